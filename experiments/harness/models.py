@@ -16,19 +16,15 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from inspect import signature
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError
 
 from experiments.harness import smollm2
 from experiments.harness.config import PROMPTS, ModelConfig
-from experiments.harness.processes import group_of
 from gcd import ConstraintError
 from gcd._support.files import read_json, write_json
 from smc import TransformersLM
@@ -79,12 +75,11 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer  # slow to import
 
     device = resolve_device(settings.device)
-    shared, spread = settings.tensor_parallel > 1, settings.device_map != "none"
-    if (shared or spread) and settings.adapter != "none":
-        name = "tensor_parallel" if shared else "device_map"
+    spread = settings.device_map != "none"
+    if spread and settings.adapter != "none":
         raise ValueError(
-            f"model.{name}={getattr(settings, name)} with an adapter: an adapter cannot "
-            "be merged into parts of a model; save the merged model, or give model.adapter=none"
+            f"model.device_map={settings.device_map} with an adapter: an adapter cannot be merged "
+            "into parts of a model; save the merged model, or give model.adapter=none"
         )
     path = found(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
@@ -93,9 +88,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         check_base(adapter, identity_of(settings.path), settings.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        parts = in_parts(path, settings) if shared else {}
-        if spread:
-            parts = {"device_map": settings.device_map}
+        parts = {"device_map": settings.device_map} if spread else {}
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **parts)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
@@ -105,10 +98,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         ) from error
     if adapter is not None:
         model = merged(model, adapter)
-    if shared:  # each part is on its process's device
-        group = group_of(settings.tensor_parallel)
-        model.register_forward_hook(partial(broadcast_logits, group))
-    elif not spread:
+    if not spread:
         model.to(device=device)
     lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
     if not lm.vocabulary.eos_ids:
@@ -118,69 +108,6 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             "generation_config.json"
         )
     return lm, tokenizer
-
-
-def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
-    """Return the arguments that load one process's part of a model.
-
-    Raises:
-        ValueError: the number of attention heads isn't divisible by `model.tensor_parallel`, or the
-            installed torch or transformers is too old.
-    """
-    import transformers
-
-    wanted = settings.tensor_parallel
-    config = transformers.AutoConfig.from_pretrained(path).get_text_config()
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config, name, None)
-        if heads is not None and heads % wanted:
-            raise ValueError(
-                f"model.tensor_parallel={wanted} does not divide the model's {name}={heads}; give "
-                "a divisor"
-            )
-    if not can_load_parts():
-        raise ValueError(
-            f"model.tensor_parallel={wanted}: expected torch 2.7 and transformers 5.23 or newer, "
-            f"got {torch.__version__} and {transformers.__version__}; install newer ones, or give 1"
-        )
-    groups = dist.get_world_size() // wanted
-    return {"distributed_config": _replicas(wanted, groups)}
-
-
-def can_load_parts() -> bool:
-    """Return whether the installed transformers and torch support groups of processes."""
-    from torch.distributed.tensor import distribute_tensor  # slow to import
-    from transformers.distributed import DistributedConfig
-
-    replicated = hasattr(DistributedConfig, "dp_replicate_size")
-    return replicated and "src_data_rank" in signature(distribute_tensor).parameters
-
-
-def _replicas(tensor_parallel: int, groups: int) -> Any:
-    """Make the configuration of independent groups of processes, each holding one model.
-
-    `transformers` creates such groups (`dp_replicate_size`), but also wraps each model for shared
-    gradients if `dp_size` is more than 1. Nothing is trained here, so `dp_size` is fixed to 1.
-    """
-    from transformers.distributed import DistributedConfig
-
-    class Replicas(DistributedConfig):
-        @property
-        def dp_size(self) -> int:
-            return 1
-
-    return Replicas(tp_size=tensor_parallel, tp_plan="auto", dp_replicate_size=groups)
-
-
-def broadcast_logits(group: dist.ProcessGroup, model: Any, given: Any, output: Any) -> None:
-    """Replace the logits of a forward pass by those of the group's first process.
-
-    Draws, and the batch of the next forward pass, follow from the logits and the seed. Processes
-    with different rounding would draw different tokens and then deadlock.
-    """
-    logits = output.logits.contiguous()
-    dist.broadcast(logits.view(torch.uint8), group=group, group_src=0)
-    output.logits = logits
 
 
 def found(path: str) -> str:

@@ -33,15 +33,6 @@ def processes(device: torch.device | None = None) -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), world
 
 
-def group_of(together: int) -> dist.ProcessGroup:
-    """Return this process's group of `together` consecutive ranks.
-
-    Every process must call this.
-    """
-    mine, _ = dist.new_subgroups(together, timeout=_PATIENCE)
-    return mine
-
-
 def wait_for_all(world: int) -> None:
     """Wait until every process has called this."""
     if world > 1:
@@ -71,27 +62,6 @@ def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None
             f"the processes under torchrun have not prepared the same records: "
             f"{first_difference(prepared[0], prepared[other], other)}. Are code, settings, data "
             "and models the same on every machine?"
-        )
-
-
-def refuse_different_answers(digest: str, together: int) -> None:
-    """Check that processes with parts of one model have drawn the same answers.
-
-    Args:
-        digest: digest of the answers of this process.
-        together: number of processes that share a model, with consecutive ranks.
-
-    Raises:
-        ValueError: the digests differ within a group; raised in every process.
-    """
-    digests: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(digests, digest)
-    firsts = [digests[rank - rank % together] for rank in range(len(digests))]
-    if digests != firsts:
-        raise ValueError(
-            "the processes of model.tensor_parallel have drawn different answers, so the rows are "
-            "invalid: are their devices of one kind, with the same libraries? resume=false starts "
-            "over"
         )
 
 

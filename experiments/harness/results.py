@@ -101,7 +101,7 @@ def results_config(config: DictConfig) -> Identity:
     values = plain(config)
     for key in ("trace", "wandb", "run_dir", "resume"):
         values.pop(key, None)
-    for key in ("device", "device_map", "tensor_parallel", "prompt_mib"):
+    for key in ("device", "device_map", "prompt_mib"):
         values["model"].pop(key, None)
     values["model"].pop("engine_args", None)
     if values["model"].get("engine") == "transformers":  # as in runs that had no other

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from filelock import FileLock, Timeout
@@ -36,7 +35,6 @@ from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import (
     bar,
     processes,
-    refuse_different_answers,
     refuse_disagreement,
     wait_for_all,
 )
@@ -107,12 +105,9 @@ def run_task(task: ExperimentTask, config: DictConfig) -> Path:
     task.check(config)
     device = resolve_device(config.model.device)
     settle(config.model, task.adapter or _subject(config))
-    together = config.model.tensor_parallel > 1
-    rank, world = processes(device if together or task.processes == "tensors" else None)
+    rank, world = processes(device if task.processes == "tensors" else None)
     if world > 1 and task.processes == "nothing":
         raise ValueError(f"the task {task.name} is one process: run it without torchrun")
-    if together:
-        check_tensor_parallel(config.model.tensor_parallel, world, task)
     inputs = task.read(config)
     run = Run(task, config, task.identity(config, inputs), rank, world)
     writable("results", "run_dir", run.directory)
@@ -128,27 +123,8 @@ def run_task(task: ExperimentTask, config: DictConfig) -> Path:
     return run.directory
 
 
-def check_tensor_parallel(wanted: int, world: int, task: ExperimentTask) -> None:
-    """Refuse a number of processes that can't share the model, with a `ValueError`."""
-    if task.processes != "rows":
-        raise ValueError(
-            f"model.tensor_parallel={wanted} is for tasks that compare methods; leave it out of "
-            f"+task={task.name}"
-        )
-    if world % wanted:
-        raise ValueError(
-            f"model.tensor_parallel={wanted}, and there are {world} processes; start as many, or a "
-            f"multiple, `torchrun --nproc-per-node={wanted} -m experiments.run ...`"
-        )
-
-
 class Run:
     """One run of a task, in one of its processes.
-
-    Items are divided among groups of processes. A group is one process, or the processes that share
-    a model (`model.tensor_parallel` consecutive ranks). Every forward pass needs all processes of a
-    group, so all of them process the group's items and draw the same answers; the first one writes
-    the rows.
 
     Attributes:
         config: the whole configuration.
@@ -173,10 +149,6 @@ class Run:
         self.identity = identity
         self.rank = rank
         self.world = world
-        self._together = int(config.model.tensor_parallel)  # processes of a group
-        self._unread: TemporaryDirectory[str] | None = (
-            None  # rows that another process of the group writes
-        )
         # Identity without paths, which can be spelled differently.
         self._name = without_places(identity)
         own = f"runs/{task.name}-{fingerprint(self._name)}"
@@ -263,11 +235,6 @@ class Run:
         if keys:
             if self.rank:
                 self.store = ResultStore(rows_dir, self.rank)
-            if self._together > 1:
-                if self.rank % self._together:
-                    self._unread = TemporaryDirectory()
-                    self.store.path = Path(self._unread.name) / self.store.path.name
-                self.wait()  # all load the same rows before new ones are written
             if len(self.store) and self.rank == 0:
                 _LOG.info(
                     "%d of %d rows exist in %s and are kept (resume=false starts over)",
@@ -278,12 +245,10 @@ class Run:
     def close(self) -> None:
         """Release the directory."""
         self._lock.release()
-        if self._unread is not None:
-            self._unread.cleanup()
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Return the items of this process."""
-        return items[self.rank // self._together :: self.world // self._together]
+        return items[self.rank :: self.world]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
         """Make a progress bar that only the first process shows."""
@@ -304,14 +269,9 @@ class Run:
         """Merge all rows into one file in the order of the keys; returns None except in rank 0.
 
         Raises:
-            ValueError: a row is missing, or processes that share the model have drawn different
-                answers.
+            ValueError: a row is missing.
         """
         assert self._keys, "open first, with the keys of the rows"
-        if self._together > 1:  # rows of other groups aren't loaded yet
-            rows = self.store.rows(key for key in self._keys if key in self.store)
-            drawn = [[row.get("answers"), row["log_evidence"]] for row in rows]
-            refuse_different_answers(fingerprint(drawn), self._together)
         self.wait()
         if self.rank:
             return None

@@ -227,12 +227,9 @@ def check_model(config: DictConfig) -> None:
     one_of("model.device_map", config.model.device_map, ("none", "auto"))
     if config.model.device_map == "auto":
         reason = "model.device_map=auto takes all devices that there are, in one process"
-        left_alone(
-            config, {"model": ModelConfig}, ("model.device", "model.tensor_parallel"), reason
-        )
+        left_alone(config, {"model": ModelConfig}, ("model.device",), reason)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError(f"{reason}: run it without torchrun")
-    at_least("model.tensor_parallel", config.model.tensor_parallel, 1)
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
     # torch rejects larger seeds, partly only after hours.

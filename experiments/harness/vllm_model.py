@@ -152,7 +152,7 @@ def load_engine(settings: ModelConfig) -> tuple[smc.TransformersLM | VllmModel, 
 
 def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
     """Return the proposal in the engine's form."""
-    if not isinstance(proposal, smc.PGCD):
+    if not method_of(method).needs_hmm:
         return proposal
     name, settings = method.partition(":")[2], hmm_settings(config)
     if settings.lookahead == AUTO:

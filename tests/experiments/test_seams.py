@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +16,9 @@ import torch.distributed as dist
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.harness import models
-from experiments.harness import run as run_module
-from experiments.harness.config import ModelConfig
 from experiments.harness.methods import METHODS
-from experiments.harness.models import in_parts, load_model
 from experiments.harness.processes import (
     first_difference,
-    refuse_different_answers,
     refuse_disagreement,
 )
 from experiments.report.directory import read_run
@@ -278,100 +272,6 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))
     assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
     assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
-
-
-@pytest.mark.skipif(not models.can_load_parts(), reason="these versions hold no model in parts")
-@pytest.mark.slow("four processes load a model")
-def test_groups_of_processes_draw_the_same_as_one_process(tmp_path):
-    """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
-    settings = (
-        "+task=xlam", "task.num_examples=2", "task.particles=[2]", "task.methods=[gcd]",
-        "task.algorithms=[smc,discrete]", "task.budget=tight", f"model.path={STORIES}",
-        "trace.examples=1", "task.styles=[python]",
-        f"data.path={ROOT / 'tests' / 'experiments' / 'requests.jsonl'}",
-    )  # fmt: skip
-    one = experiment.run(composed(*settings, f"run_dir={tmp_path / 'one'}"))
-    assert len({row["example"] for row in rows_of(one)}) == 2  # one for each group
-    together = tmp_path / "together"
-    shutil.copytree(one, together)
-    assert not (together / "report.html").exists()
-    rows = (one / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    assert len(rows) == 4  # of each algorithm, each example
-    (together / "results.jsonl").write_text(rows[0] + rows[1][:40], encoding="utf-8")
-    command = ("-m", "experiments.run", *settings, *QUIET, f"run_dir={together}")
-    done = processes.run(*command, "model.tensor_parallel=2", count=4)
-    assert done.returncode == 0, done.stderr
-    names = {path.name for path in together.iterdir()}
-    assert {"results.jsonl", "traces.jsonl", "report.html"} <= names
-    assert not [name for name in names if "rank" in name]
-
-    for a, b in zip(rows_of(one), rows_of(together), strict=True):
-        assert [x["text"] for x in a["answers"]] == [x["text"] for x in b["answers"]]
-        wanted, found = (
-            math.nan if x["log_evidence"] is None else x["log_evidence"] for x in (a, b)
-        )
-        assert found == pytest.approx(wanted, abs=1e-4, rel=1e-6, nan_ok=True)
-        assert [a[key] for key in ("read", "lm_calls", "example", "method")] == [
-            b[key] for key in ("read", "lm_calls", "example", "method")
-        ]
-
-
-def test_a_model_that_cannot_be_held_together_is_refused(tmp_path, monkeypatch):
-    settings = ("+task=xlam", "task.methods=[gcd]", f"run_dir={tmp_path}")
-    three = composed(*settings, "model.tensor_parallel=3", f"model.path={STORIES}")
-    with pytest.raises(ValueError, match="there are 1 processes; start as many, or a multiple"):
-        experiment.run(three)
-    monkeypatch.setattr(run_module, "processes", lambda device: (0, 4))
-    with pytest.raises(ValueError, match=r"tensor_parallel=3, and there are 4 processes"):
-        experiment.run(three)
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"=3 does not divide the model's num_attention_heads=8"):
-        in_parts(str(STORIES), three.model)
-    monkeypatch.setattr(models, "can_load_parts", lambda: False)
-    with pytest.raises(ValueError, match=r"=2: expected torch 2\.7 and transformers 5\.23"):
-        in_parts(str(STORIES), ModelConfig(tensor_parallel=2))
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"model\.tensor_parallel=2 is for tasks that compare"):
-        experiment.run(
-            composed("+task=convergence", "model.tensor_parallel=2", f"run_dir={tmp_path}")
-        )
-    adapted = ModelConfig(adapter=str(ROOT / "models" / "smollm2-xlam"), tensor_parallel=3)
-    with pytest.raises(ValueError, match="an adapter cannot be merged into parts of a model"):
-        load_model(adapted)
-
-
-def test_different_answers_of_one_model_are_refused(monkeypatch):
-    def gather(found: list, mine: object) -> None:
-        found[:] = ["z", "z", mine, "y"]  # what another group has drawn differs by right
-
-    monkeypatch.setattr(dist, "all_gather_object", gather)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    refuse_different_answers("y", 2)
-    with pytest.raises(ValueError, match="have drawn different answers, so the rows are invalid"):
-        refuse_different_answers("x", 2)
-
-
-@pytest.mark.slow
-def test_processes_that_hold_a_model_together_sample_from_one_of_them(tmp_path):
-    """As if they rounded otherwise."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch\n"
-        "from types import SimpleNamespace\n"
-        "from experiments.harness.models import broadcast_logits\n"
-        "from experiments.harness.processes import group_of, processes, refuse_different_answers\n"
-        "rank, world = processes()\n"
-        "logits = torch.arange(6).view(3, 2).T.bfloat16() + rank\n"
-        "output = SimpleNamespace(logits=logits)\n"
-        "broadcast_logits(group_of(2), None, None, output)\n"
-        "refuse_different_answers(str(output.logits.tolist()), 2)\n"
-        "refuse_different_answers(str(logits.tolist()), 2)\n"
-    )
-    done = processes.run(str(program), count=2)
-    assert done.returncode != 0
-    last = program.read_text().count("\n")
-    assert f'program.py", line {last}, in <module>' in done.stderr
-    assert f'program.py", line {last - 1}, in <module>' not in done.stderr
 
 
 @pytest.mark.slow
