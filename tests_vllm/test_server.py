@@ -36,7 +36,7 @@ def url(smollm2, tmp_path_factory):
         "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "128",
         "--max-num-seqs", "16", "--port", str(port), "--enforce-eager", "--block-size", "32",
         "--num-gpu-blocks-override", "20", "--enable-auto-tool-choice",
-        "--tool-call-parser", "xlam", "--middleware", "gcd_vllm.CompilingMiddleware",
+        "--tool-call-parser", "xlam",
     ]  # fmt: skip
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)

@@ -5,8 +5,8 @@
     discrete    N distinct prefixes are selected from all their continuations by one token; no token
                 is drawn (`smc._inference.filter`)
     auto        the discrete filter, which is more accurate with as many particles, and under GCD
-                also at an equal cost (docs/reliability.md). In three cases SMC is used instead: with
-                a single particle, which is one answer drawn from the proposal; with an option that
+                also at an equal cost (docs/reliability.md). SMC is used in three cases: with a
+                single particle, which is one answer drawn from the proposal; with an option that
                 only SMC has; and in `smc.stream`. There, distinct prefixes would have little text
                 in common before the end
 
