@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gcd_vllm._particles import EngineDiagnostics, Rollout
     from gcd_vllm._parts import PartRecord
     from gcd_vllm._registered import PGCD
-    from gcd_vllm._sampling import sample, sample_from_server
+    from gcd_vllm._sampling import sample, sample_from_server, vocabulary_of
     from gcd_vllm._worker import WorkerExtension
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "WorkerExtension",
     "sample",
     "sample_from_server",
+    "vocabulary_of",
 ]
 _PUBLIC = {
     "PGCD": "gcd_vllm._registered",
@@ -60,6 +61,7 @@ _PUBLIC = {
     "WorkerExtension": "gcd_vllm._worker",
     "sample": "gcd_vllm._sampling",
     "sample_from_server": "gcd_vllm._sampling",
+    "vocabulary_of": "gcd_vllm._sampling",
 }
 _LOG = logging.getLogger("vllm.gcd")
 _INTERFACES = (

@@ -46,7 +46,7 @@ def sample(
         llm: a `vllm.LLM`, started with `worker_extension_cls="gcd_vllm.WorkerExtension"`.
         prompts: text, or token ids, used as given.
         constraint: C, in the form of a request's constraint (`docs/vllm.md`), or as the automaton
-            of `gcd.lift` over the engine's vocabulary; one for all prompts, or one per prompt.
+            of `gcd.lift` with `vocabulary_of(llm)`; one for all prompts, or one per prompt.
         budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
             per prompt.
         particles: N, the number of particles per prompt.
@@ -83,6 +83,18 @@ def sample(
         proposal=proposal, temperature=temperature, seed=seed, example_ids=example_ids,
         chunk=chunk, draw=draw, options=options,
     )  # fmt: skip
+
+
+def vocabulary_of(llm: Any) -> Vocabulary:
+    """Return the vocabulary of an engine's model, with which `gcd.lift` makes constraints for it.
+
+    Args:
+        llm: a `vllm.LLM`, started with `worker_extension_cls="gcd_vllm.WorkerExtension"`.
+
+    Raises:
+        ValueError: the engine lacks the plugin or the worker extension.
+    """
+    return InProcessEngine(llm).vocabulary
 
 
 def sample_from_server(

@@ -155,7 +155,7 @@ def filter_step(
 
     Returns:
         P(state | tokens up to this one) and log P(token | tokens before it). The distribution of
-        the state that emits the *next* token is `hmm.transition.forward(filtered)`.
+        the state that emits the *next* token is `forward(filtered)` of the HMM's transition.
 
     Raises:
         ValueError: a token is out of range (not checked on a GPU), or the number of tokens or

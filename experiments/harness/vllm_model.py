@@ -32,7 +32,6 @@ from experiments.harness.methods import (
 )
 from experiments.harness.models import found, load_model
 from gcd import Vocabulary
-from gcd_vllm._in_process import InProcessEngine
 
 _AT_ONCE = 4096  # requests; an interrupted run loses those in progress
 
@@ -71,7 +70,7 @@ class VllmModel:
         )
         config = self.llm.llm_engine.vllm_config
         self.context = int(config.model_config.max_model_len)
-        self.vocabulary: Vocabulary = InProcessEngine(self.llm).vocabulary
+        self.vocabulary: Vocabulary = gcd_vllm.vocabulary_of(self.llm)
 
     def keep(self, prompt: Sequence[int]) -> bool:
         """Do nothing: vLLM caches prompts when it first reads them."""

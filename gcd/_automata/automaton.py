@@ -471,12 +471,7 @@ def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
 def _as_bytes(text: str | bytes) -> bytes:
     if isinstance(text, str):
         return text.encode()
-    check_kind(
-        text,
-        (bytes, bytearray, memoryview),
-        "expected a text as str or bytes",
-        "encode it",
-    )
+    check_kind(text, (bytes, bytearray, memoryview), "expected a text as str or bytes", "encode it")
     return bytes(text)
 
 
