@@ -374,7 +374,7 @@ def test_a_damaged_hmm_is_named_before_the_language_model_is_loaded(name, tmp_pa
     shutil.copytree(hmm(), tmp_path / "hmm")
     damaged = tmp_path / "hmm" / name
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    monkeypatch.setattr(task, "load_model", None)
+    monkeypatch.setattr(task, "load_engine", None)
     with pytest.raises(ValueError, match=rf"hmm\.path=.*{name} cannot be read .* copy it again"):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
     assert not (tmp_path / "run").exists()

@@ -46,7 +46,7 @@ def counted(lm: smc.TransformersLM, monkeypatch) -> list[int]:
     lm.model.register_forward_pre_hook(count, with_kwargs=True)
     clock = SimpleNamespace(perf_counter=lambda: float(sum(read)))
     monkeypatch.setattr("smc._interface.interface.time", clock)
-    monkeypatch.setattr(tool_calling, "load_model", lambda settings: (lm, lm.tokenizer))
+    monkeypatch.setattr(tool_calling, "load_engine", lambda settings: (lm, lm.tokenizer))
     return read
 
 

@@ -447,7 +447,7 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
     found = report(*arguments, *options, "--hmm", str(tmp_path / "hmm"))
     assert found["valid"]
     assert found["complete"]
-    assert "only one; add the other" in run(*arguments, *options, code=2).stderr
+    assert "only one of them; add the other" in run(*arguments, *options, code=2).stderr
     assert "none" in run(*arguments, *options, "--hmm", str(tmp_path / "none"), code=2).stderr
 
 

@@ -326,7 +326,7 @@ def test_extents() -> None:
         ({"certify": "all"}, "expected certify .*got 'all'"),
         ({"temperature": 0}, "expected temperature .*got 0"),
         ({"spellings": "both"}, "expected spellings to be one of all, canonical"),
-        ({"spellings": "canonical"}, "tokenizer's own spelling"),
+        ({"spellings": "canonical"}, "made from a tokenizer"),
         ({"prompts": "yes"}, "got a single string"),
         ({"prompts": [1, 2]}, "got a list of token ids"),
         ({"prompts": [()]}, "at least one token in the prompt"),

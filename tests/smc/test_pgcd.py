@@ -537,7 +537,7 @@ def test_bad_hmms() -> None:
     lm, automaton = ToyLM(VOCABULARY), few_words()
     for proposal, message in (
         (PGCD(random_hmm(9)), r"over 6 tokens.*got one over 9"),
-        (PGCD(hmm, max_bytes=100), r"MiB \(.* states"),
+        (PGCD(hmm, max_bytes=100), r"MiB for .* states"),
     ):
         with pytest.raises(ConstraintError, match=message):
             smc.sample(

@@ -281,7 +281,7 @@ def test_buffers_of_another_form_are_refused(name: str) -> None:
 @pytest.mark.parametrize("index", [-1, 2, 1 << 40])
 def test_rows_that_a_bitmask_has_not_are_refused(index: int) -> None:
     bitmask = torch.zeros(2, WORDS, dtype=torch.int32)
-    with pytest.raises(ValueError, match=f"row of .*\\(2, {WORDS}\\), got {index}"):
+    with pytest.raises(ValueError, match=f"row in .*\\(2, {WORDS}\\), got {index}"):
         gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(bitmask, index)
     assert not bitmask.any()
 

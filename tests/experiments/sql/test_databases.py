@@ -284,7 +284,7 @@ def test_what_cannot_be_read_is_named_before_any_model_work(tmp_path, make, mess
     """In one line, with the path once, and without a file left behind."""
     monkeypatch.chdir(tmp_path.parent)
     make(tmp_path)
-    monkeypatch.setattr("experiments.sql.task.load_model", lambda *_: pytest.fail("a model"))
+    monkeypatch.setattr("experiments.sql.task.load_engine", lambda *_: pytest.fail("a model"))
     run_dir = tmp_path.parent / f"{tmp_path.name}-run"
     with pytest.raises(DataError, match=message) as refused:
         experiment.run(composed(f"data.path={tmp_path}", f"run_dir={run_dir}"))

@@ -54,7 +54,7 @@ def config(tmp_path, monkeypatch):
     (data / "toy.sql").write_text(SCRIPT)
     (data / "questions.jsonl").write_text("\n".join(map(json.dumps, LINES)))
     (model / "config.json").write_text("{}")
-    monkeypatch.setattr(sql, "load_model", lambda _: (LM(VOCABULARY), Tokenizer()))
+    monkeypatch.setattr(sql, "load_engine", lambda _: (LM(VOCABULARY), Tokenizer()))
 
     def made(name: str, *overrides: str):
         return composing.composed(

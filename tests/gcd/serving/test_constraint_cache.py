@@ -98,7 +98,7 @@ def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
         ("[]", "a JSON object"),
         ("{}", "got none"),
         ('{"regex": "a", "budget": true}', "whole number"),
-        (json.dumps({"x" * 9000: 1}), r"got x{100}$"),
+        (json.dumps({"x" * 9000: 1}), r"got x{100}; pass one of"),
         ('{"regex": "a", "choices": []}', "exactly one of"),
         ('{"regex": "a", "options": []}', r"options to be a JSON object, got \[\]"),
         (

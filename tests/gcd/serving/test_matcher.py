@@ -333,7 +333,7 @@ def test_places_of_a_batch_change_hands() -> None:
     batch[-1] = old[1]
     assert batch.advance([0, 0]).tolist() == [True, True]
     assert (old[1].num_tokens, new.num_tokens) == (1, 2)
-    with pytest.raises(ConstraintError, match="already"):
+    with pytest.raises(ConstraintError, match="isn.t in this batch yet"):
         batch[0] = old[1]
 
     other = MatcherBatch([old[0], new])
@@ -520,7 +520,7 @@ def test_a_batch_takes_back_as_its_matchers_do_or_not_at_all() -> None:
         assert batch.advance(tokens).all()
         states.append([matcher.state for matcher in matchers])
     for wrong in ([0, 4, 0], [0, -1, 0]):
-        with pytest.raises(ValueError, match=f"roll back {wrong[1]} tokens of matcher 1"):
+        with pytest.raises(ValueError, match=f"roll back.* matcher 1 has, got {wrong[1]}"):
             batch.rollback(wrong)
     with pytest.raises(ValueError, match=r"expected 3 numbers of tokens, one per matcher, got .*2"):
         batch.rollback([1, 1])
