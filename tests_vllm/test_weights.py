@@ -246,7 +246,7 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
         ask(proposal="pgcd")
     with pytest.raises(gcd.ConstraintError, match="GCD_VLLM_HMMS"):
         ask(proposal=gcd_vllm.PGCD("nowhere"))
-    with pytest.raises(ValueError, match="expected chunk= with strata"):
+    with pytest.raises(ValueError, match="expected chunk= together with strata"):
         ask(strata="none")
     with pytest.raises(gcd.ConstraintError, match="without 'deadline_ms'"):
         ask(constraint=CHOICE | {"deadline_ms": 5})

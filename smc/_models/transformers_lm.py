@@ -33,6 +33,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd import Vocabulary, eos_ids_of
+from gcd._support.optional import missing
 from smc._models.compiled_step import compiled_step
 from smc._models.encoding import encode_text
 from smc._models.model_state import Fingerprint, fingerprint
@@ -112,6 +113,27 @@ class TransformersLM:
         # Only the logits after the last prompt token are needed. Most models can omit the others.
         forward = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+
+    @classmethod
+    def from_pretrained(cls, path: str, **options: Any) -> TransformersLM:
+        """Load a causal language model and its tokenizer with `transformers`.
+
+        Args:
+            path: directory of a model, or its name on the hub.
+            options: arguments of `AutoModelForCausalLM.from_pretrained`, such as `dtype` or
+                `device_map`.
+
+        Raises:
+            OSError: there is no such model, or the hub can't be reached.
+            ImportError: `transformers` isn't installed.
+            ValueError: the model or the tokenizer is unsuitable.
+        """
+        try:
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+        except ModuleNotFoundError as error:
+            raise missing("transformers", "models", "TransformersLM.from_pretrained") from error
+        model = AutoModelForCausalLM.from_pretrained(path, **options)
+        return cls(model, AutoTokenizer.from_pretrained(path))
 
     @property
     def device(self) -> torch.device:

@@ -333,7 +333,7 @@ def test_places_of_a_batch_change_hands() -> None:
     batch[-1] = old[1]
     assert batch.advance([0, 0]).tolist() == [True, True]
     assert (old[1].num_tokens, new.num_tokens) == (1, 2)
-    with pytest.raises(ConstraintError, match="isn.t in this batch yet"):
+    with pytest.raises(ConstraintError, match="in this batch yet"):
         batch[0] = old[1]
 
     other = MatcherBatch([old[0], new])

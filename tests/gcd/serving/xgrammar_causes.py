@@ -24,7 +24,9 @@ CAUSES = {
         "by the standard a pattern may match anywhere in the text; xgrammar anchors it at both ends"
     ),
     "formats": "`format`: 31 February, leap seconds, the grammar of a URI and so on",
-    "free spaces": "values that the schema doesn't describe: xgrammar allows spaces after `,` and `:`",
+    "free spaces": (
+        "values that the schema doesn't describe: xgrammar allows spaces after `,` and `:`"
+    ),
     "depth": (
         "values that the schema doesn't describe: nested up to `max_depth` here, without a "
         "limit in xgrammar"
