@@ -48,6 +48,8 @@ else:
     os.environ[tests.processes.ADDRESS] = str(Path(_FORKS.name) / "socket")
     os.environ[tests.processes.OWNER] = str(os.getpid())
 
+os.environ.setdefault("WANDB_DISABLE_GIT", "true")  # it runs git several times for each run
+
 # No property test has a deadline: on a busy machine any of them is late now and then. Examples
 # follow from the tests alone, so that two runs of one tree agree; `make test
 # ARGS=--hypothesis-profile=random` looks for others.
@@ -66,6 +68,12 @@ gc.disable()
 # another device, the same calls were checked on the CPU.
 if "GCD_TEST_DEVICE" not in os.environ:
     tests.typechecker.enforce(_checked_modules())
+
+
+@pytest.hookimpl(optionalhook=True)  # some runs are without xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores, because some tests wait for other processes."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def pytest_collection(session: pytest.Session) -> None:

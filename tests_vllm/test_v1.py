@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -85,6 +86,16 @@ def test_log_probabilities_are_the_models_own(engine):
     (first, token) = output.logprobs[0], output.token_ids[0]
     assert len(first) >= 3
     assert max(each.logprob for each in first.values()) > first[token].logprob
+
+
+def test_an_answer_finishes_when_its_time_is_over(engine):
+    constraint = {"regex": r"[a-z]{3,4}( [a-z]{3,4}){0,60}\."}
+    words = [parameters(constraint, max_tokens=120, seed=seed) for seed in range(4)]
+    hurried = [parameters(constraint | {"deadline_ms": 1}, max_tokens=120, seed=0)]
+    *free, late = ask(engine, words + hurried)
+    assert all(output.finish_reason == "stop" for output in (*free, late))
+    assert all(re.fullmatch(constraint["regex"], output.text) for output in (*free, late))
+    assert len(late.token_ids) < 10 < max(len(output.token_ids) for output in free)
 
 
 def test_a_bad_request_is_refused_and_the_engine_goes_on(engine):

@@ -172,7 +172,7 @@ def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
     for number, texts in enumerate(several):
         where = of_example(number if nested and count > 1 else None)
         if not len(texts):
-            raise ValueError(f"expected at least one option{where}, got none")
+            raise ValueError(f"expected at least one option{where}, got none; pass the labels")
         seen: dict[str, int] = {}
         for index, text in enumerate(texts):
             if not isinstance(text, str):

@@ -89,7 +89,9 @@ def _values(name: Any, given: Any) -> list[Any]:
             f"got {given!r}"
         )
     if not values:
-        raise ValueError(f"expected field {name!r} to have at least one value, got none")
+        raise ValueError(
+            f"expected field {name!r} to have at least one value, got none; list its values"
+        )
     seen: dict[str, Any] = {}
     for value in values:
         is_scalar = value is None or isinstance(value, str | bool | int | float)
