@@ -70,12 +70,6 @@ if "GCD_TEST_DEVICE" not in os.environ:
     tests.typechecker.enforce(_checked_modules())
 
 
-@pytest.hookimpl(optionalhook=True)  # some runs are without xdist
-def pytest_xdist_auto_num_workers() -> int:
-    """Run one process more than there are cores, because some tests wait for other processes."""
-    return 1 + (os.cpu_count() or 1)
-
-
 def pytest_collection(session: pytest.Session) -> None:
     """Import large libraries before any module whose annotations are checked.
 
