@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from experiments.compare import compare
 from experiments.report.page import write_report
+from tests.experiments.report import chromium
 from tests.experiments.report.toy_run import write_run, write_run_ahead
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
+pytestmark = pytest.mark.skipif(
+    chromium.PROGRAM is None, reason="no Chromium: `make browser` installs it"
 )
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make browser` installs it")
-
-# Runs in the page, behind its own scripts; what it collects becomes an element.
-HARNESS = """
-<script>
-const errors = [];
-window.addEventListener("error", (event) => errors.push(event.message));
-document.addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
-</script>
-"""
-ASK = """
-<script>
-const found = {};
-try { (() => { %s })(); } catch (error) { errors.push(String(error)); }
-setTimeout(() => {  // when the address has been written
-  const result = document.createElement("pre");
-  result.id = "result";
-  result.textContent = JSON.stringify({ ...found, errors, hash: location.hash });
-  document.body.append(result);
-}, 500);
-</script>
-"""
 
 
-def ask(page: Path, script: str, address: str = "", width: int = 1000) -> dict:
-    """Opens the page, runs the script in it, and returns what it put into `found`."""
-    text = page.read_text(encoding="utf-8")
-    text = text.replace("<style>", HARNESS + "<style>", 1)
-    text = text.replace("</body>", ASK % script + "</body>")
-    copy = page.with_name(f"asked-{abs(hash((script, address, width)))}.html")
-    copy.write_text(text, encoding="utf-8")
-    shown = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
-            f"--window-size={width},900", "--enable-logging=stderr", "--dump-dom",
-            f"file://{copy}{address}",
-        ],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    [result] = re.findall(r'<pre id="result">(.*?)</pre>', shown.stdout, re.S)
-    found = json.loads(result.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    assert found["errors"] == []
-    assert "CONSOLE" not in shown.stderr
-    return found
+@pytest.fixture(scope="module")
+def browser():
+    with chromium.Chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +28,9 @@ def run(tmp_path_factory):
     return write_report(directory), rows
 
 
-def test_everything_is_rendered(run):
+def test_everything_is_rendered(run, browser):
     page, rows = run
-    found = ask(
+    found = browser.ask(
         page,
         """
         found.arms = document.querySelectorAll("#arms label").length;
@@ -91,26 +48,26 @@ def test_everything_is_rendered(run):
     assert found["differences"] == 3  # a heading, and one and four particles
 
 
-def test_the_page_opens_at_the_end_of_an_example_where_methods_differ(run, tmp_path):
+def test_the_page_opens_at_the_end_of_an_example_where_methods_differ(run, tmp_path, browser):
     opening = """
         found.trial = { ...explorer.trace, steps: explorer.trace.steps.length };
         found.step = explorer.step;
         found.measure = methods.measure;
         """
     directory, rows = write_run(tmp_path / "run", traced=100)
-    found = ask(write_report(directory), opening)
+    found = browser.ask(write_report(directory), opening)
     assert [found["trial"]["example"]] == list(differing_examples(rows)) != names_of(rows)[:1]
     assert found["trial"]["particles"] == 4
     assert found["measure"] == "complete"
     page, rows = run  # methods differ in no traced example here
-    found = ask(page, opening)
+    found = browser.ask(page, opening)
     assert found["trial"]["example"] == names_of(rows)[0]
     assert found["step"] == found["trial"]["steps"] > 0
 
 
-def test_an_example_without_a_trace_is_marked(run):
+def test_an_example_without_a_trace_is_marked(run, browser):
     page, rows = run
-    found = ask(
+    found = browser.ask(
         page,
         """
         const all = [...document.querySelectorAll("#examples .example")];
@@ -134,10 +91,10 @@ def differing_examples(rows: list[dict]) -> set[str]:
     return {key[0] for key, own in texts.items() if len(own) > 1}
 
 
-def test_the_stepper_moves_and_the_address_has_its_position(run):
+def test_the_stepper_moves_and_the_address_has_its_position(run, browser):
     page, _ = run
     address = "#example=1%3Aw1&method=gcd&algorithm=smc&particles=4&step=2"
-    found = ask(
+    found = browser.ask(
         page,
         """
         const all = () => [...document.querySelectorAll("#texts .text")];
@@ -166,10 +123,10 @@ def test_the_stepper_moves_and_the_address_has_its_position(run):
         assert part in found["hash"]
 
 
-def test_texts_and_tokens_are_those_of_the_trace(run):
+def test_texts_and_tokens_are_those_of_the_trace(run, browser):
     """Every step of every trace is opened, and read back from the page."""
     page, rows = run
-    found = ask(
+    found = browser.ask(
         page,
         """
         const marks = () =>
@@ -206,7 +163,7 @@ def test_texts_and_tokens_are_those_of_the_trace(run):
             assert not (running and tuple(key[1:3]) == ("gcd", "smc") and key[3] == 1) or marks == 1
 
 
-def test_what_took_no_pass_is_marked_where_anything_was_read_ahead(run, tmp_path):
+def test_what_took_no_pass_is_marked_where_anything_was_read_ahead(run, tmp_path, browser):
     """In the last text of one particle, and among its ancestors, every choice that landed."""
     script = """
         found.marks = data.traces.filter((trace) => trace.particles === 1).map((trace) => {
@@ -220,10 +177,10 @@ def test_what_took_no_pass_is_marked_where_anything_was_read_ahead(run, tmp_path
         });
         """
     page, _ = run
-    assert {tuple(marks) for *_, text, legend in ask(page, script)["marks"]
+    assert {tuple(marks) for *_, text, legend in browser.ask(page, script)["marks"]
             for marks in [(text or 0, legend)]} == {(0, False)}  # fmt: skip
     directory, rows = write_run_ahead(tmp_path / "run")
-    marks = ask(write_report(directory), script)["marks"]
+    marks = browser.ask(write_report(directory), script)["marks"]
     landed = {(r["example"], r["method"], r["algorithm"]): r["landed"] for r in rows
               if r["particles"] == 1}  # fmt: skip
     for *key, branches, in_text, legend in marks:
@@ -234,7 +191,7 @@ def test_what_took_no_pass_is_marked_where_anything_was_read_ahead(run, tmp_path
     assert sum(branches for *_, branches, _, _ in marks) > 3
 
 
-def test_the_constraint_can_be_switched_off(run):
+def test_the_constraint_can_be_switched_off(run, browser):
     page, _ = run
     script = """
         const first = () => document.querySelector("#tokens tr:nth-child(2)").className;
@@ -244,7 +201,7 @@ def test_the_constraint_can_be_switched_off(run):
         found.off = [byId("heading").textContent, document.querySelectorAll("#tokens th").length,
           p.map((cell) => Number(cell.textContent))];
     """
-    found = ask(page, script, "#example=0%3Aw0&method=gcd&algorithm=smc&particles=1&step=1")
+    found = browser.ask(page, script, "#example=0%3Aw0&method=gcd&algorithm=smc&particles=1&step=1")
     assert found["on"] == ["", 4]  # an allowed token comes first
     heading, columns, p = found["off"]
     assert heading == "What the model would have said"
@@ -253,13 +210,13 @@ def test_the_constraint_can_be_switched_off(run):
     assert "off=1" in found["hash"]
 
 
-def test_search_and_filters_find_existing_answers(run):
+def test_search_and_filters_find_existing_answers(run, browser):
     page, rows = run
     dead = sum(row["dead"] for row in rows)
     wrong = sum(not row["dead"] and not row["majority_correct"] for row in rows)
     holding = sum(any("http://x" in a["text"] for a in row["answers"]) for row in rows)
     assert min(dead, wrong, holding) > 0
-    found = ask(
+    found = browser.ask(
         page,
         """
         const pick = (value) => {
@@ -290,9 +247,9 @@ def test_search_and_filters_find_existing_answers(run):
     assert found["differs between methods"] == sum(row["example"] in differing for row in rows)
 
 
-def test_an_address_with_a_search_opens_it(run):
+def test_an_address_with_a_search_opens_it(run, browser):
     page, rows = run
-    found = ask(
+    found = browser.ask(
         page,
         'found.count = document.querySelectorAll("#examples .answer").length;'
         'found.q = byId("q").value;',
@@ -302,9 +259,9 @@ def test_an_address_with_a_search_opens_it(run):
     assert 0 < found["count"] < len(rows)
 
 
-def test_a_phone_needs_no_scrolling_sideways(run):
+def test_a_phone_needs_no_scrolling_sideways(run, browser):
     page, _ = run
-    found = ask(
+    found = browser.ask(
         page,
         "found.width = [document.documentElement.scrollWidth, innerWidth];",
         "#example=0%3Aw0&step=3",
@@ -314,13 +271,13 @@ def test_a_phone_needs_no_scrolling_sideways(run):
     assert page_width <= window_width
 
 
-def test_runs_are_laid_over_each_other(tmp_path):
+def test_runs_are_laid_over_each_other(tmp_path, browser):
     runs = [
         write_run(tmp_path / f"run{i}", "task.particles=[4]", "task.methods=[gcd]", f"seed={i}")[0]
         for i in range(2)
     ]
     page = compare(runs, tmp_path / "both") / "report.html"
-    found = ask(
+    found = browser.ask(
         page,
         """
         found.arms = [...document.querySelectorAll("#arms label")].map((l) => l.textContent);
