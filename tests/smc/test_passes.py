@@ -190,6 +190,7 @@ def test_a_row_that_does_not_exist_is_refused() -> None:
         found.draw(torch.tensor([0, 2]), torch.tensor([0.5, 0.5], dtype=torch.float64))
 
 
+@pytest.mark.slow("loops of a GPU in Python, in a process whose Triton interprets")
 def test_triton_is_the_reference_in_its_interpreter() -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")

@@ -27,10 +27,11 @@ def composed(*overrides: str):
     return composing.composed(*QUIET, *overrides)
 
 
+@pytest.mark.slow("twelve texts of 66 tokens, the shortest answer of this model")
 def test_every_method_is_timed(tmp_path, monkeypatch):
     model = write_checkpoint(tmp_path / "model")
     config = composed(
-        f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.hidden=[3]", "task.batch=3",
+        f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.hidden=[3]", "task.batch=2",
         "task.tokens=66", "task.prompt_tokens=5", "task.repeats=2", "task.warm_up=0",
         "task.exact_top_k=4",
     )  # fmt: skip
