@@ -101,15 +101,14 @@ def test_what_the_filter_kept_last_is_closed_with_its_weights() -> None:
     lm, seen = ToyLM(VOCABULARY, seed=3), dict[int, Observation]()
     language = gcd.lift(gcd.regex(r'\[((1|"a"|"ab"), )*(1|"a"|"ab")\]'), VOCABULARY)
     several = 0
-    for example in range(144):
+    for example in (2, 80, 125):  # of 144, the ones in which no prefix fits the budget at the end
         prompt = [example % 12, example // 12]
         (found,) = sample_closing_json(
             lm, [prompt], [language], budget=[6], particles=2, proposal=smc.LCD(),
             algorithm="discrete", example_ids=[example],
             observe=lambda names: partial(seen.__setitem__, names[0]),
         )  # fmt: skip
-        if found.log_evidence is not None:
-            continue
+        assert found.log_evidence is None
         last, weights = seen[example], defaultdict[bytes, float](float)
         for ids, n, weight in zip(last.tokens, last.length, last.log_weight.exp(), strict=True):
             whole = close_as_json(ids[:n].tolist(), JSON, 6)
@@ -119,4 +118,4 @@ def test_what_the_filter_kept_last_is_closed_with_its_weights() -> None:
         expected = {text: weight / total for text, weight in weights.items()}
         assert dict(zip(found.answers, found.probabilities, strict=True)) == pytest.approx(expected)
         several += len(expected) > 1
-    assert several > 1
+    assert several == 3
