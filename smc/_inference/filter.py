@@ -53,7 +53,7 @@ class Carry(NamedTuple):
         whole: for each example, whether no prefix has been dropped so far.
         frontier: probability of found answers and open branches; None if unknown.
         selections: the prefixes of each step that were kept with a probability below one.
-        ledger: probability that the budget removed; None if unknown.
+        ledger: probability of the tokens that only the budget forbids; None if unknown.
     """
 
     particles: Particles
@@ -190,7 +190,7 @@ class DiscreteFilter(Generic[State]):
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Move the answers that forced tokens have completed to the stored answers."""
+        """Store the answers that forced tokens have completed, and remove their particles."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
@@ -258,7 +258,10 @@ class DiscreteFilter(Generic[State]):
         kept: Selection,
         turn: Turn,
     ) -> Ledger:
-        """Add the probability that the budget removes in a step, including its forced tokens."""
+        """Add the probability of the tokens that only the budget forbids in a step.
+
+        This includes the positions between the forced tokens of the step.
+        """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs = before.running, kept.kept
         if turn.ready is not None:
