@@ -343,7 +343,7 @@ def sum_mass(
 def points(
     ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
 ) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
-    """Find the rows that systematic sampling selects with the points u, u + 1, …
+    """Find the rows that systematic sampling selects with the points u, u + 1, u + 2 and so on.
 
     The cumulative sums of pi divide a line into one range for each row. A point selects the row in
     whose range it lies.

@@ -43,7 +43,10 @@ class HasTables(Protocol):
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the tables for one example; a batch needs at most the sum."""
+        """Return the size in bytes of one example's tables.
+
+        The tables of a batch have at most the sum of the sizes of its examples.
+        """
         del automaton, budget
         return 0
 

@@ -348,7 +348,8 @@ def posterior(
         algorithm: the algorithm that found the sequences.
         log_mass: log of the probability of all found answers and all branches that weren't
             computed (`smc._inference.bounds`); None if unknown.
-        strata: the units that the sequences descend from; None if they aren't a random sample.
+        strata: ancestors of the sequences, from which errors are estimated
+            (`smc._results.reliability`); None if the sequences aren't a random sample.
         num_particles: N; None if each sequence is a particle.
     """
     top = max((sample.log_weight for sample in samples), default=-math.inf)

@@ -54,7 +54,9 @@ FEWEST_IN_TAIL = 5
 
 
 class Stratum(NamedTuple):
-    """Units whose descendants are compared with each other.
+    """A stratum: units whose descendants are compared with each other to estimate a variance.
+
+    A unit is an ancestor of the final sequences: a particle or prefix in an earlier step.
 
     Attributes:
         unit: index of the unit that each sequence descends from; -1 if it descends from no unit.

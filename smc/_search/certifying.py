@@ -116,7 +116,10 @@ def read_on(
 
 
 def _is_open(posterior: Posterior, certify: float) -> bool:
-    """Return whether a posterior has less than this share, and wasn't closed early."""
+    """Return whether more of a posterior must be found to reach the share `certify`.
+
+    A posterior whose answers were closed early, or that is complete, isn't continued.
+    """
     enough = posterior.enumerated or (posterior.certified or 0.0) >= certify
     return posterior.stopped is None and not enough
 

@@ -339,10 +339,10 @@ def read_trees(
     stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
 ) -> None:
-    """Compute the tree of each of the reader's prompts until it is done.
+    """Compute the answer trees of several prompts until every tree is done (`Tree.is_done`).
 
     Args:
-        reader: computes the prefixes.
+        reader: object that runs the language model on prefixes.
         trees: one tree per prompt of the reader.
         widths: maximum number of branches of each tree per pass.
         max_rows: maximum number of branches of all trees per pass, but at least one per tree.

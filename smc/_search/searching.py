@@ -273,7 +273,7 @@ class _Tree:
         return self.answers[-1].log_p if len(self.answers) == self._wanted else -math.inf
 
     def is_late(self, prefixes: _Prefixes) -> bool:
-        """Return whether the time is over, or is needed to complete an answer."""
+        """Return whether the search must stop, to meet the deadline with at least one answer."""
         if self._limit is None:
             return False
         way_out = 0
@@ -297,7 +297,7 @@ class _Tree:
             prefixes, ahead = self.grow([_Chosen(float(value), prefixes, row, token)])
 
     def root(self) -> tuple[_Prefixes, _Ahead]:
-        """Extend the empty prefix to the first choice."""
+        """Extend the empty prefix by the forced tokens that precede the first choice."""
         return self._follow(self._start, [()], [0.0])
 
     def grow(self, chosen: Sequence[_Chosen]) -> tuple[_Prefixes, _Ahead]:

@@ -52,7 +52,9 @@ _KEEP_ONE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 
 class _Request:
-    """Data of a request that is passed from the caller's thread to the manager's; never copied.
+    """Data of a request that the caller's thread passes to the manager's thread.
+
+    The manager copies the options of a request, but `copy.deepcopy` returns this object itself.
 
     Attributes:
         name: the name that the caller chose; None if the manager chooses one.
@@ -218,7 +220,10 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         *others: Any,
         **options: Any,
     ) -> str | None:
-        """Queue a request without a constraint; an invalid one fails when the manager gets it."""
+        """Queue a request without a constraint.
+
+        An invalid request fails later, when the manager takes it from the queue.
+        """
         error, tokens = None, 0
         try:
             options = self._admission.options(options)
@@ -256,7 +261,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         self._check_options(options)
 
     def _enter(self, automaton: TokenAutomaton) -> Place:
-        """Add a constraint to the pool of automata, and remove those that no request needs."""
+        """Copy a constraint to the device, and remove constraints that no request needs anymore."""
         with self._lock:
             if self._pool is None:
                 self._pool = AutomatonPool(

@@ -127,19 +127,21 @@ def refuse_settings(
         if whose:
             sets = ", ".join(f"{name}={settings[name]!r}" for name in whose)
             advice.append(f"the model's generation_config sets {sets}: {_how_to_unset(whose)}")
+        got, remedy = ", ".join(found) + hint, "; ".join(advice)
         raise ValueError(
-            f"expected settings that smc.generate supports, got {', '.join(found)}{hint}; "
-            f"{'; '.join(advice)}, or use smc.BudgetLogitsProcessor, which supports it"
+            f"expected settings that smc.generate supports, got {got}; {remedy}, or use "
+            "smc.BudgetLogitsProcessor, which supports it"
         )
     for name, check in (("temperature", check_temperature), ("top_p", check_top_p)):
         try:
             check(1.0 if getattr(config, name) is None else real(name, getattr(config, name)))
         except ValueError as error:
-            whose_is_it = (
-                f"; the model's generation_config sets {name}={getattr(config, name)!r}: pass "
-                f"{name}=1.0 to generate"
-            )
-            raise ValueError(f"{error}{whose_is_it if name in of_model else ''}") from None
+            if name not in of_model:
+                raise
+            raise ValueError(
+                f"{error}; the model's generation_config sets {name}={getattr(config, name)!r}: "
+                f"pass {name}=1.0 to generate"
+            ) from None
 
 
 def _how_to_unset(names: list[str]) -> str:

@@ -144,7 +144,7 @@ def _sum_rows(
     sums: cython.double[:, ::1],
     scale: cython.double[::1],
 ) -> None:
-    """Implement `sum_rows` for the number type of `kind`."""
+    """Implement `sum_rows` for log-probabilities of one type, float32 or float64."""
     weight: cython.double[::1] = np.empty(lines.by_class.shape[1])
     marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
     share_array = np.empty(log_p.shape[1], log_p.dtype)
@@ -254,7 +254,7 @@ def _draw_rows(
     u: cython.const[cython.double][::1],
     out: cython.longlong[::1],
 ) -> None:
-    """Implement `draw_rows` for the number type of `kind`."""
+    """Implement `draw_rows` for log-probabilities of one type, float32 or float64."""
     x: cython.const[Real][:, :] = log_p
     marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
     i: cython.Py_ssize_t

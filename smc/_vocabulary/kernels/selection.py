@@ -219,7 +219,7 @@ def _weigh_rows(
     log_score: cython.double[:, ::1],
     log_rest: cython.double[::1],
 ) -> None:
-    """Implement `weigh` for the number type of `kind`."""
+    """Implement `weigh` for log-probabilities of one type, float32 or float64."""
     size: cython.Py_ssize_t = log_p.shape[1]
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(1)
@@ -382,7 +382,7 @@ def _locate_rows(
     targets: cython.const[cython.double][::1],
     found: cython.longlong[::1],
 ) -> None:
-    """Implement `locate` for the number type of `kind`."""
+    """Implement `locate` for log-probabilities of one type, float32 or float64."""
     size: cython.Py_ssize_t = log_p.shape[1]
     factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
     hidden: cython.uchar[::1] = np.zeros(size, np.uint8)

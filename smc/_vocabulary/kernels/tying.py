@@ -67,10 +67,10 @@ def _weigh_all(
     mass: cython.double[::1],
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Sum the tokens of each class in `mass`, in eight parts, and in `rest`.
+    """Add the probability of each token to the sum of its class; return the size of the buffer.
 
-    Tokens that may be among the K most probable are added to the buffer `found` instead. The number
-    of tokens in the buffer is returned.
+    Tokens that may be among the K most probable are added to the buffer `found` instead. `mass` has
+    eight partial sums per class, for vectorization. Very small probabilities are summed in `rest`.
     """
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
@@ -184,7 +184,7 @@ def _weigh_rows(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Implement `weigh` for the number type of `kind`."""
+    """Implement `weigh` for log-probabilities of one type, float32 or float64."""
     num_classes: cython.Py_ssize_t = alive.shape[1]
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(num_classes)
@@ -287,7 +287,7 @@ def _tilt_rows(
     by_token: cython.const[cython.double][:, ::1],
     out: cython.double[:, ::1],
 ) -> None:
-    """Implement `tilt` for the number type of `kind`."""
+    """Implement `tilt` for log-probabilities of one type, float32 or float64."""
     p: cython.const[Real][::1]
     row: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -315,7 +315,9 @@ def tilt(
     by_token: np.ndarray,
     out: cython.double[:, ::1],
 ) -> None:
-    """Write log p + log g, where g is the token's own for listed tokens, and else its class's.
+    """Write log p + log g of every token.
+
+    A listed token has a separate g. All other tokens have the g of their class.
 
     Args:
         first, last: range of rows, without `last`.
