@@ -63,7 +63,7 @@ class Drafts(NamedTuple):
 
     Attributes:
         tokens: tokens of each draft; -1 beyond its last token.
-        after: row of `log_p` after each of these tokens.
+        after: for each draft token, the row of `log_p` for the next token after it.
         log_p: log-probabilities of the next token, at the sampling temperature.
     """
 

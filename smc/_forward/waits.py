@@ -91,6 +91,6 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
         if waits.found:
             raise NotStaticError(
                 f"expected a proposal without host synchronizations, as static shapes require, but "
-                f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; use masks "
-                "instead, or set execution='eager'"
+                f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; compute "
+                "with masks instead, or set execution='eager'"
             )

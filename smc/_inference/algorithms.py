@@ -39,8 +39,8 @@ class SMC:
     """Sequential Monte Carlo with N particles.
 
     Args:
-        resampling: "systematic", "stratified", "multinomial", "residual", or a function with the
-            same arguments (`smc._inference.resampling`).
+        resampling: "systematic", "stratified", "multinomial", "residual", or a function like those
+            in `smc._inference.resampling`.
         ess_threshold: particles are resampled if their effective sample size is below this fraction
             of their number. With 1 or more, they are resampled in every step; with 0, never.
         strata: which particles of an example are resampled together. With "state", only running

@@ -97,7 +97,7 @@ class Pool(NamedTuple):
         return cls(none, tokens, tokens.double(), weights, weights, pruned, examples, draw)
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
-        """Add the answers that end with a next token.
+        """Add the answers that are completed by a next token.
 
         Returns:
             The pool, and a function that returns these answers for observers.

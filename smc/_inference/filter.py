@@ -238,7 +238,7 @@ class DiscreteFilter(Generic[State]):
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
-        """Extend copies of the particles by the kept tokens; divide the weights by pi."""
+        """Extend the particles by the kept tokens; divide their weights by pi (`Selection`)."""
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
@@ -331,7 +331,7 @@ def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
 
 
 def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Return whether g is NaN for any prefix in use."""
+    """Return whether g is NaN for a prefix that has a running particle."""
     factors = candidates.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

@@ -82,7 +82,7 @@ Observe: TypeAlias = Callable[[Sequence[int]], Watch | None]
 
 
 class Timed:
-    """A `Watch` that measures the time of another watch, which isn't part of the algorithm's time.
+    """Wrapper of an observer that measures the time that the observer takes.
 
     Attributes:
         seconds: total time so far.
@@ -93,7 +93,7 @@ class Timed:
         self.seconds = 0.0
 
     def __call__(self, observation: Observation) -> None:
-        """Pass the step to the watch."""
+        """Pass the step to the observer."""
         if observation.row.is_cuda:  # wait for pending work, which is the algorithm's time
             torch.cuda.synchronize(observation.row.device)
         started = time.perf_counter()

@@ -161,7 +161,7 @@ def _ordinary_ids(model: Any, count: int) -> list[int]:
 
 
 def shares_prompts(model: Any) -> bool:
-    """Check rows in a padded batch, and return whether rows can share their prompts instead.
+    """Check padded batches, and return whether rows can share prompts, without padding.
 
     Raises:
         ValueError: log-probabilities in a padded batch differ from those of single sequences, or

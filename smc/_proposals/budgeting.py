@@ -205,7 +205,7 @@ class Along:
         log_p: Float[Tensor, "Q V"],
         at: Int64[Tensor, "K"] | None = None,
     ) -> None:
-        """Add the tokens that the budget removes before one forced token of K of the prefixes.
+        """Add the tokens that the budget removes at one column of forced tokens, for K prefixes.
 
         Args:
             column: index of the forced token.

@@ -451,8 +451,8 @@ def needs_eventual(twist: str | float | int) -> bool:
 def looking_ahead(lookahead: object) -> Proposal[Any]:
     """Return the proposal for a lookahead.
 
-    This is a given `Twisted` itself, a `Twisted` with default options for a `Lookahead`, and `GCD`
-    for None.
+    A `Twisted` is returned unchanged. A `Lookahead` is wrapped in a `Twisted` with default options.
+    None gives `GCD()`.
 
     Raises:
         ValueError: the argument is something else.

@@ -229,8 +229,8 @@ class Reliability:
             evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
         largest: largest share of the evidence that descends from one particle of the first step.
-            For the discrete filter, the largest value of a prefix's share of the evidence,
-            multiplied by the probability of dropping the prefix.
+            For the discrete filter, the largest product of a prefix's share of the evidence and the
+            probability of dropping the prefix.
         looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
             small, the branches that weren't computed could have far more probability than was
             found.

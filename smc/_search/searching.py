@@ -229,7 +229,7 @@ class _Chosen(NamedTuple):
 
     Attributes:
         log_p: log-probability of the prefix and the token together.
-        prefixes, row: the prefix.
+        prefixes, row: the prefixes computed together, and the index of this prefix among them.
         token: the token.
     """
 

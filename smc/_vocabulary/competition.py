@@ -39,7 +39,7 @@ LEAST_DEFENSE = 1e-3
 
 
 class Successors(NamedTuple):
-    """Which token classes complete the text, for each of R prefixes.
+    """Token classes that complete the text, for each of R prefixes.
 
     Attributes:
         classes: token classes of each of B automata.

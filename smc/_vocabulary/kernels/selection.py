@@ -1,7 +1,7 @@
 """Passes over the candidates of each prefix, for `smc._vocabulary.compiled`.
 
-The score of token v is p(v) times a factor: the token's own factor for *listed* tokens, and the
-factor of its class for all others. All values are logarithms. The K best candidates are kept in a
+The score of token v is p(v) times a factor. *Listed* tokens have a separate factor, and all others
+have the factor of their class. All values are logarithms. The K best candidates are kept in a
 buffer. A candidate that leaves the buffer is added to the sum of the others at that time, so that
 nothing has to be subtracted.
 
@@ -83,7 +83,7 @@ def _push_listed(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add the listed tokens to the buffer, each only once, and unmark them."""
+    """Add each token with a separate factor to the buffer once, and unmark it."""
     k: cython.Py_ssize_t
     v: cython.Py_ssize_t
     x: cython.double

@@ -151,7 +151,7 @@ def _write(
     rest: LogSums,
     log_mass: cython.double[:, ::1],
 ) -> cython.void:
-    """Write the log sum of each class that is alive, and reset the sums to zero."""
+    """Write the log sum of each allowed class, and reset the sums to zero."""
     c: cython.Py_ssize_t
     lane: cython.Py_ssize_t
     total: cython.double
@@ -243,7 +243,7 @@ def weigh(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Find the K most probable tokens of the alive classes, and sum each class without them.
+    """Find the K most probable tokens of the allowed classes, and sum each class without them.
 
     Args:
         first, last: range of rows, without `last`.
