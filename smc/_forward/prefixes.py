@@ -2,8 +2,8 @@
 
 Data that depends only on tokens is stored per prefix (`Prefixes`): the language model's
 log-probabilities, its cache, and the proposal's state. Each particle stores the index of its
-prefix.
-A `Reader` extends each prefix by one token. Its two implementations are the two execution modes:
+prefix. A `Reader` extends each prefix by one token. Its two implementations are the two execution
+modes:
 
     EagerReader     has a row per distinct running prefix (`smc._forward.eager`). Equal prefixes are
                     computed once, and ended prefixes are removed. Forced tokens and drafts are
@@ -247,7 +247,7 @@ class Reader(ABC, Generic[State]):
         return found
 
     def check(self, log_p: Float[Tensor, "*R V"], *rows: int) -> None:
-        """Raise an error unless each row has one log-probability per token of the constraint."""
+        """Raise an error unless each row has one log-probability per token of the vocabulary."""
         check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:

@@ -1,10 +1,10 @@
 """Computation of prefixes in any order, which reuses the cache of recently computed prefixes.
 
 A search visits the tree of prefixes in no particular order. The language model's cache has a row
-for each prefix of the last forward pass. To compute another prefix, the row with the longest common
-beginning is copied and truncated to this beginning, and the remaining tokens are computed in one
-forward pass. If each prefix extends a prefix of the last pass by one token, the pass computes one
-token per prefix.
+for each prefix of the last forward pass. To compute another prefix, the row that has the longest
+beginning in common with it is copied and truncated to this beginning. The remaining tokens are then
+computed in one forward pass. If each prefix extends a prefix of the last pass by one token, the
+pass computes one token per prefix.
 
 `PrefixReader` does this for one prompt. `TreeReader` does it for several prompts at once, and also
 keeps the rows that the caller lists.

@@ -8,9 +8,10 @@ number of answers that end in a step is not known beforehand. There are two ways
                     (`smc._inference.selection.select_without_replacement`). This preserves the sum
                     of the weights, and every weight stays unbiased. In practice it only happens for
                     automata without EOS, where thousands of tokens may be the last token
-    AnswerTables    tables of fixed shape, for static shapes. They have the weight of every token
-                    that may end a text, for each step and slot, and the slot's parent. Texts are
-                    read backward from them after the last step
+    AnswerTables    tables of fixed shape, for static shapes. Each of the N kept prefixes has a
+                    slot. For each step and slot, the tables have the weight of every token that may
+                    end a text, and the slot of the prefix that was extended. Texts are read
+                    backward from the tables after the last step
 
 With the option `count_finished`, answers affect which prefixes are kept. The selection of prefixes
 then needs the N largest weights of the answers, and the sum of the other weights
@@ -48,7 +49,7 @@ class Ending(NamedTuple):
     Attributes:
         candidates: all next tokens of the R prefixes, with g, and whether they end the text.
         log_p: log-probabilities of the next token.
-        log_weight: log W of each prefix; -inf for a row without a particle.
+        log_weight: log W of each prefix; -inf for a prefix without a particle.
         slot: index of the particle that has each prefix.
         particles: the particles.
         step: number of each example's step.
@@ -70,7 +71,7 @@ class Pool(NamedTuple):
         tokens: tokens of each answer; -1 beyond its length.
         log_pi: log pi of each token, as in `Particles`.
         log_weight, log_p: log weight and log p_lm of each answer.
-        pruned: whether the pool of each example was pruned.
+        pruned: for each example, whether some of its answers were dropped.
         examples: number of each example, which is part of the keys of its random numbers.
         draw: the source of random numbers.
     """

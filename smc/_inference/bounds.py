@@ -170,7 +170,7 @@ class Frontier(NamedTuple):
         runs: Bool[Tensor, "P"],
         turn: Turn,
     ) -> Frontier:
-        """Add the open branches of a step, and the answers that it has found.
+        """Add the open branches of a step, and the answers found in the step.
 
         Args:
             prefixes, before: prefixes and particles before the step.

@@ -181,7 +181,7 @@ class DiscreteFilter(Generic[State]):
         return carry, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Return the answers, example by example; the sum of their weights is the evidence."""
+        """Return the answers, ordered by example; their weights sum to the estimated evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_mass = None if carry.frontier is None else carry.frontier.log_mass
         found = carry.answers.outcome(whole, history)

@@ -48,7 +48,7 @@ class Stepper(Protocol):
         ...
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
-        """Run the model on the prompts; return the state before the first step, and a record."""
+        """Run the model on the prompts; return the first state, and the record of forced tokens."""
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:

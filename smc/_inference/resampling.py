@@ -67,7 +67,7 @@ def stratified(
 def systematic(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Use the same point of each slice, from a single uniform number per system."""
+    """Take the same point of each slice ((i - 1)/N, i/N), from one uniform number per system."""
     m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
     u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
@@ -76,7 +76,7 @@ def systematic(
 def residual(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Copy particle n floor(N·W_n) times, and draw the missing copies from the remainders."""
+    """Copy particle n floor(N·W_n) times, and draw the missing copies by the fractions of N·W_n."""
     B, N = weights.shape
     expected = weights * size.double().unsqueeze(1)
     copies = expected.floor()
@@ -143,7 +143,7 @@ def _inverse(
     cumulative: Float64[Tensor, "B N"],
     points: Float64[Tensor, "B M"],
 ) -> Int64[Tensor, "B M"]:
-    """Return the particle in whose range of cumulative weights each point is.
+    """Return, for each point, the particle in whose range of cumulative weights it lies.
 
     Particles of weight zero are never returned.
     """

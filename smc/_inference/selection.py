@@ -88,7 +88,7 @@ class Group(NamedTuple):
 
     @property
     def first(self) -> Int64[Tensor, "B"]:
-        """Index of each example's first row; for an example without rows, that of the next one."""
+        """Index of each example's first row; if it has no rows, the next example's first row."""
         every = torch.arange(self.num_examples, device=self.example.device)
         return torch.searchsorted(self.example, every)
 
@@ -372,7 +372,7 @@ def breaks(
     spread: SpreadMass,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
-    """Return the values of u in (0, 1) at which the selection of each example changes."""
+    """Return the uniform numbers u in (0, 1) at which the selection of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.rank].unsqueeze(1)

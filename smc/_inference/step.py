@@ -166,7 +166,7 @@ class ParticleFilter(Generic[State]):
         return Carry(after, turn.prefixes, step, failed, frontier, ledger), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Return the particles, example by example; their mean weight is the evidence."""
+        """Return the particles, ordered by example; their mean weight estimates the evidence."""
         particles, N = carry.particles, self.num_particles
         final = Weights.of(particles.log_weight.view(-1, N))
         return Outcome(

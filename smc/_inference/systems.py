@@ -9,8 +9,9 @@ The particles are sorted, so that each system is a contiguous range. A resamplin
 table of weights with one row per system, and the size of each system (`smc._inference.resampling`).
 The members of a system determine the keys of its random numbers.
 
-Cost: O(P log P), and at most O(m²) numbers for the resampled systems of m particles. In static
-shapes there is a row for every particle, and rows of size 0 are padding: O(P N).
+Cost: O(P log P) for sorting. If the resampled systems have m particles together, their table has at
+most O(m²) numbers. In static shapes it has a row for every particle, O(P N) numbers in all; rows of
+size 0 are padding.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class TransformersRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Replace the rows by copies of the rows `ancestors`; do nothing if they are the same."""
+        """Replace the rows by copies of the rows `ancestors`; do nothing if no row changes."""
         same = torch.arange(self.lengths.shape[0], device=ancestors.device)
         if torch.equal(ancestors.long(), same):
             return

@@ -94,7 +94,7 @@ class Removed(NamedTuple):
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
     def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
-        """Return values for `count` prefixes; `slots` are the new indices of the M prefixes.
+        """Return the values of `count` prefixes; prefix i of this object becomes prefix `slots[i]`.
 
         The other prefixes have no removed tokens.
         """

@@ -111,7 +111,7 @@ class HMMLookahead(Lookahead[HMMState]):
     def start(self, batch: Batch) -> HMMState:
         """Return the state of empty prefixes, one per example.
 
-        Computes the table of completion probabilities, unless it is cached.
+        The table of completion probabilities is computed, unless it is cached.
 
         Raises:
             ConstraintError: the HMM and the constraints differ in vocabulary or device, or the

@@ -224,8 +224,8 @@ class Posterior:
     def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
         """A 90% confidence interval for each text's posterior probability.
 
-        It is cut to the guaranteed interval (`intervals`). Its coverage has been measured for
-        posteriors with the label "estimated" (docs/reliability.md).
+        Each interval is cut to the guaranteed interval (`intervals`). The coverage has been
+        measured for posteriors with the label "estimated" (docs/reliability.md).
         """
         q = self.reliability.quantile
         guaranteed = self.intervals or ((0.0, 1.0),) * len(self.texts)
@@ -239,8 +239,8 @@ class Posterior:
     def log_evidence_interval(self) -> tuple[float, float] | None:
         """A 90% confidence interval for the log evidence; None if `log_evidence` is None.
 
-        It is cut to the bounds on the evidence. If `reliability.label` is "certified", the interval
-        is equal to the bounds, which are then close together.
+        The interval is cut to the bounds on the evidence. If `reliability.label` is "certified",
+        the interval is equal to the bounds, which are then close together.
         """
         if self.log_evidence is None:
             return None

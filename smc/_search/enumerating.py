@@ -17,9 +17,10 @@ ones, and most of them belong to unusual tokenizations. Therefore the branches o
 own tokenizations are computed before all others, if there are few enough.
 
 **Drafts.** A branch is computed together with its likely continuation. The draft continues as long
-as the bytes of all allowed tokens agree, for example when only one label can follow. It has the
-tokenizer's own token, or otherwise the one that is closest to the end. All prefixes of a draft
-count as computed. So a label takes one pass instead of one pass per token.
+as the bytes of all allowed tokens agree, for example when only one label can follow. At each
+position it has the tokenizer's own token, or otherwise the allowed token that leads closest to the
+end. All prefixes of a draft count as computed. So a label takes one pass instead of one pass per
+token.
 
 Cost: one forward pass for at most `width` branches, and a sort of the open branches. A prefix
 stores at most as many branches as may still be computed. The others are stored as the sum of their

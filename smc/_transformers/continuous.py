@@ -8,10 +8,10 @@
     processor.add_request(prompt_ids, constraint, budget=40)
 
 In every step, the manager first calls each processor on the host with the requests that get a next
-token, and then passes the scores of these tokens on the device. The constraint of a request is
-stored in the manager's keyword argument for processors. The automaton state is computed from the
-tokens that the manager reports for the request. So requests may be offloaded, restarted and
-canceled.
+token, and then passes the scores of these tokens on the device. The constraint of a request is one
+of the request's options, which the manager passes to the processor. The automaton state is computed
+from the tokens that the manager reports for the request. So requests may be offloaded, restarted
+and canceled.
 
 An invalid request is rejected when it is added (`smc._transformers.admission`), with or without a
 constraint. A later error, such as NaN in the scores, ends the request with EOS and sets its

@@ -51,7 +51,7 @@ class _Known(NamedTuple):
     """Cached states of the batch rows of one call.
 
     Attributes:
-        row_of: the row in `state` of each pair of a constraint and generated tokens.
+        row_of: the row in `state` that belongs to a constraint (its index) and generated tokens.
         state: the proposal's state.
         log_potential: log g of the last token of each row.
     """

@@ -85,7 +85,7 @@ def refuse_settings(
     others: dict[str, Any],
     prompt_length: int,
 ) -> None:
-    """Raise an error for settings that change answers in `generate`, but not here.
+    """Raise an error for settings that affect other decoding methods, but not `smc.generate`.
 
     Args:
         config: the `GenerationConfig` of the call.
@@ -145,7 +145,7 @@ def refuse_settings(
 
 
 def _how_to_unset(names: list[str]) -> str:
-    """Return how to call `generate` without these settings of the model.
+    """Return advice on how to unset settings of the model's own `generation_config`.
 
     Passing None doesn't unset a setting, because `generate` then uses the model's value.
     """

@@ -119,7 +119,7 @@ def _weigh_all(
         p: log-probabilities.
         share: exp(p - top), which is accurate if p - top is at least `_LOWEST_SHARE`.
         top: the largest p.
-        lines, row: the factors; a token may be listed twice.
+        lines, row: the factors, and the index of the row; a token may be listed twice.
         klass, by_class: arrays of `lines`, passed separately for speed.
         factor: work space, one number per class.
         marked: work space, zero for each token before and after the call.
@@ -313,9 +313,9 @@ def _locate(
     Args:
         p: log-probabilities.
         share, top: as in `_weigh_all`; with top = -inf, `share` is not read.
-        lines, row: the factors.
+        lines, row: the factors, and the index of the row.
         hidden: nonzero for tokens to exclude.
-        log_c: log of the score for which pi is one.
+        log_c: log of the threshold c, with pi = s / c.
         targets: targets in ascending order.
         begin, end: range of targets of this row.
         found: output, the tokens; -1 if rounding leaves no candidate.
@@ -443,10 +443,10 @@ def locate(
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
         few: rows with fewer candidates than this number are summed in float64.
-        known, kept: tokens of each row, and the number of tokens at their beginning to exclude.
-        log_c: log of the score of each row for which pi is one.
-        rows, ends: rows, and the ranges of their targets: row `rows[i]` has the targets
-            `targets[ends[i] : ends[i + 1]]`.
+        known, kept: tokens of each row, whose first `kept[row]` tokens are excluded.
+        log_c: log of the threshold c of each row, with pi = s / c.
+        rows, ends: the rows with targets, and the end of each row's targets. Row `rows[i]` has the
+            targets `targets[ends[i] : ends[i + 1]]`.
         targets: targets of each row in ascending order.
         found: output, the tokens; -1 if rounding leaves no candidate.
     """

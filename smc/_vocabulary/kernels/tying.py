@@ -1,8 +1,8 @@
 """Passes over the log-probabilities of each prefix, for `smc._vocabulary.class_mass`.
 
 Every allowed token is either one of the K most probable tokens, or its probability is added to the
-sum of its class. Possible members of the K are kept in a buffer. A token that leaves the buffer is
-added to its class at that time, so that nothing has to be subtracted from a class.
+sum of its class. Tokens that may be among the K are kept in a buffer. A token that leaves the
+buffer is added to its class at that time, so that nothing has to be subtracted from a class.
 
 Probabilities are computed as exp(log p - top), where top is the largest log p, and summed in
 float64. Smaller values than `LOWEST` are summed in log space, because a lookahead may allow no
