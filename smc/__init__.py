@@ -136,7 +136,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need the optional package `transformers` on first access."""
+    """Import a name that needs the optional package `transformers` when it is first used."""
     if name == "Walk":
         warn("smc.Walk is deprecated; use smc.AutomatonPosition", DeprecationWarning, stacklevel=2)
         return AutomatonPosition

@@ -151,7 +151,7 @@ class ToyForward:
         return self._rows.extend(tokens.unsqueeze(1), torch.ones_like(tokens))[:, 0]
 
     def rewind(self) -> None:
-        """Remove all generated tokens."""
+        """Remove all generated tokens from the rows."""
         self._rows = ToyRows(self._lm, self._prompts)
 
 
@@ -218,7 +218,9 @@ def walk(
 
 
 class _Scripted:
-    """A `Draw` that prescribes the first outcomes of each example, and then takes first outcomes.
+    """A `Draw` that follows a list of outcomes for each example's first choices.
+
+    For later choices it takes the first possible outcome.
 
     Attributes:
         choices: for each example, a list of its choices, as pairs of the outcome taken and the
@@ -235,7 +237,7 @@ class _Scripted:
         self._known: dict[tuple[int, ...], float] = {}
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
-        """Return a number in the middle of the range of the prescribed outcome."""
+        """Return numbers in (0, 1) that lead to the outcomes that each example must take."""
         points = breaks()
         rows = points.reshape(-1, points.shape[-1]).clamp(0, 1).sort(dim=1).values.numpy()
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)

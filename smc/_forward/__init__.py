@@ -1,1 +1,1 @@
-"""Forward passes over prefixes: eager over distinct prefixes, or in static shapes."""
+"""Forward passes over prefixes, by eager execution or in static shapes."""

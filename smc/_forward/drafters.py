@@ -69,11 +69,12 @@ class PromptLookup:
         return found
 
     def copied_from(self, text: bytes) -> int | None:
-        """Return the index after an earlier occurrence of the text's end; None if there is none.
+        """Find the longest end of the text that also occurs earlier in the text.
 
-        The longest end that occurs earlier is used, and its last occurrence. If this end begins a
-        word, the last occurrence that also begins a word is preferred, among at most `MOST_PLACES`
-        occurrences.
+        Returns:
+            The index after the last earlier occurrence of this end; None if no end of at least
+            `shortest` bytes occurs earlier. If the end begins a word, the last occurrence that also
+            begins a word is preferred, among at most `MOST_PLACES` occurrences.
         """
         size, place = 0, -1
         while size < min(self.longest, len(text) - 1):
@@ -102,7 +103,7 @@ def _begins_word(text: bytes, place: int) -> bool:
 
 @lru_cache(maxsize=4)
 def _ids_by_bytes(vocabulary: Vocabulary) -> tuple[Mapping[bytes, Sequence[int]], int]:
-    """Return the tokens for each byte string, and the length of the longest byte string."""
+    """Return the tokens of each byte string, and the length in bytes of the longest token."""
     found: dict[bytes, list[int]] = defaultdict(list)
     for token, piece in enumerate(vocabulary.token_bytes):
         if piece:

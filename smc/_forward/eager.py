@@ -1,8 +1,9 @@
-"""The eager reader: one row per distinct prefix, which is computed once.
+"""The eager reader, which runs the language model once on each distinct prefix.
 
-One forward pass computes the chosen token, the forced tokens after it (`smc._proposals.forced`),
-and draft tokens (`smc._forward.read_ahead`). If the next tokens of a prefix match its draft, the
-prefix doesn't need another pass. Rows of ended prefixes are removed.
+The language model has one batch row for each distinct prefix that takes another token. One forward
+pass computes the chosen token, the forced tokens after it (`smc._proposals.forced`), and draft
+tokens (`smc._forward.read_ahead`). If the next tokens of a prefix match its draft, the prefix
+doesn't need another pass. Rows of ended prefixes are removed.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ The log-probabilities of drafts that are stored until the next pass have the sam
 
 
 class _Cached(NamedTuple):
-    """The content of the model's cache for each of R prefixes.
+    """Contents of the language model's cache for R prefixes.
 
     Attributes:
-        row: the model's row of each prefix.
-        length: number of answer tokens in the cache, without drafts.
-        drafts: the draft tokens that follow them in the cache.
+        row: the model's batch row of each prefix.
+        length: number of answer tokens in each prefix's row, without draft tokens.
+        drafts: the draft tokens, which follow the answer tokens in the row.
     """
 
     row: Int64[Tensor, "R"]
@@ -58,8 +59,9 @@ class _LogProbs(NamedTuple):
     """The language model's log-probabilities for D prefixes, at the sampling temperature.
 
     Attributes:
-        of_tokens: sum of log p of the forced tokens: all appended tokens except the first, which
-            was chosen. At the start, where no token was chosen, all tokens.
+        of_tokens: sum of log p of the forced tokens. These are all appended tokens except the
+            first, which was chosen. Before the first step no token was chosen, so all of them are
+            forced.
         after: log p of the next token after each prefix.
         num_drafted: number of draft tokens that this pass computed.
         num_used: number of appended tokens that an earlier pass had computed as drafts.
@@ -72,7 +74,7 @@ class _LogProbs(NamedTuple):
 
 
 class EagerReader(Reader[State]):
-    """A reader whose rows are distinct prefixes; see `smc._forward.prefixes.Reader`.
+    """Reader that runs the model once on each distinct prefix; see `smc._forward.prefixes.Reader`.
 
     Args:
         lm: the language model.
@@ -137,7 +139,7 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend the prefixes, each distinct extension once; see `Reader`."""
+        """Extend prefixes by tokens, and compute equal results only once; see `Reader`."""
         some, width = self.indices(running), prefixes.log_p.shape[1] + 1
         # Encode row and token in one number. One is added, because the token may be -1 (no token).
         child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
@@ -282,15 +284,19 @@ class EagerReader(Reader[State]):
         is_start: bool,
         guess: Callable[[Int64[Tensor, "U"]], Int64[Tensor, "U A"]],
     ) -> _LogProbs:
-        """Find the log-probabilities of prefixes in drafts, or compute them.
+        """Return the log-probabilities of D extended prefixes.
+
+        If an earlier pass computed a prefix as a draft, the stored values are used. All other
+        prefixes are computed in one forward pass.
 
         Args:
-            parent: the prefix that each prefix extends.
-            tokens: the tokens by which it is extended.
-            read: number of these tokens that must be computed.
+            parent: the earlier prefix that each of the D prefixes extends.
+            tokens: the tokens appended to each parent.
+            read: number of appended tokens that the model has to process.
             before: log-probabilities of the next token after each parent.
-            is_start: whether this is the start, where the first token is forced, too.
-            guess: function that returns drafts for the prefixes that are about to be computed.
+            is_start: whether no token has been chosen yet, so that the first appended token is
+                forced, too.
+            guess: function that returns draft tokens for the prefixes that need the pass.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)
         self._column = (
@@ -331,7 +337,10 @@ class EagerReader(Reader[State]):
         read: Int64[Tensor, "L"],
         drafts: Drafts,
     ) -> Float64[Tensor, "L"]:
-        """Sum the stored log-probabilities of all draft tokens except the first."""
+        """Sum the log-probabilities of appended tokens that an earlier pass computed as drafts.
+
+        The sum excludes the first appended token of each prefix, because it was chosen, not forced.
+        """
         total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
         follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
         for t in range(int(read.max())):
@@ -352,20 +361,20 @@ class EagerReader(Reader[State]):
         total: Float64[Tensor, "D"],
         after: Float[Tensor, "D V"] | None,
     ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"], Drafts]:
-        """Compute the first `read` tokens of some prefixes, and drafts after them.
+        """Run the model on the tokens appended to some of D prefixes, and on drafts after them.
 
         Args:
-            tokens: the tokens of all D prefixes that have rows after the pass.
-            read: how many of its tokens to compute, for each prefix.
-            total: the sum of the log-probabilities so far, for each prefix.
-            unread: indices of the prefixes to compute.
-            guesses: draft tokens after these prefixes; -1 for no token.
-            after: log-probabilities of the next token after the other prefixes; None if there are
-                no others.
+            tokens: the tokens appended to each of the D prefixes.
+            read: number of appended tokens that the model has to process, for each prefix.
+            unread: indices of the U prefixes to run the model on.
+            guesses: draft tokens after these U prefixes; -1 for no token.
+            total: sum of the log-probabilities of forced tokens so far, for each of the D prefixes.
+            after: log-probabilities of the next token after each of the D prefixes, arbitrary for
+                the U prefixes; None if U = D.
 
         Returns:
-            The sums, including the log-probabilities of all tokens but the first; the
-            log-probabilities of the next token after all prefixes; and the computed drafts.
+            `total` with the forced tokens of the U prefixes added; `after` with the values of the U
+            prefixes; and the drafts with their log-probabilities.
         """
         cached, (D, K), A = self._cached, tokens.shape, guesses.shape[1]
         self._rows.reorder(cached.row)

@@ -1,12 +1,14 @@
 """Prefixes, and the `Reader` that extends them with the language model and the proposal.
 
 Data that depends only on tokens is stored per prefix (`Prefixes`): the language model's
-log-probabilities, its cache, and the proposal's state. A particle has the row number of its prefix.
-A `Reader` extends each prefix by one token. Its two implementations are the two execution modes:
+log-probabilities, its cache, and the proposal's state. Each particle stores the index of its
+prefix. A `Reader` extends each prefix by one token. Its two implementations are the two execution
+modes:
 
     EagerReader     has a row per distinct running prefix (`smc._forward.eager`). Equal prefixes are
                     computed once, and ended prefixes are removed. Forced tokens and drafts are
-                    computed in the same pass. The sizes of tensors depend on host synchronizations
+                    computed in the same pass. The sizes of tensors depend on data, so every step
+                    synchronizes with the host
     StaticReader    has one row per particle from the first step to the last
                     (`smc._forward.static`). It never synchronizes with the host, and a step can be
                     captured as a graph
@@ -58,14 +60,14 @@ class Prefixes(Generic[State]):
 
 
 class TokenCounts(NamedTuple):
-    """Numbers of tokens of each of B examples in one step.
+    """Numbers of tokens in one step, for each of B examples.
 
     Attributes:
         read: number of tokens that the language model computed.
         forced: number of forced tokens; equal prefixes count once.
-        drafted: the part of `read` that are draft tokens (`smc._forward.read_ahead`).
-        used: number of tokens of the prefixes that an earlier pass had computed as drafts.
-        landed: the part of `used` that was chosen instead of forced.
+        drafted: number of draft tokens in `read` (`smc._forward.read_ahead`).
+        used: number of appended tokens that an earlier pass had computed as draft tokens.
+        landed: number of tokens in `used` that the sampler chose; the others were forced.
     """
 
     read: Int64[Tensor, "B"]
@@ -81,7 +83,7 @@ class Extension(NamedTuple):
     Attributes:
         finished: whether the answer is complete.
         running: whether the prefix takes another token.
-        row: row among the new prefixes; undefined if the prefix isn't running.
+        row: index of the extended prefix among the new prefixes; undefined if it isn't running.
         tokens: the appended tokens; -1 beyond the last one, and in the first column if no token was
             chosen.
         forced: number of forced tokens.
@@ -90,8 +92,8 @@ class Extension(NamedTuple):
         landed: whether the model had already computed all of these tokens as a draft.
         counts: numbers of tokens of each example that were computed, forced, drafted and used.
         failed: whether the model returned NaN or +inf, in static shapes.
-        removed: probability that the budget removed along the forced tokens
-            (`smc._proposals.budgeting`).
+        removed: probability of the next tokens that only the budget forbids, along the forced
+            tokens (`smc._proposals.budgeting`).
     """
 
     finished: Bool[Tensor, "P"]
@@ -107,9 +109,9 @@ class Extension(NamedTuple):
     removed: Removed
 
     def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
-        """Copy the entries `of` to the given slots of a table with `count` slots.
+        """Return results for `count` slots; slot `slots[i]` gets the result of prefix `of[i]`.
 
-        The other slots are neither running nor finished.
+        Slots without a prefix are neither running nor finished.
         """
 
         def at(field: Tensor, nothing: int | float | bool) -> Tensor:
@@ -127,7 +129,9 @@ class Extension(NamedTuple):
 
 
 class Reader(ABC, Generic[State]):
-    """The language model and the proposal for the B examples of a batch.
+    """Base class of objects that extend the prefixes of a batch of B examples.
+
+    A reader runs the language model on the prefixes, and updates the proposal's state.
 
     Args:
         proposal: the proposal.
@@ -206,12 +210,19 @@ class Reader(ABC, Generic[State]):
 
     @abstractmethod
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Raise an error if NaN was found; in static shapes, return the flag for a later check."""
+        """Report whether NaN was found: raise an error, or keep the flag for a later check.
+
+        An eager reader raises the error. A static reader returns the flag, because it doesn't
+        synchronize with the host.
+        """
         ...
 
     def rewind(self) -> None:
-        """Remove all generated tokens of the language model, after warm-up steps."""
-        raise NotImplementedError(f"expected a static reader, got {type(self).__name__}")
+        """Remove all generated tokens from the language model's cache, after warm-up steps."""
+        raise NotImplementedError(
+            f"expected a StaticReader, because only static shapes have warm-up steps, got "
+            f"{type(self).__name__}"
+        )
 
     def guide(self, prefixes: Prefixes[State]) -> Guide:
         """Return the proposal's guide, restricted to the nucleus if top_p < 1."""
@@ -236,7 +247,7 @@ class Reader(ABC, Generic[State]):
         return found
 
     def check(self, log_p: Float[Tensor, "*R V"], *rows: int) -> None:
-        """Raise an error unless log-probabilities are over the constraint's vocabulary."""
+        """Raise an error unless each row has one log-probability per token of the vocabulary."""
         check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
@@ -278,7 +289,10 @@ def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
 
 
 def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, "R V"]:
-    """Return log p^(1/T) in at least float32; it is normalized unless T is one."""
+    """Return log-probabilities of the distribution proportional to p^(1/T), in at least float32.
+
+    If T is one, the given log-probabilities must already be normalized.
+    """
     log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
     return log_p if temperature == 1 else (log_p / temperature).log_softmax(dim=1)
 
@@ -286,7 +300,13 @@ def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Ten
 def count_of(
     example: Int64[Tensor, "M"], count: int, many: Int64[Tensor, "M"] | None = None
 ) -> Int64[Tensor, "B"]:
-    """Count the entries of each example; `many` is the number by which each entry counts."""
+    """Count the items of each of `count` examples, or sum the numbers `many` of these items.
+
+    Args:
+        example: the example of each of M items.
+        count: number of examples.
+        many: a number for each item; None to count every item once.
+    """
     many = torch.ones_like(example) if many is None else many
     return example.new_zeros(count).index_add(0, example, many)
 

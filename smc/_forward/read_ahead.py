@@ -11,8 +11,9 @@ So the distribution is p_lm(x | x in C, |x| <= n) for any drafter. In contrast, 
 in serving engines verifies drafts with local masks, and samples from LCD's distribution (arXiv
 2605.07698).
 
-A draft has one guess at every choice, and the forced tokens after it. It obeys the constraint and
-the budget, and therefore fits into the model's context. A draft never ends an answer.
+A draft has one guess wherever several tokens are allowed, and the forced tokens after each guess.
+It obeys the constraint and the budget, and therefore fits into the model's context. A draft never
+ends an answer.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Drafts(NamedTuple):
 
     Attributes:
         tokens: tokens of each draft; -1 beyond its last token.
-        after: row of `log_p` after each of these tokens.
+        after: for each draft token, the row of `log_p` for the next token after it.
         log_p: log-probabilities of the next token, at the sampling temperature.
     """
 
@@ -86,7 +87,10 @@ class Drafts(NamedTuple):
         return self._replace(tokens=self.tokens[rows], after=self.after[rows])
 
     def cover(self, tokens: Int64[Tensor, "R K"], count: Int64[Tensor, "R"]) -> Bool[Tensor, "R"]:
-        """Return True for drafts that begin with the first `count` tokens; False for no tokens."""
+        """Return whether each draft begins with the first `count` of its prefix's `tokens`.
+
+        If a count is zero, the result is False.
+        """
         D, K = self.tokens.shape[1], tokens.shape[1]
         mine = torch.nn.functional.pad(self.tokens, (0, max(0, K - D)), value=-1)[:, :K]
         asked = torch.arange(K, device=count.device) < count.unsqueeze(1)

@@ -1,10 +1,10 @@
 """Computation of prefixes in any order, which reuses the cache of recently computed prefixes.
 
-A search visits the tree of prefixes in no particular order. The language model's rows are the
-prefixes computed last. To compute another prefix, the row with the longest common beginning is
-copied and truncated to this beginning, and the remaining tokens are computed in one forward pass.
-If each prefix extends a recently computed prefix by one token, the pass computes one token per
-prefix.
+A search visits the tree of prefixes in no particular order. The language model's cache has a row
+for each prefix of the last forward pass. To compute another prefix, the row that has the longest
+beginning in common with it is copied and truncated to this beginning. The remaining tokens are then
+computed in one forward pass. If each prefix extends a prefix of the last pass by one token, the
+pass computes one token per prefix.
 
 `PrefixReader` does this for one prompt. `TreeReader` does it for several prompts at once, and also
 keeps the rows that the caller lists.
@@ -54,18 +54,18 @@ class PrefixReader:
     def read(
         self, ids: Sequence[tuple[int, ...]], known: Sequence[int], finished: Sequence[bool]
     ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
-        """Compute some prefixes.
+        """Run the model on R prefixes.
 
         Args:
             ids: tokens of each prefix.
-            known: number of tokens at the beginning of each prefix whose log-probability is known.
-                All of these but the last were computed before.
-            finished: whether the last token ends the answer, so that it doesn't need to be
-                computed.
+            known: number of tokens at the beginning of each prefix whose log-probabilities the
+                caller knows. The model has already processed all of them except the last.
+            finished: whether each prefix is a complete answer, so that the model doesn't have to
+                process its last token.
 
         Returns:
-            The log-probability of each prefix's other tokens, and the log-probabilities of the next
-            token after the prefix.
+            For each prefix, the sum of the log-probabilities of the tokens after the known ones,
+            and the log-probabilities of the next token after the prefix.
         """
         wanted = [line[: len(line) - over] for line, over in zip(ids, finished, strict=True)]
         source, shared = zip(*(self._nearest(line) for line in wanted), strict=True)
@@ -107,7 +107,7 @@ class PrefixReader:
         return gained, after
 
     def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """Return the row with the longest common beginning, and the length of this beginning."""
+        """Return the row with the longest beginning in common with `wanted`, and its length."""
 
         def common(row: int) -> int:
             pairs = enumerate(zip(self._held[row], wanted, strict=False))
@@ -124,13 +124,14 @@ class PrefixReader:
 
 
 class Run(NamedTuple):
-    """A prefix to compute, and the log-probabilities to return.
+    """A prefix to compute, and the next tokens whose log-probabilities are needed.
 
     Attributes:
-        example: index of its prompt.
-        ids: its tokens.
-        known: number of tokens at its beginning that were computed before.
-        asked: for each of its other tokens, the next tokens whose log-probabilities are returned.
+        example: index of the prompt.
+        ids: tokens of the prefix.
+        known: number of tokens at the beginning of `ids` that were computed before.
+        asked: for each later position in `ids`, the tokens whose log-probabilities as the next
+            token after this position are returned.
     """
 
     example: int
@@ -140,7 +141,7 @@ class Run(NamedTuple):
 
 
 class TreeReader:
-    """A language model that computes prefixes of several prompts, and caches some of them.
+    """A language model that computes prefixes after several prompts, and caches some of them.
 
     Args:
         lm: the language model.
@@ -173,7 +174,7 @@ class TreeReader:
         self.passes = [1] * len(prompts)
 
     def first(self, asked: Sequence[Int[np.ndarray, "_"]]) -> list[Float64[np.ndarray, "_"]]:
-        """Return the log-probabilities of the given first tokens after each prompt."""
+        """Return the log-probabilities of given tokens as the first token after each prompt."""
         return _gather(self._first, asked)
 
     def read(
@@ -183,12 +184,13 @@ class TreeReader:
 
         Args:
             runs: distinct prefixes, each with at least one token that wasn't computed before.
-            keep: examples and prefixes that are likely to be extended later. Their cache entries
-                are kept. Examples that are neither here nor in `runs` are removed from the cache.
+            keep: pairs of an example and a prefix that is likely to be extended later, and
+                therefore stays in the cache. An example without a prefix in `keep` or `runs` is
+                removed from the cache.
 
         Returns:
-            The log-probabilities that each run requests; undefined after a token of probability
-            zero. The caller must check them with `numbers`.
+            For each run, the log-probabilities of the tokens `Run.asked`; undefined after a token
+            of probability zero. The caller must check them with `numbers`.
         """
         at = {
             (example, ids[:t]): row
@@ -236,7 +238,7 @@ class TreeReader:
         runs: Sequence[Run],
         found: Sequence[list[Float64[np.ndarray, "_"]]],
     ) -> None:
-        """Append tokens to the rows, and add the requested log-probabilities to `found`."""
+        """Append tokens to the rows, and add the log-probabilities of `Run.asked` to `found`."""
         width = max(map(len, parts))
         out = self._rows.extend(
             torch.tensor([(*part, *[0] * (width - len(part))) for part in parts],

@@ -49,7 +49,8 @@ class StaticReader(Reader[State]):
         forward: the language model in static shapes.
         proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         num_particles: N, per example.
-        spare: number of additional columns, for the warm-up steps before graph capture.
+        spare: number of cache columns in addition to the budget, for the warm-up steps before graph
+            capture.
 
     Raises:
         NotStaticError: the proposal synchronizes with the host.
@@ -80,11 +81,11 @@ class StaticReader(Reader[State]):
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Return the flag, which is checked after the run."""
+        """Return the flag `found`, which is checked after the run."""
         return found
 
     def rewind(self) -> None:
-        """Remove all generated tokens of the language model."""
+        """Remove all generated tokens from the language model's cache."""
         self.forward.rewind()
 
     def start(
@@ -164,11 +165,11 @@ class StaticReader(Reader[State]):
 
 
 class Moved(NamedTuple):
-    """The new rows of the particles in the model.
+    """Assignment of the particles to rows of the language model, and the copies that it requires.
 
     Attributes:
-        row: the new row of each particle; all are different.
-        source: the row from which each row is copied; an unchanged row has its own number.
+        row: the new row of each particle; no row belongs to two particles.
+        source: for each row, the row that is copied into it; the row itself if it doesn't change.
     """
 
     row: Int64[Tensor, "P"]
@@ -176,12 +177,12 @@ class Moved(NamedTuple):
 
 
 def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
-    """Assign a row of the model to each particle; O(P N) bits.
+    """Assign a row of the language model to each particle, with O(P N) bits of memory.
 
     Args:
-        row: the row that each particle continues from. Rows of running particles belong to the
-            particle's example.
-        running: whether the particle continues.
+        row: the row whose prefix each particle extends. A running particle extends a row of the
+            same example.
+        running: whether each particle is running. Rows of other particles may be overwritten.
         N: number of particles per example.
     """
     P = len(row)

@@ -66,7 +66,9 @@ class Waits(TorchDispatchMode):
 
 @torch.inference_mode()
 def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
-    """Call a proposal on first tokens, and raise an error if it synchronizes with the host.
+    """Raise an error if a method of a proposal synchronizes with the host.
+
+    The methods are called for the empty prefixes of a batch.
 
     Raises:
         NotStaticError: the proposal synchronizes; the message names the method and the operations.
@@ -89,6 +91,6 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
         if waits.found:
             raise NotStaticError(
                 f"expected a proposal without host synchronizations, as static shapes require, but "
-                f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; use masks "
-                "instead, or set execution='eager'"
+                f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; compute "
+                "with masks instead, or set execution='eager'"
             )

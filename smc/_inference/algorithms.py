@@ -4,11 +4,11 @@
                 (`smc._inference.step`)
     discrete    N distinct prefixes are selected from all their continuations by one token; no token
                 is drawn (`smc._inference.filter`)
-    auto        the discrete filter, which is more accurate with as many particles, and under GCD
-                also at an equal cost (docs/reliability.md). SMC is used in three cases: with a
-                single particle, which is one answer drawn from the proposal; with an option that
-                only SMC has; and in `smc.stream`. There, distinct prefixes would have little text
-                in common before the end
+    auto        the discrete filter. It is more accurate than SMC with the same number of particles,
+                and under GCD also at an equal cost (docs/reliability.md). SMC is used in three
+                cases: with a single particle, which is one answer drawn from the proposal; with an
+                option that only SMC has; and in `smc.stream`, because the filter's prefixes are all
+                different, and have little text in common before the end
 
 Each algorithm is a dataclass of its options, so that options of the other algorithm raise an error.
 """
@@ -39,8 +39,8 @@ class SMC:
     """Sequential Monte Carlo with N particles.
 
     Args:
-        resampling: "systematic", "stratified", "multinomial", "residual", or a function with the
-            same arguments (`smc._inference.resampling`).
+        resampling: "systematic", "stratified", "multinomial", "residual", or a function like those
+            in `smc._inference.resampling`.
         ess_threshold: particles are resampled if their effective sample size is below this fraction
             of their number. With 1 or more, they are resampled in every step; with 0, never.
         strata: which particles of an example are resampled together. With "state", only running

@@ -8,12 +8,14 @@ number of answers that end in a step is not known beforehand. There are two ways
                     (`smc._inference.selection.select_without_replacement`). This preserves the sum
                     of the weights, and every weight stays unbiased. In practice it only happens for
                     automata without EOS, where thousands of tokens may be the last token
-    AnswerTables    tables of fixed shape, for static shapes. They have the weight of every token
-                    that may end a text, for each step and slot, and the slot's parent. Texts are
-                    read backward from them after the last step
+    AnswerTables    tables of fixed shape, for static shapes. Each of the N kept prefixes has a
+                    slot. For each step and slot, the tables have the weight of every token that may
+                    end a text, and the slot of the prefix that was extended. Texts are read
+                    backward from the tables after the last step
 
-The threshold of the selection depends on the N largest weights of the answers, and on the sum of
-the other weights.
+With the option `count_finished`, answers affect which prefixes are kept. The selection of prefixes
+then needs the N largest weights of the answers, and the sum of the other weights
+(`smc._inference.selection.FinishedScores`).
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ MOST_ANSWERS = 1 << 16
 
 
 class Ending(NamedTuple):
-    """The data from which answers are stored that end with the next token.
+    """Data of a step from which the answers that end with the next token are stored.
 
     Attributes:
         candidates: all next tokens of the R prefixes, with g, and whether they end the text.
         log_p: log-probabilities of the next token.
-        log_weight: log W of each prefix; -inf for a row without a particle.
+        log_weight: log W of each prefix; -inf for a prefix without a particle.
         slot: index of the particle that has each prefix.
         particles: the particles.
         step: number of each example's step.
@@ -69,7 +71,7 @@ class Pool(NamedTuple):
         tokens: tokens of each answer; -1 beyond its length.
         log_pi: log pi of each token, as in `Particles`.
         log_weight, log_p: log weight and log p_lm of each answer.
-        pruned: whether the pool of each example was pruned.
+        pruned: for each example, whether some of its answers were dropped.
         examples: number of each example, which is part of the keys of its random numbers.
         draw: the source of random numbers.
     """
@@ -96,7 +98,7 @@ class Pool(NamedTuple):
         return cls(none, tokens, tokens.double(), weights, weights, pruned, examples, draw)
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
-        """Add the answers that end with a next token.
+        """Add the answers that are completed by a next token.
 
         Returns:
             The pool, and a function that returns these answers for observers.
@@ -153,11 +155,11 @@ class Pool(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Return the pool unchanged, because it stores full texts."""
+        """Return the pool unchanged; it doesn't need parents, because it stores full texts."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:
-        """Return the largest weights of each example, and the sum of the other weights."""
+        """Return the largest weights of each example's answers, and the sum of all others."""
         top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
         rest = top[:, 0].clone()
         for b in range(len(self.examples)):
@@ -168,7 +170,7 @@ class Pool(NamedTuple):
         return FinishedScores(top, rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Return all answers; an example whose pool was pruned is not enumerated."""
+        """Return all answers; an example whose pool was pruned isn't marked as enumerated."""
         return _outcome(
             self.example,
             self.tokens,
@@ -196,8 +198,8 @@ class Pool(NamedTuple):
             tokens_of: function that returns the tokens of answers with the given indices.
             log_pi: log pi of each token.
             step: number of each example's step.
-            first: particle number in the key of the random number of the first pruning. The second
-                pruning has the next number.
+            first: particle number in the keys of random numbers for pruning the new answers. For
+                pruning all answers, the particle number is `first` + 1.
         """
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
@@ -260,9 +262,9 @@ class AnswerTables(NamedTuple):
     Attributes:
         weights, log_p: log weight and log p_lm of the answers that ended in each step, for each
             slot and last token; -inf for no answer.
-        parents: slot in the previous step whose prefix each slot continued, in each step.
-        tokens: token by which it was continued.
-        log_pi: log-probability with which this token was selected.
+        parents: for each step and slot, the slot in the previous step whose prefix was extended.
+        tokens: for each step and slot, the token by which the prefix was extended.
+        log_pi: log of the probability with which the filter kept this extension.
         top: the N largest log weights of each example's answers; -inf if there are fewer answers.
         rest: log of the sum of the other weights.
         last: tokens that can end a text of each slot's automaton; -1 for no token.
@@ -303,7 +305,7 @@ class AnswerTables(NamedTuple):
         return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
-        """Store the weight of each slot for each token that ends its text."""
+        """Store the weights of the answers that end with the next token, by slot and token."""
         successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
@@ -348,7 +350,7 @@ class AnswerTables(NamedTuple):
         )
 
     def greatest(self, most: int) -> FinishedScores:
-        """Return the N largest weights of each example, and the sum of the other weights."""
+        """Return the N largest weights of each example's answers, and the sum of all others."""
         return FinishedScores(self.top, self.rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
@@ -394,8 +396,8 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
     if N * width * most > MOST_ANSWERS:
         raise NotStaticError(
             f"expected at most {MOST_ANSWERS} answers per example, as static shapes require, but "
-            f"{N} prefixes with up to {most} tokens and {width} possible last tokens may have "
-            f"{N * width * most}; lower particles, or set algorithm='smc' or execution='eager'"
+            f"there may be {N * width * most}, from {N} prefixes, {width} possible last tokens and "
+            f"{most} steps; lower particles, or set algorithm='smc' or execution='eager'"
         )
 
 
@@ -441,7 +443,7 @@ def _outcome(
 def effective(
     log_weight: Float64[Tensor, "M"], example: Int64[Tensor, "M"], count: int
 ) -> Float64[Tensor, "B"]:
-    """Return 1 / sum of W² over the normalized weights W of each example; zero without weights."""
+    """Return 1 / sum of W² over each example's normalized weights W; 0 if all weights are zero."""
     squares = sums_by(2 * log_weight, example, count)
     total = sums_by(log_weight, example, count)
     none = total.isneginf()

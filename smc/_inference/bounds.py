@@ -146,7 +146,7 @@ class Frontier(NamedTuple):
         *,
         has_twins: bool,
     ) -> Frontier | None:
-        """Return the state before the first step; None if there are no bounds.
+        """Return the probability before the first step; None if the run has no bounds.
 
         Args:
             reader: language model and proposal.
@@ -170,7 +170,7 @@ class Frontier(NamedTuple):
         runs: Bool[Tensor, "P"],
         turn: Turn,
     ) -> Frontier:
-        """Add the open branches of a step, and the answers that it has found.
+        """Add the open branches of a step, and the answers found in the step.
 
         Args:
             prefixes, before: prefixes and particles before the step.
@@ -214,7 +214,10 @@ class Frontier(NamedTuple):
 def first_of_equal(
     key: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int
 ) -> Int64[Tensor, "P"]:
-    """Return the first running particle of the example with the same key; O(P N)."""
+    """Return, for each particle, the first running particle of its example with the same key.
+
+    Cost: O(P N).
+    """
     keys, runs = key.view(-1, N), running.view(-1, N)
     same = (keys.unsqueeze(2) == keys.unsqueeze(1)) & runs.unsqueeze(1)
     start = N * torch.arange(len(keys), device=key.device).unsqueeze(1)

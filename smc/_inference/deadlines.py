@@ -6,8 +6,8 @@ starts once
 
     now + (D + 1) · seconds per token >= deadline
 
-This is checked once per step. Seconds per token are the median of the last steps
-(`gcd._serving.pace.Pace`). In the first few steps, they count as zero.
+This is checked once per step. The time per token is the median over the last steps
+(`gcd._serving.pace.Pace`), and counts as zero in the first few steps.
 """
 
 from __future__ import annotations

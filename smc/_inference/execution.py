@@ -181,7 +181,11 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """Return the model in static shapes; raise an error for settings that they don't support."""
+    """Return the language model in static shapes.
+
+    Raises:
+        NotStaticError: static shapes don't support the model or one of the settings.
+    """
     if settings.top_p < 1:
         raise NotStaticError(
             f"expected top_p=1, as static shapes require, got {settings.top_p}; set "

@@ -53,7 +53,7 @@ class Carry(NamedTuple):
         whole: for each example, whether no prefix has been dropped so far.
         frontier: probability of found answers and open branches; None if unknown.
         selections: the prefixes of each step that were kept with a probability below one.
-        ledger: probability that the budget removed; None if unknown.
+        ledger: probability of the tokens that only the budget forbids; None if unknown.
     """
 
     particles: Particles
@@ -181,7 +181,7 @@ class DiscreteFilter(Generic[State]):
         return carry, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Return the answers, example by example; the sum of their weights is the evidence."""
+        """Return the answers, ordered by example; their weights sum to the estimated evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_mass = None if carry.frontier is None else carry.frontier.log_mass
         found = carry.answers.outcome(whole, history)
@@ -190,7 +190,7 @@ class DiscreteFilter(Generic[State]):
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Move the answers that forced tokens have completed to the stored answers."""
+        """Store the answers that forced tokens have completed, and remove their particles."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
@@ -238,7 +238,7 @@ class DiscreteFilter(Generic[State]):
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
-        """Extend copies of the particles by the kept tokens; divide the weights by pi."""
+        """Extend the particles by the kept tokens; divide their weights by pi (`Selection`)."""
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
@@ -258,7 +258,10 @@ class DiscreteFilter(Generic[State]):
         kept: Selection,
         turn: Turn,
     ) -> Ledger:
-        """Add the probability that the budget removes in a step, including its forced tokens."""
+        """Add the probability of the tokens that only the budget forbids in a step.
+
+        This includes the positions between the forced tokens of the step.
+        """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs = before.running, kept.kept
         if turn.ready is not None:
@@ -328,7 +331,7 @@ def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
 
 
 def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Return whether g is NaN for any prefix in use."""
+    """Return whether g is NaN for a prefix that has a running particle."""
     factors = candidates.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

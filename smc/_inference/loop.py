@@ -48,7 +48,7 @@ class Stepper(Protocol):
         ...
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
-        """Run the model on the prompts; return the state before the first step, and a record."""
+        """Run the model on the prompts; return the first state, and the record of forced tokens."""
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:
@@ -257,10 +257,13 @@ def run_static(
 
 
 class _EndSignal:
-    """Largest number of tokens left to the end, as it was a few steps ago.
+    """Largest number of tokens that a running prefix still needs, as known to the host.
+
+    The number is computed on the device and copied to the host a few steps later, so that the host
+    doesn't wait for the device.
 
     Args:
-        left: this number on the device; zero once no prefix is running.
+        left: the number on the device; zero once no prefix is running.
 
     Attributes:
         way_out: the latest number that has arrived on the host; 1 before the first one.
@@ -272,7 +275,7 @@ class _EndSignal:
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
     def ask(self, left: Tensor) -> None:
-        """Start to copy the number to the host."""
+        """Start to copy the current number to the host."""
         if not self._cuda:
             self.way_out = int(left)
             return
@@ -283,9 +286,9 @@ class _EndSignal:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Return whether the run is known to have ended.
+        """Return whether the host knows that the run has ended.
 
-        It waits for copies that are `AHEAD` steps old.
+        The call waits for a copy that was started `AHEAD` steps ago, but not for later copies.
         """
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()

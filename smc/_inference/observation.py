@@ -1,9 +1,10 @@
 """Observation of an algorithm's steps.
 
-`smc.sample(..., observe=...)` calls `observe` once for each batch of examples, and calls the
-function that it returns after every step. An observer can't change answers or weights, because
-random numbers are functions of their keys. Its time is not included in `Diagnostics.seconds`. With
-an observer, all examples take each step together, and no graph is captured.
+`smc.sample(..., observe=...)` calls `observe` once for each batch of examples. The function that
+`observe` returns is called after every step. An observer can't change answers or weights, because
+random numbers are functions of their keys. The observer's time is not included in
+`Diagnostics.seconds`. With an observer, all examples take each step together, and no graph is
+captured.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ Observe: TypeAlias = Callable[[Sequence[int]], Watch | None]
 
 
 class Timed:
-    """A `Watch` that measures the time of another watch, which isn't part of the algorithm's time.
+    """Wrapper of an observer that measures the time that the observer takes.
 
     Attributes:
         seconds: total time so far.
@@ -92,7 +93,7 @@ class Timed:
         self.seconds = 0.0
 
     def __call__(self, observation: Observation) -> None:
-        """Pass the step to the watch."""
+        """Pass the step to the observer."""
         if observation.row.is_cuda:  # wait for pending work, which is the algorithm's time
             torch.cuda.synchronize(observation.row.device)
         started = time.perf_counter()

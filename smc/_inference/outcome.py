@@ -13,22 +13,22 @@ from smc._proposals.budgeting import Ledger
 
 
 class StepRecord(NamedTuple):
-    """The record of one step, with an entry per example; records of many steps have a leading axis.
+    """Statistics of one step for each of B examples, or of several steps along a leading axis.
 
     Attributes:
-        ess: effective sample size of the particles after the weight update, or of the running
-            prefixes.
+        ess: effective sample size. For SMC, of the particles after the weight update; for the
+            discrete filter, of the running prefixes.
         resampled: whether the step resampled, or kept some prefixes with a probability below one.
         running: number of particles (or distinct prefixes) that take another token in the step.
         alive: number of particles with positive weight after the weight update, or of running
             prefixes.
         fallbacks: number of distinct prefixes where GCD's mask replaced g (`Guide.fallback`).
-        read: number of distinct prefixes that the language model computed at the end of the step,
-            including those inside forced runs: one per token.
+        read: number of tokens that the language model computed at the end of the step, including
+            forced tokens and draft tokens. Equal prefixes count once, except in static shapes.
         forced: number of forced tokens; equal prefixes count once.
-        drafted: the part of `read` that are draft tokens (`smc._forward.read_ahead`).
+        drafted: number of draft tokens in `read` (`smc._forward.read_ahead`).
         used: number of draft tokens that became part of a prefix.
-        landed: the part of `used` that was chosen instead of forced.
+        landed: number of tokens in `used` that the sampler chose; the others were forced.
     """
 
     ess: Float64[Tensor, "*steps B"]
@@ -54,7 +54,7 @@ class StepRecord(NamedTuple):
 
 
 class Selections(NamedTuple):
-    """Prefixes that the discrete filter kept with a probability below one, in each step.
+    """Counts of the prefixes that the discrete filter kept with a probability pi below one.
 
     Attributes:
         uncertain: number of prefixes with pi < 1, per example and step.
@@ -76,7 +76,7 @@ class Selections(NamedTuple):
         step: Int64[Tensor, "B"],
         ready: Bool[Tensor, "B"] | None,
     ) -> Selections:
-        """Add the selection of a step.
+        """Add the prefixes that a step kept.
 
         Args:
             log_pi: log pi of each example's N slots; zero for an empty slot, or if pi is one.
@@ -116,8 +116,9 @@ class Outcome(NamedTuple):
         founder: each sequence's ancestor in the first step; None for the discrete filter.
         log_pi: log-probability with which each token was selected (`Particles.log_pi`); None for
             SMC.
-        selections: the selections of each example's steps; None for SMC.
-        ledger: probability that the budget removed (`smc._proposals.budgeting`); None if unknown.
+        selections: how many prefixes each step kept by chance; None for SMC.
+        ledger: probability of the tokens that only the budget forbids
+            (`smc._proposals.budgeting`); None if unknown.
         closed: examples whose running answers were closed early (`smc._inference.closing`); None if
             none were.
         closed_because: the reason for closing them.

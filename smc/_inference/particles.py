@@ -71,7 +71,7 @@ class Particles(NamedTuple):
         log_potential: Float64[Tensor, "P"] | None = None,
         log_pi: Float64[Tensor, "P"] | None = None,
     ) -> Particles:
-        """Return the particles after the running ones were extended.
+        """Return the particles, with the running ones extended.
 
         Args:
             by: the appended tokens, and which particles are finished or running after them.

@@ -9,11 +9,11 @@ schemes differ in the variance that they add (Douc, Cappé & Moulines, 2005):
     systematic     the same point of every slice, with a single uniform number; the usual choice
     residual       floor(N·W_n) copies of each particle with certainty, the others multinomially
 
-Each scheme is a function of the weights and of `uniform`, a function that returns M uniform numbers
-for each system of particles (`smc._inference.systems`). `uniform` may need the points where the
-outcome changes (`smc._vocabulary.draw`). Schemes process B independent systems at once, in O(B·N
-log N). Systems may have fewer than N particles: their rows are padded to N with weight 0, and only
-their first `size` ancestors are meaningful.
+Each scheme is a function of the weights and of `uniform`. `uniform(M, breaks)` returns M uniform
+numbers for each system of particles (`smc._inference.systems`). `breaks` returns the points where
+the outcome changes, which tests use to enumerate the outcomes (`smc._vocabulary.draw`). Schemes
+process B independent systems at once, in O(B·N log N). Systems may have fewer than N particles:
+their rows are padded to N with weight 0, and only their first `size` ancestors are meaningful.
 
 A particle of weight zero must never be selected. A float32 cumulative sum with binary search and
 clipping would select one about once in 10⁴ steps at N = 1024. Here sums are in float64, and the
@@ -67,7 +67,7 @@ def stratified(
 def systematic(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Use the same point of each slice, from a single uniform number per system."""
+    """Take the same point of each slice ((i - 1)/N, i/N), from one uniform number per system."""
     m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
     u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
@@ -76,7 +76,7 @@ def systematic(
 def residual(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Copy particle n floor(N·W_n) times, and draw the missing copies from the remainders."""
+    """Copy particle n floor(N·W_n) times, and draw the missing copies by the fractions of N·W_n."""
     B, N = weights.shape
     expected = weights * size.double().unsqueeze(1)
     copies = expected.floor()
@@ -143,7 +143,7 @@ def _inverse(
     cumulative: Float64[Tensor, "B N"],
     points: Float64[Tensor, "B M"],
 ) -> Int64[Tensor, "B M"]:
-    """Return the particle in whose range of cumulative weights each point is.
+    """Return, for each point, the particle in whose range of cumulative weights it lies.
 
     Particles of weight zero are never returned.
     """

@@ -14,9 +14,9 @@ J. R. Statist. Soc. B 65, 2003).
 largest. Then c = T_k / (N - k) for the smallest k with s_{k+1} <= T_k / (N - k). T_k is summed from
 the smallest score in log space, because the scores of one step span about 30 orders of magnitude.
 
-There are two passes over the vocabulary (`smc._vocabulary`). One finds the N largest scores of each
-row and the sum of the others. The other finds the selected candidates in the rows that have some.
-Cost: O(R V) memory traffic, and O(N^2) for the threshold.
+There are two passes over the vocabulary (`smc._vocabulary`), in which each prefix is a row. One
+finds the N largest scores of each row and the sum of the others. The other finds the selected
+candidates in the rows that have some. Cost: O(R V) memory traffic, and O(N^2) for the threshold.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FinishedScores(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The rows of each example, which compete with each other and are consecutive.
+    """Assignment of R rows (prefixes) to B examples; the prefixes of an example compete.
 
     Attributes:
         example: the example of each row, in ascending order.
@@ -82,13 +82,13 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, example: Int64[Tensor, "R"], num_examples: int) -> Group:
-        """Return a group with the exact width, which takes a host synchronization."""
+        """Return the group with the exact `width`, which takes a host synchronization."""
         rows = count_of(example, num_examples)
         return cls(example, num_examples, max(1, int(rows.max())))
 
     @property
     def first(self) -> Int64[Tensor, "B"]:
-        """The first row of each example; the next example's first row if there is none."""
+        """Index of each example's first row; if it has no rows, the next example's first row."""
         every = torch.arange(self.num_examples, device=self.example.device)
         return torch.searchsorted(self.example, every)
 
@@ -111,12 +111,12 @@ def select(
     floor: float = 0.0,
     finished: FinishedScores | None = None,
 ) -> Selection:
-    """Keep at most N candidates of each example; they are returned in the order of row and token.
+    """Keep at most N candidates of each example, sorted by row and token.
 
     Args:
         log_p: log-probabilities of the next token.
         factors: log s - log p of each candidate; -inf for tokens that aren't candidates.
-        group: the rows that compete with each other.
+        group: the example of each row; candidates of an example compete with each other.
         slots: N.
         uniform: function that returns a uniform number for each example. It may call its argument,
             which returns the points in (0, 1) where the outcome changes.
@@ -181,11 +181,11 @@ def _in_order(
 
     Args:
         best: the candidates with the largest scores of each row.
-        sure: which of them are kept with certainty.
+        sure: which candidates in `best` are kept with certainty.
         group: the rows of each example.
-        name: row times V plus token of the candidates at the points.
-        hit: which of these candidates are kept.
-        log_pi: their log pi.
+        name: `row * V + token` of the candidates that systematic sampling selects.
+        hit: which numbers in `name` are valid.
+        log_pi: log pi of the candidates in `name`.
         V: size of the vocabulary.
         dropped: see `Selection`.
     """
@@ -302,7 +302,7 @@ class SpreadMass(NamedTuple):
     """Sums of the probabilities pi over the candidates that are not kept with certainty.
 
     Attributes:
-        mass: sum of pi over these candidates of each row.
+        mass: sum of pi over the candidates of each row that are not kept with certainty.
         ends: cumulative sums of `mass` over the rows of each example.
     """
 
@@ -343,17 +343,20 @@ def sum_mass(
 def points(
     ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
 ) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
-    """Find the rows that the points u, u + 1, … select.
+    """Find the rows that systematic sampling selects with the points u, u + 1, u + 2 and so on.
+
+    The cumulative sums of pi divide a line into one range for each row. A point selects the row in
+    whose range it lies.
 
     Args:
-        ends: cumulative sums of the mass of an example's rows.
-        u: a number in (0, 1).
+        ends: cumulative sums of pi at the end of each row of an example.
+        u: a number in (0, 1) for each example.
         most: M, the number of points.
 
     Returns:
-        For each point, the index of the row in its example, the offset of the point in the row's
-        mass, and whether the point is valid: less than the total mass. The valid points of each
-        example come first.
+        For each point, the index of its row in the example, the distance of the point from the
+        beginning of the row's range, and whether the point is valid. A point is valid if it is less
+        than the sum of pi over all rows. The valid points of each example come first.
     """
     point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
     column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)
@@ -369,7 +372,7 @@ def breaks(
     spread: SpreadMass,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
-    """Return the values of u in (0, 1) at which the selection of each example changes."""
+    """Return the uniform numbers u in (0, 1) at which the selection of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.rank].unsqueeze(1)

@@ -69,7 +69,7 @@ class Carry(NamedTuple):
         step: number of each example's next step.
         failed: whether the proposal or the model has returned NaN.
         frontier: probability of found answers and open branches; None if unknown.
-        ledger: probability that the budget removed; None if unknown.
+        ledger: probability of the tokens that only the budget forbids; None if unknown.
     """
 
     particles: Particles
@@ -166,7 +166,7 @@ class ParticleFilter(Generic[State]):
         return Carry(after, turn.prefixes, step, failed, frontier, ledger), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Return the particles, example by example; their mean weight is the evidence."""
+        """Return the particles, ordered by example; their mean weight estimates the evidence."""
         particles, N = carry.particles, self.num_particles
         final = Weights.of(particles.log_weight.view(-1, N))
         return Outcome(
@@ -281,9 +281,10 @@ class ParticleFilter(Generic[State]):
         next_tokens: TokenSampler,
         turn: Turn,
     ) -> Ledger:
-        """Add the probability that the budget removes in a step, including its forced tokens.
+        """Add the probability of the tokens that only the budget forbids in a step.
 
-        The weights are divided by the potential, so that they estimate p_lm of the prefix.
+        This includes the positions between the forced tokens of the step. Each particle's weight is
+        divided by its potential, so that it estimates p_lm of the prefix.
         """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)

@@ -5,12 +5,13 @@ consists of an example's running particles in the same automaton state. Weights 
 different states aren't comparable: with masks, the probability of an improbable ending enters the
 weight only at the end.
 
-Systems are found by sorting, so that each is a contiguous range of the sorted particles. A
-resampling scheme gets them as rows with their sizes (`smc._inference.resampling`). The members of a
-system determine the keys of its random numbers.
+The particles are sorted, so that each system is a contiguous range. A resampling scheme gets a
+table of weights with one row per system, and the size of each system (`smc._inference.resampling`).
+The members of a system determine the keys of its random numbers.
 
-Cost: O(P log P), and at most O(m²) numbers for the resampled systems of m particles. In static
-shapes there is a row for every particle, and rows of size 0 are padding: O(P N).
+Cost: O(P log P) for sorting. If the resampled systems have m particles together, their table has at
+most O(m²) numbers. In static shapes it has a row for every particle, O(P N) numbers in all; rows of
+size 0 are padding.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ STATE_BITS = 32
 
 
 class Systems(NamedTuple):
-    """G systems of competing particles, each with 2 to m particles; size 0 is a padding row.
+    """G systems of competing particles, each with 2 to m particles.
 
     Attributes:
         members: indices of each system's particles in ascending order, padded with the first one.
-        size: number of particles in each system.
+        size: number of particles in each system; 0 for a row that is only padding.
     """
 
     members: Int64[Tensor, "G m"]

@@ -1,4 +1,4 @@
-"""Extension of the prefixes in a step, for both algorithms; some examples may wait."""
+"""Extension of the prefixes in a step, for both algorithms; examples may wait for a later step."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def fallbacks_of(
 def prefixes_in_use(
     prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
 ) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
-    """Return the prefixes of running particles for observers, and their rows."""
+    """Return the prefixes of running particles for observers, and their row numbers."""
     rows = _in_use(prefixes, particles).nonzero().squeeze(1)
     if len(rows) == prefixes.num_rows:
         return prefixes, rows

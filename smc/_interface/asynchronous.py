@@ -48,7 +48,7 @@ async def sample_async(
         options: keyword arguments of `smc.sample` except `abandon`.
 
     Raises:
-        ValueError: `smc.sample` raised it. Other errors of `smc.sample` are raised, too.
+        ValueError: an argument is invalid. Other errors of `smc.sample` are raised, too.
     """
     abandon = Event()
     call = partial(sample, lm, prompts, constraint, abandon=abandon, **options)
@@ -102,7 +102,7 @@ async def stream(
             `certify`, which finds answers after sampling.
 
     Raises:
-        ValueError: `certify` was passed, or `smc.sample` raised the error. Other errors of
+        ValueError: `certify` was passed, or another argument is invalid. Other errors of
             `smc.sample` are raised, too.
     """
     if options.get("certify") is not None:

@@ -450,7 +450,7 @@ def _strata_of(
     rows: slice,
     num_particles: int,
 ) -> list[Stratum]:
-    """Return the strata from which the variance of an example's weights is estimated.
+    """Return an example's strata, from which errors are estimated (`smc._results.reliability`).
 
     Args:
         founder: `outcome.founder` on the host.

@@ -19,8 +19,8 @@ _SPACE, _BARE = " \t\n\r", "+-.0123456789eEaflnrstu"
 class JSONReader:
     """An incremental parser of JSON text.
 
-    At invalid JSON the parser stops without an error, and reports no further values. The caller's
-    constraint guarantees valid JSON where the values are needed.
+    After invalid JSON, the parser doesn't raise an error, but reports no further values. Callers
+    that need the values use a constraint that guarantees valid JSON.
     """
 
     def __init__(self) -> None:

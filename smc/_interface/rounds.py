@@ -6,8 +6,8 @@ particles. When a round meets the target, a last round with the same N is run, a
 is returned.
 
 **The result is unbiased.** Each round has separate random numbers. The N of the last round depends
-only on the previous rounds. So for any N, the expectation of the last round's evidence estimate is
-P_lm(C within n), and therefore also overall. Returning the round that met the target would be
+only on the previous rounds. So whatever N is, the expectation of the last round's evidence estimate
+is P_lm(C within n). Returning the round that met the target would be
 biased: rounds that missed probability underestimate their error, so the returned evidence would be
 too low on average. The mean over all rounds would be biased, too, because the number of rounds
 depends on their results. A round with the maximum number of particles is always the last. A round

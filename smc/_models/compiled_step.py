@@ -2,9 +2,9 @@
 
 A step of a small model launches about a thousand small kernels (norms, rotary positions, copies
 into the cache). On a CUDA device, where a step is captured as a graph, these kernels take most of
-the time. `torch.compile` fuses them. Compilation takes tens of seconds for each model, number of
-rows, and number of cache columns. From the second number of columns on, it compiles for all numbers
-of columns.
+the time. `torch.compile` fuses them. Compilation takes tens of seconds for each model and each
+number of rows. It is repeated for the second number of cache columns, and then holds for all
+numbers of columns.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def compiled_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep
 
 
 class CompiledStep:
-    """A function of tensors that is compiled when it is called with arguments of a new form.
+    """A function of tensors that is compiled when it gets tensors of new shapes or types.
 
     Args:
         step: the function.
         options: arguments of `torch.compile`; `fullgraph` is always True.
 
     Attributes:
-        checked: forms of arguments for which the compiled function was compared with the function
-            itself.
+        checked: shapes, types and devices of arguments for which the compiled function was compared
+            with the function itself.
     """
 
     def __init__(self, step: Step, options: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class CompiledStep:
         self.checked: set[object] = set()
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """Call the compiled function."""
+        """Call the compiled function; compile it first if shapes or types are new."""
         return self._compiled(*arguments)
 
     def __reduce__(self) -> tuple[type, tuple[Step, dict[str, Any]]]:

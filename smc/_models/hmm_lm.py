@@ -68,7 +68,7 @@ class HMMLanguageModel:
         return found.hexdigest()[:16]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return token ids unchanged, and `PROMPT` for any text."""
+        """Return token ids unchanged. All texts get the same ids, because prompts are ignored."""
         return list(PROMPT) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[HMMRows, Float64[Tensor, "B V"]]:

@@ -115,10 +115,10 @@ class LanguageModel(Protocol):
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:
-    """Return a prompt that is a sequence of token ids as a list of integers.
+    """Convert the token ids of a prompt to a list of integers.
 
     Raises:
-        ValueError: the prompt is something else, such as the messages of a chat.
+        ValueError: the prompt doesn't consist of token ids, but of chat messages, for example.
     """
     try:
         if not isinstance(prompt, bytes):

@@ -2,9 +2,10 @@
 
 Rows of different lengths share one rectangular cache, padded on the left: the valid columns of row
 r are always its *last* `lengths[r]` columns. The lengths therefore determine the attention mask and
-the positions. A sliding attention window, which models count in columns, then counts tokens.
-Prefilling pads on the left. Runs of different lengths and truncation leave padding on the right, so
-the columns of each row are shifted afterward (`_align`, one gather operation per layer).
+the positions. Models measure sliding attention windows in columns. This is correct here, because
+there is no padding between the tokens of a row. Prefilling pads on the left. Runs of different
+lengths and truncation leave padding on the right, so the columns of each row are shifted afterward
+(`_align`, one gather operation per layer).
 
 Padding changes a row's result only through the order of floating-point sums: masked columns have
 weight exactly zero, and positions count real tokens.
@@ -85,7 +86,7 @@ class TransformersRows:
         return rows
 
     def prompts(self) -> SharedPrompts:
-        """Return the cache of all rows as prompts, without copying it."""
+        """Return the keys and values of all rows as `SharedPrompts`, without copying them."""
         layers = [(layer.keys, layer.values) for layer in self._cache.layers]
         return SharedPrompts(self.lengths, layers)
 
@@ -111,7 +112,7 @@ class TransformersRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Replace the rows by copies of the rows `ancestors`; do nothing if they are the same."""
+        """Replace the rows by copies of the rows `ancestors`; do nothing if no row changes."""
         same = torch.arange(self.lengths.shape[0], device=ancestors.device)
         if torch.equal(ancestors.long(), same):
             return

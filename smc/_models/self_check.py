@@ -71,13 +71,13 @@ def _autocast(model: Any) -> torch.dtype | None:
 
 
 class Truth(NamedTuple):
-    """Prompts and runs of tokens, and the model's log-probabilities for single sequences.
+    """Token sequences for the self-check, and the model's log-probabilities for each one alone.
 
     Attributes:
         model: the model.
         prompts: two prompts with the lengths `PROMPT_LENGTHS`.
-        runs: continuations of the prompts `ORDER`, one run per row.
-        last: one more token per row.
+        runs: three tokens for each of three rows. Row r continues prompt `ORDER[r]`.
+        last: one more token for each row, after its run.
         size: mean of -log p, in nats.
         spread: mean change of log p between prefixes, in nats.
         noise: mean difference in nats between log p of the same prefixes from two passes, one of
@@ -137,9 +137,9 @@ class Truth(NamedTuple):
         return normalize(logits)[0, -count:].double()
 
     def distance(self, found: Tensor, expected: Tensor) -> float:
-        """Return the mean difference of log p in nats; infinite if different entries are -inf.
+        """Return the mean difference of log p in nats; infinite if only one of two values is -inf.
 
-        Entries that are NaN are excluded here; the sampler rejects them later.
+        NaN values are excluded here; the sampler rejects them later.
         """
         found = found.double()
         if not torch.equal(found.isneginf(), expected.isneginf()):
@@ -161,7 +161,7 @@ def _ordinary_ids(model: Any, count: int) -> list[int]:
 
 
 def shares_prompts(model: Any) -> bool:
-    """Check rows in a padded batch, and return whether rows can share their prompts instead.
+    """Check padded batches, and return whether rows can share prompts, without padding.
 
     Raises:
         ValueError: log-probabilities in a padded batch differ from those of single sequences, or

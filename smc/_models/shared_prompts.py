@@ -96,14 +96,17 @@ class Groups(NamedTuple):
         return cls(member.view(num_groups, most), slot, in_order)
 
     def group(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
-        """Arrange values of the items by group; m is `most` times n."""
+        """Arrange the vectors of the items by group, padded to equal numbers of items.
+
+        An item has n vectors per head. A group has at most `most` items, so m = `most` · n.
+        """
         _, heads, n, d = x.shape
         G, most = self.member.shape
         members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
         return members.transpose(1, 2).reshape(G, heads, most * n, d)
 
     def ungroup(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
-        """Invert `group`."""
+        """Return the vectors in the order of the items; the inverse of `group`."""
         G, heads, m, d = x.shape
         most = self.member.shape[1]
         things = x.view(G, heads, most, m // most, d).transpose(1, 2)

@@ -80,8 +80,8 @@ class Forward(Protocol):
 
         Args:
             tokens: the tokens; any id for an ended row.
-            source: source row of each row. Precondition: a row r that is the source of a row has
-                source[r] = r.
+            source: for each row, the row that is copied into it; the row itself if it doesn't
+                change. Precondition: a row that is copied into another row doesn't change itself.
             step: number of tokens appended so far.
 
         Returns:
@@ -90,7 +90,7 @@ class Forward(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Remove all generated tokens."""
+        """Remove all generated tokens from the cache."""
         ...
 
 

@@ -144,7 +144,7 @@ def _check_adapters(model: Any) -> None:
 
 
 def every_module(model: Any) -> list[Any]:
-    """List all modules; a shared module is listed once per occurrence. Faster than `modules()`."""
+    """List all modules, faster than `modules()`; a shared module is listed once per occurrence."""
     found = [model]
     for module in found:
         found.extend(child for child in module._modules.values() if child is not None)
@@ -177,7 +177,7 @@ def num_logits(model: Any) -> int:
 
 
 def num_embeddings(model: Any) -> int | None:
-    """Return the number of input token ids; None if the input embedding doesn't have it."""
+    """Return the number of input token ids; None if the input embedding doesn't state it."""
     table = model.get_input_embeddings()
     table = table.get_base_layer() if hasattr(table, "get_base_layer") else table  # peft wrapper
     return getattr(table, "num_embeddings", None)
@@ -215,8 +215,8 @@ def _bound_names(hook: Any) -> set[str]:
 def _depends_on_mode(module: Any) -> bool:
     """Return whether a module's output may depend on training mode.
 
-    PyTorch's own layers that ignore the mode are exempt. Adapters that are added to a model in
-    evaluation mode contain such layers in training mode.
+    PyTorch's own layers that ignore the mode are exempt. Otherwise a model in evaluation mode would
+    be rejected after an adapter was added, because the adapter's layers are in training mode.
     """
     if isinstance(module, _RANDOM):
         return bool(getattr(module, "p", 1.0))

@@ -190,7 +190,7 @@ def per_request_processor(kind: type) -> type:
 
 @contextmanager
 def outside_of_batches(model: Any) -> Iterator[None]:
-    """Allow ordinary forward passes of a model that is set up for continuous batching (in 5.17)."""
+    """Allow ordinary forward passes of a model that continuous batching uses (in version 5.17)."""
     config = model.config.get_text_config()
     name = attention_name(config)
     try:

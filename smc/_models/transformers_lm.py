@@ -238,7 +238,8 @@ class TransformersLM:
 
         Args:
             prompts: the KV cache of the prompts.
-            plain: padded rows that contain this cache; None if there are none.
+            plain: existing padded rows with this cache, which are used if rows can't share
+                prompts; None to create them.
         """
         if self._shares_prompts():
             return SharingRows(self.model, prompts)

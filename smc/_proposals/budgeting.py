@@ -72,11 +72,13 @@ class BudgetEffect:
 
 
 class Removed(NamedTuple):
-    """Probability that the budget removes at some positions of M prefixes.
+    """Probability of the next tokens that only the budget forbids, at positions of M prefixes.
+
+    Such tokens are called *removed*.
 
     Attributes:
-        log_mass: log of a sum over the positions: the probability of the tokens from the first
-            position up to this position, times the probability of the removed next tokens.
+        log_mass: log of a sum over the positions. Each term is the probability of the tokens from
+            the first position to this position, times the probability of the removed next tokens.
         first: number of answer tokens before the first position with a removed token.
         sufficient: the smallest budget that removes no token at these positions.
     """
@@ -92,16 +94,16 @@ class Removed(NamedTuple):
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
     def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
-        """Store the entries in the given slots of a table with `count` slots.
+        """Return the values of `count` prefixes; prefix i of this object becomes prefix `slots[i]`.
 
-        The other slots have no removed tokens.
+        The other prefixes have no removed tokens.
         """
         more = Removed.nothing(self.log_mass.new_zeros(count))
         pairs = zip(more, self, strict=True)
         return Removed(*(field.index_copy(0, slots, mine) for field, mine in pairs))
 
     def at(self, index: Int64[Tensor, "Q"]) -> Removed:
-        """Return the entries with the given indices."""
+        """Return the values of the prefixes with these indices."""
         return Removed(*(field[index] for field in self))
 
     def plus(
@@ -112,11 +114,11 @@ class Removed(NamedTuple):
         log_p: Float[Tensor, "K V"],
         log_before: Float64[Tensor, "K"],
     ) -> Removed:
-        """Add one position to some of the prefixes.
+        """Add the tokens that the budget removes at one more position of K of the prefixes.
 
         Args:
-            rows: indices of these prefixes.
-            walk: their positions in the automata.
+            rows: indices of the K prefixes.
+            walk: positions of the K prefixes in their automata.
             used: number of answer tokens before the position.
             log_p: log-probabilities of the next token at the position.
             log_before: log-probability of the tokens before the position.
@@ -161,9 +163,9 @@ def removed_mass(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float6
 
 
 class Along:
-    """Sum of the probability that the budget removes along forced tokens.
+    """Probability of the next tokens that only the budget forbids, summed along forced tokens.
 
-    The forward passes over the forced tokens add to it one after the other (`see`).
+    Whenever a forward pass has computed some of the forced tokens, `see` adds their part.
 
     Args:
         walks: positions of M prefixes in their automata, before each of K columns of tokens.
@@ -203,16 +205,14 @@ class Along:
         log_p: Float[Tensor, "Q V"],
         at: Int64[Tensor, "K"] | None = None,
     ) -> None:
-        """Add the removed next tokens at one column, for some prefixes.
+        """Add the tokens that the budget removes at one column of forced tokens, for K prefixes.
 
         Args:
-            column: index of the next token among the forced tokens.
-            rows: indices of the prefixes.
-            log_before: log-probability of the forced tokens before this column, for each of the
-                prefixes.
-            log_p: log-probabilities of the next token.
-            at: the row of `log_p` that belongs to each of the prefixes; None if the order is the
-                same.
+            column: index of the forced token.
+            rows: indices of the K prefixes.
+            log_before: log-probability of the earlier forced tokens of each of the K prefixes.
+            log_p: log-probabilities of the next token, which include those of the forced token.
+            at: the row of `log_p` for each of the K prefixes; None for the rows 0 to K - 1.
         """
         if column >= len(self._bound) or not self._bound[column]:
             return
@@ -239,7 +239,7 @@ class Ledger(NamedTuple):
 
     @classmethod
     def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
-        """Return the effect before the first step; None if the run has no bounds."""
+        """Return the effect before any step, which is zero; None if the run has no bounds."""
         if not (is_exact and isinstance(walk, AutomatonPosition)):
             return None
         nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
@@ -254,7 +254,7 @@ class Ledger(NamedTuple):
         log_weight: Float64[Tensor, "P"],
         indices: Callable[[Bool[Tensor, "R"]], Int64[Tensor, "K"]],
     ) -> Ledger:
-        """Add the tokens removed after the prefixes of a step.
+        """Add the tokens that the budget removes after each prefix of a step.
 
         Args:
             walk, log_p: positions in the automata, and next-token log-probabilities, of R prefixes.
@@ -281,10 +281,10 @@ class Ledger(NamedTuple):
         return self.with_runs(removed.at(row), log_weight)
 
     def with_runs(self, removed: Removed, log_weight: Float64[Tensor, "P"]) -> Ledger:
-        """Add the tokens removed along runs of tokens.
+        """Add the tokens that the budget removes along the forced run of each particle.
 
         Args:
-            removed: the removed probability along the run of each particle.
+            removed: the removed tokens along each particle's run.
             log_weight: weights of the particles before their runs.
         """
         B = len(self.first)

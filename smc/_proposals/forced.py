@@ -12,8 +12,8 @@ is the product of the factors Z / psi of k single steps, because the intermediat
 cancel.
 
 The target and the weight of every sequence are the same as with single steps. Only the times of
-resampling differ, because particles are never resampled inside a run of forced tokens. So the
-particles may be other ones than with single steps.
+resampling differ, because particles are never resampled inside a run of forced tokens. So a run of
+the sampler may end with other answers than with single steps.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> 
     Args:
         proposal: the proposal, whose g determines which tokens are allowed.
         state: the proposal's state, with one row per prefix.
-        follows: False to append no tokens.
+        follows: whether to append forced tokens; if False, the prefixes don't change.
     """
     log_g = torch.zeros_like(state.walk.states, dtype=torch.float64)
     columns, walks = [state.walk.states.new_empty(len(log_g), 0)], []

@@ -59,7 +59,7 @@ class Lookahead(HasTables, Protocol[ModelState]):
     remaining budget as an `AutomatonPosition`. Results for prefixes that have ended are ignored.
 
     Attributes:
-        eventual: whether expectations include `log_eventual`.
+        eventual: whether the results of `classes` and `tokens` include `log_eventual`.
     """
 
     eventual: bool = False

@@ -2,7 +2,7 @@
 
     LM             g = 1; samples that violate the constraint are rejected
     LCD            g = 1 if the prefix with the token can be completed at some length
-    GCD            g = 1 if it can be completed within the remaining budget
+    GCD            g = 1 if the prefix with the token can be completed within the remaining budget
     GreedyClose    g of LCD, or g of GCD once the budget only fits a shortest completion
 
 Cost of a step: O(R·V) for R prefixes, limited by memory bandwidth. A step looks up the next state
@@ -79,10 +79,10 @@ class LM(MaskProposal):
 class ClassMaskProposal(MaskProposal):
     """Base class of proposals that allow whole token classes; subclasses implement `alive`.
 
-    It isn't public, because a mask with fewer tokens than GCD's would change the target without an
-    error. It would also invalidate the bounds, which require that a forced token is the only token
-    that the budget allows (`smc._inference.bounds`). To allow fewer texts, intersect the
-    constraints. To use another g, subclass `smc.MaskProposal` or `smc.Lookahead`.
+    This class isn't public, because a mask with fewer tokens than GCD's would change the target
+    without an error. Such a mask would also invalidate the bounds, which require that a forced
+    token is the only token that the budget allows (`smc._inference.bounds`). To allow fewer texts,
+    intersect the constraints. To use another g, subclass `smc.MaskProposal` or `smc.Lookahead`.
     """
 
     @abstractmethod
@@ -102,7 +102,7 @@ class ClassMaskProposal(MaskProposal):
 class LCD(ClassMaskProposal):
     """Locally constrained decoding: allow a token if the text can still be completed after it.
 
-    The number of tokens that this takes isn't limited.
+    The completion may have any number of tokens.
     """
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
@@ -111,7 +111,7 @@ class LCD(ClassMaskProposal):
 
 
 class GCD(ClassMaskProposal):
-    """Globally constrained decoding: allow a token if the text can be completed in budget."""
+    """Globally constrained decoding: allow a token if the text still fits into the budget."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return True for classes after which the text can be completed within the budget."""
@@ -126,7 +126,7 @@ class GreedyClose(ClassMaskProposal):
     of tokens that a shortest completion takes.
 
         r > d    the mask is LCD's mask
-        r = d    the mask only has the tokens of shortest completions, as GCD's mask has
+        r = d    the mask only has the tokens of shortest completions, like GCD's mask
         r < d    the last token led too far from the end, and the prefix gets weight zero
 
     So a text is lost if a token increases the distance to the end beyond the remaining budget. The

@@ -92,7 +92,10 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables.check(self.hmm, automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the table for one constraint; a batch needs at most the sum."""
+        """Return the size in bytes of one constraint's table.
+
+        The table of a batch has at most the sum of the sizes of its constraints.
+        """
         return bytes_of_table(self.hmm, automaton, budget, eventual=self.eventual)
 
     def free(self) -> None:
@@ -108,7 +111,7 @@ class HMMLookahead(Lookahead[HMMState]):
     def start(self, batch: Batch) -> HMMState:
         """Return the state of empty prefixes, one per example.
 
-        Computes the table of completion probabilities, unless it is cached.
+        The table of completion probabilities is computed, unless it is cached.
 
         Raises:
             ConstraintError: the HMM and the constraints differ in vocabulary or device, or the

@@ -50,7 +50,7 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def walk(self) -> AutomatonPosition:
-        """The object itself, so that it can be the whole state of a proposal."""
+        """The object itself, so that a proposal can use it as its state (`HasPosition`)."""
         return self
 
     @property
@@ -156,7 +156,7 @@ class Progress(Protocol):
 
 @runtime_checkable
 class HasPosition(Protocol):
-    """Protocol of the states of proposals, which must have this member and may have others."""
+    """Protocol of a proposal's state, which must have the member `walk` and may have others."""
 
     @property
     def walk(self) -> Progress:

@@ -43,7 +43,10 @@ class HasTables(Protocol):
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the tables for one example; a batch needs at most the sum."""
+        """Return the size in bytes of one example's tables.
+
+        The tables of a batch have at most the sum of the sizes of its examples.
+        """
         del automaton, budget
         return 0
 
@@ -92,7 +95,7 @@ class Proposal(HasTables, Protocol[State]):
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
-        """Return log g of the tokens that `forced` returned, equal to the result of `guide`.
+        """Return log g of the tokens that `forced` returned, as `guide` would return it.
 
         g is the potential after these tokens. The default, log g = 0, is correct for masks. Weights
         are correct for any value, but resampling is more accurate with the correct value.

@@ -7,9 +7,9 @@ table can be used for every batch whose automata and budgets are a subset of the
 has weak references to automata: when an automaton is freed, its tables are dropped. Threads may
 share a cache. While one thread computes a table, other threads wait for it.
 
-(`cachetools.LRUCache` would save the four lines that count bytes, but doesn't support this search.
-A table is found by the batches for which it can be used, not by a key, and each lookup in an
-`LRUCache` marks the entry as recently used.)
+(`cachetools.LRUCache` would save the four lines that count bytes, but it finds a table by a key.
+Here a table is found by checking for each one whether it can be used for a batch. An `LRUCache`
+would mark every checked table as recently used.)
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.lookahead.check(automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the lookahead's tables for one example."""
+        """Return the size in bytes of the lookahead's tables for one example."""
         return self.lookahead.memory(automaton, budget)
 
     def free(self) -> None:
@@ -369,8 +369,8 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     ) -> Float64[Tensor, "R K"]:
         """Return log g of K items; -inf if g is zero or the item isn't allowed.
 
-        A probability conditional on the item is limited to one. It is exactly one if the item
-        completes the text, regardless of the model.
+        For every twist except "joint", g is a conditional probability. It is limited to one, and
+        is exactly one for an item that completes the text, regardless of the lookahead.
         """
         for name, values in expected._asdict().items():
             if values is not None:
@@ -451,8 +451,8 @@ def needs_eventual(twist: str | float | int) -> bool:
 def looking_ahead(lookahead: object) -> Proposal[Any]:
     """Return the proposal for a lookahead.
 
-    This is a given `Twisted` itself, a `Twisted` with default options for a `Lookahead`, and `GCD`
-    for None.
+    A `Twisted` is returned unchanged. A `Lookahead` is wrapped in a `Twisted` with default options.
+    None gives `GCD()`.
 
     Raises:
         ValueError: the argument is something else.

@@ -100,8 +100,8 @@ def fields_of(
     Args:
         texts: distinct answers.
         probabilities: probability of each answer.
-        errors: function that takes the group of each text and the number of groups, and returns the
-            standard error of each group's probability.
+        errors: function that returns the standard error of the probability of groups of texts. It
+            takes the group number of each text, and the number of groups.
         log_found: log p_lm of each answer, summed over its token sequences that were found.
         bounds: bounds on the evidence; None if there are none.
 

@@ -224,8 +224,8 @@ class Posterior:
     def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
         """A 90% confidence interval for each text's posterior probability.
 
-        It is cut to the guaranteed interval (`intervals`). Its coverage has been measured for
-        posteriors with the label "estimated" (docs/reliability.md).
+        Each interval is cut to the guaranteed interval (`intervals`). The coverage has been
+        measured for posteriors with the label "estimated" (docs/reliability.md).
         """
         q = self.reliability.quantile
         guaranteed = self.intervals or ((0.0, 1.0),) * len(self.texts)
@@ -239,8 +239,8 @@ class Posterior:
     def log_evidence_interval(self) -> tuple[float, float] | None:
         """A 90% confidence interval for the log evidence; None if `log_evidence` is None.
 
-        It is cut to the bounds on the evidence. If `reliability.label` is "certified", the interval
-        is equal to the bounds, which are then close together.
+        The interval is cut to the bounds on the evidence. If `reliability.label` is "certified",
+        the interval is equal to the bounds, which are then close together.
         """
         if self.log_evidence is None:
             return None
@@ -348,7 +348,8 @@ def posterior(
         algorithm: the algorithm that found the sequences.
         log_mass: log of the probability of all found answers and all branches that weren't
             computed (`smc._inference.bounds`); None if unknown.
-        strata: the units that the sequences descend from; None if they aren't a random sample.
+        strata: ancestors of the sequences, from which errors are estimated
+            (`smc._results.reliability`); None if the sequences aren't a random sample.
         num_particles: N; None if each sequence is a particle.
     """
     top = max((sample.log_weight for sample in samples), default=-math.inf)

@@ -54,11 +54,14 @@ FEWEST_IN_TAIL = 5
 
 
 class Stratum(NamedTuple):
-    """Units whose descendants are compared with each other.
+    """A stratum: units whose descendants are compared with each other to estimate a variance.
+
+    A unit is an ancestor of the final sequences: a particle or prefix in an earlier step.
 
     Attributes:
         unit: index of the unit that each sequence descends from; -1 if it descends from no unit.
-        factor: a_i of each unit that has descendants.
+        factor: a_i, which is 1 minus the probability of keeping the unit (1 for SMC), for each unit
+            that has descendants.
         units: number of units, including those without descendants.
         total: the sum of a_i over all units.
         is_of_founders: whether the units are the particles of the first step (SMC).
@@ -92,8 +95,8 @@ def strata_of_selections(
 
     Args:
         tokens: tokens of each sequence.
-        log_pi: log-probability pi with which the filter kept the prefix that ends in each token.
-            Tokens that the filter didn't select, such as forced ones, have a positive number.
+        log_pi: for each token that the filter selected, the log of the probability pi of keeping
+            the prefix that ends in it. For other tokens, such as forced ones, a positive number.
         uncertain: number of prefixes in each step whose pi is less than 1.
         slack: sum of 1 - pi over these prefixes.
     """
@@ -126,7 +129,8 @@ class Spread(NamedTuple):
     Attributes:
         evidence: relative variance of the evidence.
         probabilities: variance of the probability of each group of texts.
-        largest: the largest a_i x_i, the share of the evidence that depends on a single unit.
+        largest: the largest a_i x_i (see the module docstring), which is the share of the evidence
+            that depends on a single unit.
     """
 
     evidence: float
@@ -140,7 +144,7 @@ class Ancestry(NamedTuple):
     Attributes:
         share: weight of each sequence, divided by the sum of all weights.
         text: index of each sequence's text.
-        strata: the strata of units.
+        strata: the strata of the units.
     """
 
     share: Float64[np.ndarray, "M"]
@@ -186,8 +190,8 @@ class Ancestry(NamedTuple):
 def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
     """Return the shape k of a generalized Pareto distribution fitted to the largest weights.
 
-    The moments of such a distribution of order 1 / k and higher are infinite. Above 0.7, averages
-    are unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling").
+    Such a distribution has infinite moments from order 1 / k on. If k is above 0.7, averages are
+    unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling").
     The fit follows Zhang and Stephens (2009). As in Vehtari et al., k is shrunk toward 0.5.
 
     Args:
@@ -227,8 +231,8 @@ class Reliability:
             evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
         largest: largest share of the evidence that descends from one particle of the first step.
-            For the discrete filter, the largest value of a prefix's share of the evidence,
-            multiplied by the probability of dropping the prefix.
+            For the discrete filter, the largest product of a prefix's share of the evidence and the
+            probability of dropping the prefix.
         looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
             small, the branches that weren't computed could have far more probability than was
             found.

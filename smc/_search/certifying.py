@@ -15,9 +15,8 @@ are weighted by their probabilities under the model: P(y) is the sum of p(a) wit
 divided by lower. The total variation distance from the true posterior is 1 - lower / P_lm(C within
 n), and therefore at most 1 - `certified`.
 
-**Evidence.** `log_evidence` is the estimate of the sampling, which had ended before. It is
-unbiased, whether or not the computation continues. Replacing it by an exact value only in some runs
-would make it biased.
+**Evidence.** `log_evidence` remains the estimate from sampling, and this computation doesn't change
+it. The estimate is unbiased. Replacing it by an exact value only in some runs would make it biased.
 
 Cost: sampling doesn't keep its computed prefixes. So the prefixes of the found answers are computed
 again, one whole answer per pass.
@@ -116,7 +115,10 @@ def read_on(
 
 
 def _is_open(posterior: Posterior, certify: float) -> bool:
-    """Return whether a posterior has less than this share, and wasn't closed early."""
+    """Return whether more of a posterior must be found to reach the share `certify`.
+
+    A posterior whose answers were closed early, or that is complete, isn't continued.
+    """
     enough = posterior.enumerated or (posterior.certified or 0.0) >= certify
     return posterior.stopped is None and not enough
 

@@ -108,8 +108,8 @@ def choose(
 
     Raises:
         ValueError: there are no options; options are equal or not strings; `orders` exceeds the
-            number of orders, or the 1 that a prompt that is not a function allows; or another
-            argument is invalid.
+            number of different orders; `orders` exceeds 1, but a prompt is not a function; or
+            another argument is invalid.
         ConstraintError: the tokens can't spell the options.
         PromptTooLongError: a prompt and its longest option together exceed the model's context.
         FloatingPointError: the model's log-probabilities are NaN or +inf.

@@ -179,7 +179,7 @@ def _read(
     certify: float,
     max_rows: int,
 ) -> list[Posterior]:
-    """Compute the trees of one batch of examples."""
+    """Compute the trees of answers (`Tree`) of one batch of examples."""
     started = time.perf_counter()
     reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
     start_seconds = time.perf_counter() - started

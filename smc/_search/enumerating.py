@@ -17,9 +17,10 @@ ones, and most of them belong to unusual tokenizations. Therefore the branches o
 own tokenizations are computed before all others, if there are few enough.
 
 **Drafts.** A branch is computed together with its likely continuation. The draft continues as long
-as the bytes of all allowed tokens agree, for example when only one label can follow. It has the
-tokenizer's own token, or otherwise the one that is closest to the end. All prefixes of a draft
-count as computed. So a label takes one pass instead of one pass per token.
+as the bytes of all allowed tokens agree, for example when only one label can follow. At each
+position it has the tokenizer's own token, or otherwise the allowed token that leads closest to the
+end. All prefixes of a draft count as computed. So a label takes one pass instead of one pass per
+token.
 
 Cost: one forward pass for at most `width` branches, and a sort of the open branches. A prefix
 stores at most as many branches as may still be computed. The others are stored as the sum of their
@@ -339,10 +340,10 @@ def read_trees(
     stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
 ) -> None:
-    """Compute the tree of each of the reader's prompts until it is done.
+    """Compute the answer trees of several prompts until every tree is done (`Tree.is_done`).
 
     Args:
-        reader: computes the prefixes.
+        reader: object that runs the language model on prefixes.
         trees: one tree per prompt of the reader.
         widths: maximum number of branches of each tree per pass.
         max_rows: maximum number of branches of all trees per pass, but at least one per tree.

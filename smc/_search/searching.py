@@ -16,10 +16,11 @@ bound:
 **Proof.** Once there are as many answers as requested, both searches ignore prefixes that can't
 improve on the worst of them. Let `log_bound` be the highest log p of all other prefixes that
 weren't continued. Every answer that isn't returned has at most the probability of the last returned
-answer, or at most `log_bound`. Therefore the rank of a returned answer with at least `log_bound` is
-certain. Best-first search proves all answers unless it is stopped. Beam search proves the answers
-above all dropped prefixes, and all answers if no prefix was dropped. (Log-probabilities of real
-models are rounded differently in other batches. Ties within rounding aren't proved.)
+answer, or a log p of at most `log_bound`. Therefore the rank of a returned answer is certain if its
+log p is at least `log_bound`. Best-first search proves all answers unless it is stopped. Beam
+search proves the answers above all dropped prefixes, and all answers if no prefix was dropped.
+(Log-probabilities of real models are rounded differently in other batches. Ties within rounding
+aren't proved.)
 
 Cost: one forward pass over at most `beams` prefixes per step. Forced tokens are computed in the
 same pass (`smc._proposals.forced`). Beam search takes at most as many steps as the budget has
@@ -229,7 +230,7 @@ class _Chosen(NamedTuple):
 
     Attributes:
         log_p: log-probability of the prefix and the token together.
-        prefixes, row: the prefix.
+        prefixes, row: the prefixes computed together, and the index of this prefix among them.
         token: the token.
     """
 
@@ -273,7 +274,7 @@ class _Tree:
         return self.answers[-1].log_p if len(self.answers) == self._wanted else -math.inf
 
     def is_late(self, prefixes: _Prefixes) -> bool:
-        """Return whether the time is over, or is needed to complete an answer."""
+        """Return whether the search must stop, to meet the deadline with at least one answer."""
         if self._limit is None:
             return False
         way_out = 0
@@ -297,11 +298,11 @@ class _Tree:
             prefixes, ahead = self.grow([_Chosen(float(value), prefixes, row, token)])
 
     def root(self) -> tuple[_Prefixes, _Ahead]:
-        """Extend the empty prefix to the first choice."""
+        """Extend the empty prefix by the forced tokens that precede the first choice."""
         return self._follow(self._start, [()], [0.0])
 
     def grow(self, chosen: Sequence[_Chosen]) -> tuple[_Prefixes, _Ahead]:
-        """Compute the chosen prefixes with their tokens and the forced tokens after them."""
+        """Extend each chosen prefix by its token and the forced tokens after it, in one pass."""
         self.read += len(chosen)
         parents = [each.prefixes.ids[each.row] for each in chosen]
         ids = [(*parent, each.token) for parent, each in zip(parents, chosen, strict=True)]

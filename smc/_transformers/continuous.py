@@ -8,10 +8,10 @@
     processor.add_request(prompt_ids, constraint, budget=40)
 
 In every step, the manager first calls each processor on the host with the requests that get a next
-token, and then passes the scores of these tokens on the device. The constraint of a request is
-stored in the manager's keyword argument for processors. The automaton state is computed from the
-tokens that the manager reports for the request. So requests may be offloaded, restarted and
-canceled.
+token, and then passes the scores of these tokens on the device. The constraint of a request is one
+of the request's options, which the manager passes to the processor. The automaton state is computed
+from the tokens that the manager reports for the request. So requests may be offloaded, restarted
+and canceled.
 
 An invalid request is rejected when it is added (`smc._transformers.admission`), with or without a
 constraint. A later error, such as NaN in the scores, ends the request with EOS and sets its
@@ -52,7 +52,9 @@ _KEEP_ONE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 
 class _Request:
-    """Data of a request that is passed from the caller's thread to the manager's; never copied.
+    """Data of a request that the caller's thread passes to the manager's thread.
+
+    The manager copies the options of a request, but `copy.deepcopy` returns this object itself.
 
     Attributes:
         name: the name that the caller chose; None if the manager chooses one.
@@ -218,7 +220,10 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         *others: Any,
         **options: Any,
     ) -> str | None:
-        """Queue a request without a constraint; an invalid one fails when the manager gets it."""
+        """Queue a request without a constraint.
+
+        An invalid request fails later, when the manager takes it from the queue.
+        """
         error, tokens = None, 0
         try:
             options = self._admission.options(options)
@@ -256,7 +261,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         self._check_options(options)
 
     def _enter(self, automaton: TokenAutomaton) -> Place:
-        """Add a constraint to the pool of automata, and remove those that no request needs."""
+        """Copy a constraint to the device, and remove constraints that no request needs anymore."""
         with self._lock:
             if self._pool is None:
                 self._pool = AutomatonPool(

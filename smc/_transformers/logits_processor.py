@@ -51,7 +51,7 @@ class _Known(NamedTuple):
     """Cached states of the batch rows of one call.
 
     Attributes:
-        row_of: the row in `state` of each pair of a constraint and generated tokens.
+        row_of: the row in `state` that belongs to a constraint (its index) and generated tokens.
         state: the proposal's state.
         log_potential: log g of the last token of each row.
     """
@@ -313,11 +313,12 @@ class BudgetLogitsProcessor(LogitsProcessor):
         """Raise the error for scores that are -inf for every allowed token."""
         tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
         others = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
+        allowed = self._shown(tokens[0]) + others
         taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
-            f"expected a finite score for a token allowed after {taken} tokens "
-            f"({self._shown(tokens[0])}{others}), got -inf; remove the logits processor that "
-            "forbids it (suppress_tokens, bad_words_ids, min_new_tokens, …) or relax the constraint"
+            f"expected a finite score for a token allowed after {taken} tokens ({allowed}), got "
+            "-inf; remove the logits processor that forbids it (suppress_tokens, bad_words_ids, "
+            "min_new_tokens, …) or relax the constraint"
         )
 
     def _refuse_strays(self, generated: Int64[Tensor, "R T"], good: Tensor) -> None:

@@ -85,7 +85,7 @@ def refuse_settings(
     others: dict[str, Any],
     prompt_length: int,
 ) -> None:
-    """Raise an error for settings that change answers in `generate`, but not here.
+    """Raise an error for settings that affect other decoding methods, but not `smc.generate`.
 
     Args:
         config: the `GenerationConfig` of the call.
@@ -127,23 +127,25 @@ def refuse_settings(
         if whose:
             sets = ", ".join(f"{name}={settings[name]!r}" for name in whose)
             advice.append(f"the model's generation_config sets {sets}: {_how_to_unset(whose)}")
+        got, remedy = ", ".join(found) + hint, "; ".join(advice)
         raise ValueError(
-            f"expected settings that smc.generate supports, got {', '.join(found)}{hint}; "
-            f"{'; '.join(advice)}, or use smc.BudgetLogitsProcessor, which supports it"
+            f"expected settings that smc.generate supports, got {got}; {remedy}, or use "
+            "smc.BudgetLogitsProcessor, which supports it"
         )
     for name, check in (("temperature", check_temperature), ("top_p", check_top_p)):
         try:
             check(1.0 if getattr(config, name) is None else real(name, getattr(config, name)))
         except ValueError as error:
-            whose_is_it = (
-                f"; the model's generation_config sets {name}={getattr(config, name)!r}: pass "
-                f"{name}=1.0 to generate"
-            )
-            raise ValueError(f"{error}{whose_is_it if name in of_model else ''}") from None
+            if name not in of_model:
+                raise
+            raise ValueError(
+                f"{error}; the model's generation_config sets {name}={getattr(config, name)!r}: "
+                f"pass {name}=1.0 to generate"
+            ) from None
 
 
 def _how_to_unset(names: list[str]) -> str:
-    """Return how to call `generate` without these settings of the model.
+    """Return advice on how to unset settings of the model's own `generation_config`.
 
     Passing None doesn't unset a setting, because `generate` then uses the model's value.
     """

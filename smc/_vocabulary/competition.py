@@ -13,9 +13,9 @@ Then
 
 so a share eps of the slots is assigned by weight, regardless of the lookahead.
 
-**Complete answers** that count toward the N slots have scores, too: their weights times sum s / sum
-w of the example. (With g = 1 for answers and a lookahead that considers the end improbable, N
-answers would take all slots.)
+**Complete answers** that count toward the N slots have scores, too. The score of an answer is its
+weight times (sum of s) / (sum of w), with the sums over the example's candidates. (With g = 1 for
+answers and a lookahead that considers the end improbable, N answers would take all slots.)
 
 Cost: O(R C) for R prefixes and C classes. If the proposal hasn't computed the probabilities of the
 classes, they take one pass over R x V numbers (`smc._vocabulary.class_mass.top_k_and_class_mass`).
@@ -39,7 +39,7 @@ LEAST_DEFENSE = 1e-3
 
 
 class Successors(NamedTuple):
-    """Which token classes complete the text, for each of R prefixes.
+    """Token classes that complete the text, for each of R prefixes.
 
     Attributes:
         classes: token classes of each of B automata.

@@ -2,9 +2,10 @@
 
 `smc._vocabulary.tensors` defines the passes, and is the reference implementation. To draw a token,
 q is first summed over blocks of tokens, so that a token is found by reading one block. The best
-candidates are collected in a buffer (`smc._vocabulary.kernels`). Exponentials exp(log p - top) are
-in the precision of log p, eight at a time, and sums are in float64. These loops read 4 bytes per
-token once. Tensor operations in float64 would read 8 bytes per token five times.
+candidates are collected in a buffer (`smc._vocabulary.kernels`). Exponentials exp(log p - top),
+where top is the largest log p of a row, are computed in the precision of log p, eight at a time.
+Sums are in float64. These loops read 4 bytes per token once. Tensor operations in float64 would
+read 8 bytes per token five times.
 
 Tensor operations are used for rows of fewer than `NARROW` tokens, because compiled calls for each
 row would take too long (128 prefixes of a dozen tokens: 29 s instead of 0.4 s). They are also used
@@ -147,7 +148,7 @@ def locate(
 
 
 def _most_candidates(factors: Factors) -> int:
-    """Return the largest number of candidates of a row."""
+    """Return the number of candidates of the row that has the most."""
     size = factors.classes.start.diff(dim=1)[factors.automaton_of_row]
     inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0

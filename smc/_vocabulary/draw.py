@@ -9,9 +9,9 @@ each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood, 2014).
 int64 arithmetic, which is the same on CPU and GPU. Cost: about 40 integer operations per number.
 
 `Draw` also gets the *breaks* of each choice: the points in (0, 1) where the outcome changes. The
-generator ignores them. Tests replace the generator by a function that uses them: from the breaks,
-it knows that a draw has, for example, three outcomes with probabilities 0.2, 0.5 and 0.3. It
-enumerates all outcomes of tokens and of resampling (`smc.testing.walk`).
+default generator ignores the breaks. Tests replace it by a function that computes from the breaks
+that a draw has, for example, three outcomes with probabilities 0.2, 0.5 and 0.3. So the function
+can enumerate all outcomes of tokens and of resampling (`smc.testing.walk`).
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class Categorical(NamedTuple):
     def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
         """Return the outcome at quantile u of each given row, by bisection: O(M log V).
 
-        The result is the first outcome whose cumulative weight exceeds u times the total. Rounding
-        may leave no such outcome (u close to one), or one of weight zero (a parallel prefix sum
-        isn't necessarily monotone). Then the most probable outcome is returned. So an outcome of
-        probability zero is never returned, regardless of rounding.
+        The result is the first outcome whose cumulative weight exceeds u times the total. By
+        rounding, there may be no such outcome (if u is close to one), or it may have weight zero (a
+        parallel prefix sum isn't necessarily monotone). In both cases the most probable outcome is
+        returned, so an outcome of probability zero is never returned.
         """
         V = self.weight.shape[1]
         below = bisect(self.cumulative, rows, u * self.cumulative[rows, -1])

@@ -5,8 +5,9 @@ With p the language model's distribution of the next token, the sampler draws fr
     q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
 
 A guide has one row for each of R prefixes. `DenseGuide` has one number for every token. `TiedGuide`
-has one number for every class of tokens, and one for each of a few tokens (`Factors`). It is
-hundreds of times smaller, and is only expanded over the vocabulary when a token is drawn.
+has one number for every class of tokens, and one for each of a few tokens (`Factors`). A
+`TiedGuide` is hundreds of times smaller than a `DenseGuide`, and is only expanded over the
+vocabulary when a token is drawn.
 `MaskGuide` (`smc._vocabulary.class_mass`) allows or forbids each class as a whole, and computes Z
 only on demand.
 """
@@ -163,7 +164,7 @@ def by_class_alone(
 
 
 class FactorGuide:
-    """The part of `Guide` that can be computed from `factors`, the log g of each class."""
+    """Base class of guides that store log g by token class, in `factors`."""
 
     factors: Factors
 

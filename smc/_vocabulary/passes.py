@@ -65,9 +65,10 @@ def pass_of(name: str, device: torch.device) -> VocabularyPass:
             f"expected a CPU device for the vocabulary pass 'compiled', got {device}; use 'auto'"
         )
     if name == "triton" and (not installed or device.type != "cuda"):
+        got = f"{device}" if installed else f"{device} without triton"
         raise ValueError(
             "expected a CUDA device and the package triton for the vocabulary pass 'triton', got "
-            f"{device}{'' if installed else ' without triton'}; use 'auto' or 'tensors'"
+            f"{got}; use 'auto' or 'tensors'"
         )
     if name == "triton":
         from smc._vocabulary import triton

@@ -73,7 +73,7 @@ class TensorSampler(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactorSampler:
-    """The part of `TokenSampler` that is common to all implementations with g by token class.
+    """Base class of token samplers that store g by token class; see `TokenSampler`.
 
     Attributes:
         log_p: log-probabilities of the next token.
@@ -189,7 +189,7 @@ def locate(
 
 
 def is_repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
-    """Return True for tokens that equal the previous one of their row, because of rounding."""
+    """Return True for tokens that repeat the previous token of the same row, due to rounding."""
     same = torch.zeros_like(tokens, dtype=torch.bool)
     same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
     return same

@@ -91,7 +91,7 @@ def locate(
 
 
 def without(factors: Factors, known: Known) -> Factors:
-    """Return the factors, with zero for candidates that are kept with certainty."""
+    """Return the factors, with -inf (a factor of zero) for candidates kept with certainty."""
     column = torch.arange(known.tokens.shape[1], device=known.tokens.device)
     sure = column < known.kept.unsqueeze(1)
     tokens = torch.cat([factors.tokens, known.tokens], dim=1)
@@ -131,7 +131,10 @@ def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R
 
 
 def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the tensors that both kernels read; another tensor replaces a missing one."""
+    """Return the tensors that both kernels read.
+
+    If no token has a separate g, the kernels don't read the last two, which are then placeholders.
+    """
     by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
     classes = factors.classes.of
     return (
@@ -141,7 +144,7 @@ def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor
 
 
 def _sizes(log_p: Tensor, factors: Factors) -> tuple[int, int, int]:
-    """Return V, C and K."""
+    """Return the numbers of tokens (V), of classes (C), and of tokens with a separate g (K)."""
     return log_p.shape[1], factors.by_class.shape[1], factors.tokens.shape[1]
 
 

@@ -15,7 +15,7 @@ BLOCK = 1024
 def move_rows(piece, source, first):
     """Copy rows in place; see `smc._models.static_cache.move_rows`.
 
-    Precondition: a row r that is the source of a row has source[r] = r
+    Precondition: a row that is copied into another row doesn't change itself
     (`smc._forward.static.move`).
     """
     layers, P, heads, columns, d = piece.shape

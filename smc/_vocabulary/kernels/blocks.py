@@ -1,8 +1,8 @@
-"""Sums over blocks of next tokens, and drawing a token; see `smc._vocabulary.compiled`.
+"""Compiled loops that sum weights over blocks of next tokens, and draw a token.
 
-Token v of class c has the weight exp(x[v] + g[c] - scale), where g is a logarithm. A token with a
-separate g uses it in place of g[c]. The reference implementation is
-`smc._vocabulary.tensors.draws`.
+Token v of class c has the weight exp(x[v] + log g[c] - scale), where x is log p up to a constant. A
+token with a separate log g uses it in place of log g[c]. `smc._vocabulary.compiled` calls these
+loops. The reference implementation is `smc._vocabulary.tensors.draws`.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def _block_sums(
     Args:
         x: log-probabilities, up to an additive constant.
         share: exp(x - top), where top is the largest x.
-        lines, row: log g of each class, and of tokens with a separate g.
+        lines, row: log g of the classes and of tokens with a separate g, and the index of the row.
         weight: work space, one number per class.
         marked: work space, zero for every token before and after the call.
-        least: relative sum below which exponentials are computed again, because `share` has lost
-            precision.
+        least: if the row's sum divided by exp(scale) is less than this number, `share` has lost
+            precision, and exponentials are computed again.
         sums: output, the sum of each block.
 
     Returns:
@@ -144,7 +144,7 @@ def _sum_rows(
     sums: cython.double[:, ::1],
     scale: cython.double[::1],
 ) -> None:
-    """Implement `sum_rows` for the number type of `kind`."""
+    """Implement `sum_rows` for log-probabilities of one type, float32 or float64."""
     weight: cython.double[::1] = np.empty(lines.by_class.shape[1])
     marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
     share_array = np.empty(log_p.shape[1], log_p.dtype)
@@ -183,8 +183,8 @@ def sum_rows(
         first, last: range of rows.
         log_p: log-probabilities of each row up to an additive constant, in float32 or float64.
         lines: log g.
-        least: relative sum below which exponentials are computed again in float64, because the
-            first ones have lost precision.
+        least: if a row's sum divided by exp(scale) is less than this number, exponentials have lost
+            precision, and are computed again in float64.
         sums, scale: outputs, the sum of each block, and the scale of each row.
     """
     if log_p.itemsize == 4:
@@ -254,7 +254,7 @@ def _draw_rows(
     u: cython.const[cython.double][::1],
     out: cython.longlong[::1],
 ) -> None:
-    """Implement `draw_rows` for the number type of `kind`."""
+    """Implement `draw_rows` for log-probabilities of one type, float32 or float64."""
     x: cython.const[Real][:, :] = log_p
     marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
     i: cython.Py_ssize_t

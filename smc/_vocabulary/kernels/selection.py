@@ -1,7 +1,7 @@
 """Passes over the candidates of each prefix, for `smc._vocabulary.compiled`.
 
-The score of token v is p(v) times a factor: the token's own factor for *listed* tokens, and the
-factor of its class for all others. All values are logarithms. The K best candidates are kept in a
+The score of token v is p(v) times a factor. *Listed* tokens have a separate factor, and all others
+have the factor of their class. All values are logarithms. The K best candidates are kept in a
 buffer. A candidate that leaves the buffer is added to the sum of the others at that time, so that
 nothing has to be subtracted.
 
@@ -83,7 +83,7 @@ def _push_listed(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add the listed tokens to the buffer, each only once, and unmark them."""
+    """Add each token with a separate factor to the buffer once, and unmark it."""
     k: cython.Py_ssize_t
     v: cython.Py_ssize_t
     x: cython.double
@@ -119,7 +119,7 @@ def _weigh_all(
         p: log-probabilities.
         share: exp(p - top), which is accurate if p - top is at least `_LOWEST_SHARE`.
         top: the largest p.
-        lines, row: the factors; a token may be listed twice.
+        lines, row: the factors, and the index of the row; a token may be listed twice.
         klass, by_class: arrays of `lines`, passed separately for speed.
         factor: work space, one number per class.
         marked: work space, zero for each token before and after the call.
@@ -219,7 +219,7 @@ def _weigh_rows(
     log_score: cython.double[:, ::1],
     log_rest: cython.double[::1],
 ) -> None:
-    """Implement `weigh` for the number type of `kind`."""
+    """Implement `weigh` for log-probabilities of one type, float32 or float64."""
     size: cython.Py_ssize_t = log_p.shape[1]
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(1)
@@ -313,9 +313,9 @@ def _locate(
     Args:
         p: log-probabilities.
         share, top: as in `_weigh_all`; with top = -inf, `share` is not read.
-        lines, row: the factors.
+        lines, row: the factors, and the index of the row.
         hidden: nonzero for tokens to exclude.
-        log_c: log of the score for which pi is one.
+        log_c: log of the threshold c, with pi = s / c.
         targets: targets in ascending order.
         begin, end: range of targets of this row.
         found: output, the tokens; -1 if rounding leaves no candidate.
@@ -382,7 +382,7 @@ def _locate_rows(
     targets: cython.const[cython.double][::1],
     found: cython.longlong[::1],
 ) -> None:
-    """Implement `locate` for the number type of `kind`."""
+    """Implement `locate` for log-probabilities of one type, float32 or float64."""
     size: cython.Py_ssize_t = log_p.shape[1]
     factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
     hidden: cython.uchar[::1] = np.zeros(size, np.uint8)
@@ -443,10 +443,10 @@ def locate(
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
         few: rows with fewer candidates than this number are summed in float64.
-        known, kept: tokens of each row, and the number of tokens at their beginning to exclude.
-        log_c: log of the score of each row for which pi is one.
-        rows, ends: rows, and the ranges of their targets: row `rows[i]` has the targets
-            `targets[ends[i] : ends[i + 1]]`.
+        known, kept: tokens of each row, whose first `kept[row]` tokens are excluded.
+        log_c: log of the threshold c of each row, with pi = s / c.
+        rows, ends: the rows with targets, and the end of each row's targets. Row `rows[i]` has the
+            targets `targets[ends[i] : ends[i + 1]]`.
         targets: targets of each row in ascending order.
         found: output, the tokens; -1 if rounding leaves no candidate.
     """

@@ -1,7 +1,7 @@
 """Triton kernels that sum rows by blocks of tokens, and draw tokens; for `smc._vocabulary.triton`.
 
-Token v of class c has the weight exp(log p + g[c]), where g is a logarithm. A token with a separate
-g uses it in place of g[c]. The reference implementation is `smc._vocabulary.tensors.draws`.
+Token v of class c has the weight exp(log p[v] + log g[c]). A token with a separate log g uses it in
+place of log g[c]. The reference implementation is `smc._vocabulary.tensors.draws`.
 """
 
 import triton

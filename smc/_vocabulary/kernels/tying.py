@@ -1,8 +1,8 @@
 """Passes over the log-probabilities of each prefix, for `smc._vocabulary.class_mass`.
 
 Every allowed token is either one of the K most probable tokens, or its probability is added to the
-sum of its class. Possible members of the K are kept in a buffer. A token that leaves the buffer is
-added to its class at that time, so that nothing has to be subtracted from a class.
+sum of its class. Tokens that may be among the K are kept in a buffer. A token that leaves the
+buffer is added to its class at that time, so that nothing has to be subtracted from a class.
 
 Probabilities are computed as exp(log p - top), where top is the largest log p, and summed in
 float64. Smaller values than `LOWEST` are summed in log space, because a lookahead may allow no
@@ -67,10 +67,10 @@ def _weigh_all(
     mass: cython.double[::1],
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Sum the tokens of each class in `mass`, in eight parts, and in `rest`.
+    """Add the probability of each token to the sum of its class; return the size of the buffer.
 
-    Tokens that may be among the K most probable are added to the buffer `found` instead. The number
-    of tokens in the buffer is returned.
+    Tokens that may be among the K most probable are added to the buffer `found` instead. `mass` has
+    eight partial sums per class, for vectorization. Very small probabilities are summed in `rest`.
     """
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
@@ -151,7 +151,7 @@ def _write(
     rest: LogSums,
     log_mass: cython.double[:, ::1],
 ) -> cython.void:
-    """Write the log sum of each class that is alive, and reset the sums to zero."""
+    """Write the log sum of each allowed class, and reset the sums to zero."""
     c: cython.Py_ssize_t
     lane: cython.Py_ssize_t
     total: cython.double
@@ -184,7 +184,7 @@ def _weigh_rows(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Implement `weigh` for the number type of `kind`."""
+    """Implement `weigh` for log-probabilities of one type, float32 or float64."""
     num_classes: cython.Py_ssize_t = alive.shape[1]
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(num_classes)
@@ -243,7 +243,7 @@ def weigh(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Find the K most probable tokens of the alive classes, and sum each class without them.
+    """Find the K most probable tokens of the allowed classes, and sum each class without them.
 
     Args:
         first, last: range of rows, without `last`.
@@ -287,7 +287,7 @@ def _tilt_rows(
     by_token: cython.const[cython.double][:, ::1],
     out: cython.double[:, ::1],
 ) -> None:
-    """Implement `tilt` for the number type of `kind`."""
+    """Implement `tilt` for log-probabilities of one type, float32 or float64."""
     p: cython.const[Real][::1]
     row: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -315,7 +315,9 @@ def tilt(
     by_token: np.ndarray,
     out: cython.double[:, ::1],
 ) -> None:
-    """Write log p + log g, where g is the token's own for listed tokens, and else its class's.
+    """Write log p + log g of every token.
+
+    A listed token has a separate g. All other tokens have the g of their class.
 
     Args:
         first, last: range of rows, without `last`.
