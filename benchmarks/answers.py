@@ -5,8 +5,8 @@
 GCD (`smc.sample`) runs with one forward pass per token, with forced runs, and with forced runs and
 reading ahead (`read_ahead="auto"`). The baseline is a bare loop that draws as many tokens from the
 same model after the same prompt. On a GPU, captured steps are measured too, with a new capture for
-each answer. Sides are timed in turns, answer by answer, and the table has medians over answers of
-the ratios of their times. `benchmarks/README.md` describes answers and models.
+each answer. For each answer, all of these *sides* are timed in turn. The table has medians over
+answers of the ratios of their times. `benchmarks/README.md` describes answers and models.
 """
 
 from __future__ import annotations
@@ -57,13 +57,16 @@ def with_prompt(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) ->
 
 
 def calls(lm: smc.TransformersLM, style: str, count: int, skipped: int = 0) -> Iterator[Case]:
-    """Return the tool calls of `count` records whose tools aren't refused, after skipped ones."""
+    """Yield the tool calls of `count` records whose tools aren't refused.
+
+    The first `skipped` such records are left out.
+    """
     for record, language in islice(tool_calls(style), skipped, skipped + count):
         yield with_prompt(lm, compact_prompt(record, style), language)
 
 
 def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> Iterator[Case]:
-    """Return texts of `count` schemas of a folder."""
+    """Yield cases in which the answer is JSON, for `count` schemas of a folder."""
     paths = sorted(folder.glob("*.json"))
     random.Random(0).shuffle(paths)
     for path in paths:
@@ -133,7 +136,7 @@ def loaded(adapter: str, device: str) -> smc.TransformersLM:
 
 
 def sides_on(device: torch.device) -> dict[str, dict[str, Any]]:
-    """Return the sides with canonical tokenization, and their arguments of `smc.sample`."""
+    """Return the sides that use canonical tokenization, with their arguments for `smc.sample`."""
     return SIDES | CAPTURED if device.type == "cuda" else SIDES
 
 

@@ -4,10 +4,10 @@
     python -m benchmarks.captured_step --shape llama8b --dtype bfloat16
     python -m benchmarks.captured_step --shape tiny --variants plain       # on a CPU, not captured
 
-A step of 16 particles without a constraint, with random weights. Variants of `compile` of
-`smc.TransformersLM` run in turns. The bound is the time to read all weights once at the bandwidth
-of a sum over 4 GiB, measured in the same process. Kernels and copies are those of
-`torch.profiler`, means of five steps; on a CPU they are operators.
+The model has random weights, and a step samples a token for 16 particles without a constraint. The
+variants of the argument `compile` of `smc.TransformersLM` are timed in turn. The bound is the time
+to read all weights once at the bandwidth of a sum over 4 GiB, measured in the same process. Kernels
+and copies are counted by `torch.profiler`, as means of five steps. On a CPU, operators are counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Measure what it costs to read on until a share of the posterior is certainly found.
 
 Problems are those of `benchmarks.reliability`: random models and patterns, and SmolLM2 on tool
-names, numbers, dates and JSON objects. Of each, 16 prefixes of the discrete filter are followed by
-reading on. It prints how much was certainly found before and after, and the tokens beyond the
-prompt that this took:
+names, numbers, dates and JSON objects. Each problem is sampled by the discrete filter with 16
+prefixes, once without and once with the option `certify`, which *reads on*: it continues with the
+prefixes that the filter left out. The output has the share of the posterior that was certainly
+found before and after reading on, and the number of tokens beyond the prompt that each took:
 
     python -m benchmarks.certify --problems 60 --real 16
 """
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def line(problems: Sequence[Problem], share: float, most: int) -> str:
-    """Sample each problem with and without reading on; write the figures as cells."""
+    """Sample each problem with and without reading on; return the figures as cells of a table."""
     pairs = [(posterior(each, None, most), posterior(each, share, most)) for each in problems]
     before, after = ([each.certified or 0.0 for each in side] for side in zip(*pairs, strict=True))
     open_ = [pair for pair in pairs if pair[1].diagnostics.read_on]
@@ -66,7 +67,7 @@ def line(problems: Sequence[Problem], share: float, most: int) -> str:
 
 
 def posterior(problem: Problem, certify: float | None, most: int) -> smc.Posterior:
-    """Sample a problem with the filter, and read on if that is asked for."""
+    """Sample a problem with the filter; read on if `certify` isn't None."""
     (found,) = smc.sample(
         problem.lm, [problem.prompt], problem.constraint, budget=problem.budget, particles=16,
         proposal=smc.GCD(), algorithm="discrete", seed=1, certify=certify, max_tokens_read=most,

@@ -116,7 +116,7 @@ def log_sum(values: Sequence[float]) -> float:
 
 
 def clipped(posteriors: Sequence[smc.Posterior], log_evidence: float) -> float:
-    """Return the log evidence, moved into the bounds of every run."""
+    """Return the log evidence, clipped to the lower and upper bounds that each run found."""
     for bounds in (each.bounds for each in posteriors):
         assert bounds is not None
         log_evidence = min(bounds.log_upper, max(bounds.log_lower, log_evidence))

@@ -37,7 +37,7 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
 
 
 def ranked(path: Path) -> gcd.Vocabulary:
-    """Read a file of ranks; the id after the last one is EOS."""
+    """Read a vocabulary from a tiktoken file; EOS is the id after the file's last token."""
     unsized = gcd.Vocabulary.from_ranks(path, eos_ids=[])
     return gcd.Vocabulary.from_ranks(path, eos_ids=[unsized.size])
 

@@ -1,8 +1,8 @@
-"""Free answers of a language model with its hidden states, millions of tokens in a minute.
+"""Fast sampling of a language model's answers with its hidden states: millions of tokens a minute.
 
 Prompts of equal length are computed together, without padding, and answers that have ended leave
-the batch. Unlike `experiments.distillation.sampling`, everything stays on the device: the vector of
-each token, the last layer's state after it, is what `clustered` groups.
+the batch. Unlike `experiments.distillation.sampling`, everything stays on the device. Each token
+has a vector, the last layer's hidden state after it. `clustered` groups these vectors.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ Each task has a finite language, so that the posterior can be enumerated or cert
     query       queries of one table of a database of `data/sql`; SmolLM2 with the adapter for
                 queries, and its HMM
 
-The prompts of odd problems name the content (told), those of even ones don't (untold). As with the
-checkpoints, P-GCD uses `lookahead=1` for untold prompts. For told ones it uses 1/8, the weight that
-was fitted for sentences.
+The prompts of odd problems name the content (told), those of even ones don't (untold). P-GCD uses
+`lookahead=1` for untold prompts and 1/8 for told ones, the values that were fitted for sentences.
 """
 
 from __future__ import annotations

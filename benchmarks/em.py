@@ -1,4 +1,4 @@
-"""Time of an EM step by hidden states, and its share of the device's matrix product.
+"""Time of an EM step by hidden states, and its speed relative to a matrix product on the device.
 
 An E-step takes 6 H^2 operations per token in matrix products of H columns. The share is relative to
 a square product in the same precision (float32), timed in the same turn. Tokens are random.

@@ -155,8 +155,8 @@ def case_of(rows: Sequence[dict[str, Any]]) -> Case:
 def at_cost(case: Case, cost: str, wanted: float) -> tuple[str, Mapping[str, np.ndarray]] | None:
     """Return the values of SMC at a cost, interpolated; None if SMC always costs more.
 
-    If costs hardly depend on the number of particles, the largest possible number counts. If SMC
-    always costs less, this is the largest of all.
+    If several numbers of particles have the same cost, the largest of them is used. If SMC always
+    costs less, the values are those of its largest number of particles.
     """
     numbers = sorted(n for algorithm, n in case.values if algorithm == "smc")
     costs = np.maximum.accumulate([case.cost(("smc", n), cost) for n in numbers])

@@ -4,10 +4,11 @@
 
 An ASGI application makes the checks of vLLM's server (`gcd_vllm`'s `validate_params` on the event
 loop), and receives one request for each schema. Meanwhile a task sleeps for a millisecond again and
-again. *Held* is the processor time of the loop's thread between two of its awakenings; *late* is
-how much later than it asked it was woken, which includes what other work of the machine takes.
-*Request* is the time until the checks were made. A request counts with its largest value. With
-`--v2`, constraints are lifted before the checks, as vLLM's V2 engine needs them.
+again. *Held* is the processor time of the loop's thread between two ends of its sleep. *Late* is
+the time by which a sleep takes longer than a millisecond, which includes delays by other work of
+the machine. For both, the table has the largest value during each request. *Request* is the time
+until the checks were made. With `--v2`, constraints are lifted before the checks, as vLLM's V2
+engine needs them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ one run:
 
     all spellings      smc.choose
     canonical          the same with spellings="canonical"
-    first token        probability of the first canonical token; options that share it share it
+    first token        probability of the first canonical token, divided equally among the options
+                       that begin with it
     length-normalized  mean log-probability of the canonical tokens, EOS included, normalized
     two orders         smc.choose with orders=2, from the same forward passes as the first method
 

@@ -60,7 +60,7 @@ class Part(NamedTuple):
     untold: Bool[Tensor, "B"]
 
     def first(self, count: int) -> Part:
-        """Return this many answers."""
+        """Return the first `count` answers."""
         return Part(*(each[:count] for each in self))
 
     def grams(self, size: int, order: int) -> Grams:
@@ -183,7 +183,10 @@ class Run:
         return corpus, told.to(self.lm.device)[corpus.prompt]
 
     def split(self, corpus: Corpus, told: Int64[Tensor, "B"]) -> tuple[Part, Int64[Tensor, "n"]]:
-        """Set apart answers by their prompts; return those for training, and their rows."""
+        """Set answers apart for validation and test; return the other ones, and their rows.
+
+        Answers to the same prompt stay together, except if the prompt names no concept.
+        """
         # Prompts that name nothing are one text, so their answers are divided one by one.
         untold, each = told == TOLD.index("none"), torch.arange(len(told), device=told.device)
         group = torch.where(untold, each, corpus.prompt + len(told)).unique(return_inverse=True)[1]

@@ -5,8 +5,9 @@ recursion: every state, every remaining budget, edges summed by tensor operation
 once, one matrix product per level. Both are in float32; the largest difference of their logarithms,
 where both are positive, is shown.
 
-**Guide.** From the log-probabilities of 16 prefixes to g and log Z: by class; by class and exactly
-for 64 favorites; exactly for all tokens; and GCD's mask for comparison. Log-probabilities are in
+**Guide.** The time from the log-probabilities of 16 prefixes to g and log Z. g is computed by
+class; by class, but exactly for the 64 most probable tokens; and exactly for all tokens. GCD's mask
+is timed for comparison. Log-probabilities are in
 float32, as from a model. The softmax before and the draw after are excluded. The proposal itself
 makes 16 prefixes in 12 steps; the eight prefixes with the most allowed next tokens, each twice, are
 measured.

@@ -128,7 +128,7 @@ def print_costs(known: list[dict[str, Any]]) -> None:
 
 
 def half_of(problem: str) -> str:
-    """Return the part of the problems: thresholds were chosen on the first random ones."""
+    """Return the set of a problem: problems on which thresholds were chosen, or other ones."""
     kind, number = problem.rsplit(maxsplit=1)
     if kind.startswith("P-GCD"):
         return next(half for half in HALVES if kind.startswith(half))
@@ -136,7 +136,7 @@ def half_of(problem: str) -> str:
 
 
 def percent(values: Iterable[bool]) -> str:
-    """Return the share of the true ones in percent."""
+    """Return the share of values that are true, in percent."""
     some = list(values)
     return f"{100 * statistics.mean(some):.0f}" if some else "–"
 
@@ -159,7 +159,10 @@ def evidence_covered(row: dict[str, Any]) -> bool:
 
 
 def texts_covered(row: dict[str, Any]) -> list[bool]:
-    """Tell the same of the probabilities of the three most probable texts over 1%."""
+    """Tell whether the 90% intervals of texts cover the true probabilities of these texts.
+
+    Only the three most probable texts are checked, and only those with more than 1%.
+    """
     q = float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
     covered = []
     for p, truth, error, low, high in row["texts"][:3]:

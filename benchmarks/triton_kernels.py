@@ -67,7 +67,7 @@ class Form(NamedTuple):
     constants: dict[str, Any]
 
     def compiled(self, capability: int) -> Any:
-        """Compile it for a device of this capability."""
+        """Compile the kernel for devices of this compute capability."""
         names = self.kernel.arg_names
         types = {
             name: "constexpr" if name in self.constants else self.types[name] for name in names

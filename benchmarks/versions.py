@@ -7,8 +7,9 @@ Each checkout has its own process. Both run the workloads of this file, which ca
 interfaces only, in turns: one schema, or one other piece of work, at a time. A first round compiles
 or loads kernels and fills caches, and isn't counted. A time is the least of a round's repetitions.
 
-A row's figure is the sum, or another statistic, over its pieces of the least time of any round. Its
-ratio compares the two figures within one round: the median over rounds, and the range.
+A row of the table has several pieces. Its figure is the sum, or another statistic, over the pieces;
+the time of a piece is the least of all rounds. Its ratio compares the figures of both checkouts in
+one round; the table has the median over rounds, and the range.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Workloads:
         return lambda: gcd.ServedAutomaton(lifted).num_patterns
 
     def spell(self, text: bytes) -> list[int]:
-        """Spell a text by the longest token at each place."""
+        """Spell a text by the longest token at each position."""
         sizes = (size for size in range(len(text), 0, -1) if text[:size] in self.ids)
         return [self.ids[text[: (size := next(sizes))]], *self.spell(text[size:])] if text else []
 

@@ -105,7 +105,10 @@ def run(options: argparse.Namespace) -> None:
     )  # fmt: skip
 
     def asked(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
-        """Return prompt and parameters; without `times`, of a request for one token."""
+        """Return the prompt and the parameters of a request for an answer to a schema.
+
+        Without `times`, the request is as short as possible. It shows whether the schema is refused.
+        """
         text = json.dumps(case.schema)
         content = f"Write a JSON document for this schema:\n{text}"
         how: dict[str, Any] = (

@@ -43,7 +43,7 @@ def answer(llm: Any, milliseconds: int | None, seed: int) -> float:
 
 
 def main() -> None:
-    """Print the time of batches without a deadline, and by how much others end after theirs."""
+    """Print the time of batches without a deadline, and how late batches with a deadline end."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--deadlines", type=int, nargs="+", default=[250, 500, 1000, 2000])
     parser.add_argument("--repeats", type=int, default=8)

@@ -68,7 +68,10 @@ def prompts_of(count: int) -> list[str]:
 
 
 def vllm_sides(model: Path, given: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
-    """Start an engine; return its sides, which also take the number of answers, and its steps."""
+    """Start an engine; return what is timed on it, and a counter of its steps.
+
+    Each side is a function of the number of answers and of a seed.
+    """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process to measure
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if given.runner == "v2" else "0"
     import vllm

@@ -40,7 +40,7 @@ CITIES = (
 
 
 def prompt_of(city: str, days: int) -> str:
-    """Return a request of one shot."""
+    """Return a prompt with one solved example and the request."""
     return (
         'Request: Will it rain in Bern tomorrow?\n{"city":"Bern","days":1}\n'
         f"Request: What will the weather be in {city} over the next {days} days?\n"

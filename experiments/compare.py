@@ -52,7 +52,10 @@ def compare(directories: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def merged(runs: Sequence[RunData]) -> pd.DataFrame:
-    """Return one table with the rows of all runs without answers, named by their differences."""
+    """Return a table of all runs' rows without the column `answers`.
+
+    The column `run` names each run by the settings in which the runs differ.
+    """
     return pd.DataFrame(
         {"run": name, **{k: v for k, v in row.items() if k != "answers"}}
         for name, run in zip(names_of(runs), runs, strict=True)

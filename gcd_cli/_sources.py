@@ -20,7 +20,6 @@ import gcd
 from gcd._support.optional import missing
 
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
-_GIVE = "pass a model directory that has a tokenizer.json, or a name on the hub"
 
 
 class BadInput(click.ClickException):
@@ -160,7 +159,10 @@ def vocabulary(given: str) -> gcd.Vocabulary:
     folder = Path(given) if Path(given).is_dir() else _from_hub(given)
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise BadInput(f"{file} does not exist; {_GIVE}")
+        raise BadInput(
+            f"expected tokenizer.json in the model directory, but {file} does not exist; pass a "
+            "directory with this file, or a name on the hub"
+        )
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -198,11 +200,15 @@ def _from_hub(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=["tokenizer.json", *_CONFIGS]))
     except HFValidationError as error:  # not a valid hub name, so it was meant as a directory
-        raise BadInput(f"{name} is not a directory; {_GIVE}") from error
+        raise BadInput(
+            f"expected a model directory or a name on the hub, but {name} is not a directory, and "
+            "not a valid name; pass another one"
+        ) from error
     except (OSError, ValueError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(
-            f"{name} is neither a directory nor a model available on the hub ({cause}); {_GIVE}"
+            f"expected a model directory or a name on the hub, but {name} is neither a directory "
+            f"nor a model available on the hub ({cause}); pass another one"
         ) from error
 
 

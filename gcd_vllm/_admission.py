@@ -164,9 +164,9 @@ class Engine:
             params: vLLM's `SamplingParams`.
             text: the request's constraint.
             prompt_length: number of tokens of its prompt; None if not known yet.
-            particle: its particle request, if it is a particle. A particle always waits for the
-                lifted constraint, because answers that only exact masks allow would otherwise never
-                be drawn.
+            particle: its particle request, if it is a particle. A particle always waits until its
+                constraint is lifted. Before, masks may forbid some valid answers, which would then
+                never be drawn.
             at_once: whether a constraint may be returned before it is lifted. `"no"`: it is lifted.
                 `"check"`: it isn't lifted, because it is only checked here. `"serve"`: it is lifted
                 in the background.
@@ -207,8 +207,8 @@ class Engine:
             most = None
             if request.budget is None:
                 raise ConstraintError(
-                    "partial=true: expected a budget with the constraint, which limits the whole "
-                    "answer; got none"
+                    "expected a budget for the whole answer with partial=true, got none; add "
+                    '"budget": N to the constraint'
                 )
         limits = {
             "the request's budget": request.budget,
@@ -240,7 +240,7 @@ class Engine:
 
         Args:
             text: the request's constraint; `admit` refuses an invalid one.
-            max_tokens: maximum number of tokens of its answer, or another value.
+            max_tokens: the request's `max_tokens`, which is ignored unless it is an integer.
             is_particle: whether the request is a particle.
         """
         with suppress(ConstraintError):
@@ -263,7 +263,7 @@ class Engine:
         return self._processor() is not None
 
     def pool(self, device: Any) -> AutomatonPool:
-        """Create a pool for the automata of this model's requests."""
+        """Create the `AutomatonPool` that keeps the automata of requests on a device."""
         size = self.model.get_vocab_size()
         ends: tuple[Any, ...] = ()
         with suppress(Exception):  # without a vocabulary every request is refused
@@ -285,9 +285,9 @@ class Engine:
     ) -> Admitted:
         """Admit a request as `admit` does, but return a refusal instead of raising an error.
 
-        The answer to a refused request is the reason, cut to its maximum number of tokens, or an
-        empty text. If the prompt's length isn't known, the request is refused. If the prompt of a
-        particle isn't known, the frontend has already checked its prefix.
+        The answer to a refused request is the reason, cut to the answer's maximum number of tokens,
+        or an empty text. A request without `prompt_length` is refused. The prefix of a particle is
+        only checked if `prompt` is given; otherwise the frontend has already checked it.
         """
         room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
@@ -434,7 +434,10 @@ def check_conflicts(params: Any) -> None:
         value = getattr(params, name, None)
         if value is None or value is False or value == [] or (name, value) == ("min_tokens", 0):
             continue
-        raise ConstraintError(f"{name}={value!r} {why}; omit it in a constrained request")
+        raise ConstraintError(
+            f"expected a constrained request without {name}, got {name}={value!r}, which {why}; "
+            "omit it"
+        )
     biases = (params.logit_bias or {}).items()
     wrong = {i: bias for i, bias in biases if not abs(bias) <= _LARGEST_BIAS}
     if wrong:
@@ -456,6 +459,6 @@ def check_stops(params: Any, automaton: TokenAutomaton | LazyAutomaton) -> None:
         )
         if is_used:
             raise ConstraintError(
-                f"stop_token_ids={params.stop_token_ids!r}: {token} may occur in answers, and "
-                "would end them early; omit it in a constrained request"
+                "expected stop_token_ids that can't occur inside an answer, got "
+                f"{params.stop_token_ids!r}, where {token} may end an answer early; omit {token}"
             )

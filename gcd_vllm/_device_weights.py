@@ -83,8 +83,8 @@ class DeviceWeights(WeightTable):
     def note_drawn(self) -> None:
         """Store the values of the last step at the tokens that were drawn after it.
 
-        The engine discards steps of unfinished prompts, and repeats them. This overwrites their
-        values.
+        The engine discards steps of unfinished prompts. It repeats them later, which overwrites the
+        values stored for the discarded steps.
         """
         last, self._last = self._last, None
         if last is None:

@@ -8,8 +8,8 @@ vocabulary (`gcd_vllm._admission`).
 
 vLLM's server makes these checks on its event loop, which waits while a new constraint is compiled,
 unless `gcd_vllm._middleware` has compiled it before. Constraints are compiled once: the language is
-added to the request for the engine. V1 needs no lifted constraints (`gcd._serving.lazy`) unless a
-budget needs the exact distance. V2 does; they are stored on disk for the engine.
+added to the request for the engine. V1 doesn't need lifted constraints (`gcd._serving.lazy`) unless
+a budget requires the exact distance to the end. V2 always needs them, and finds them on disk.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def adopt_structured_outputs(params: Any) -> bool:
     """Convert vLLM's structured outputs to a constraint of this project.
 
     So an unchanged client, with `response_format` or `structured_outputs`, gets finished answers.
-    Constraints that this project doesn't have (a grammar, any JSON object, structural tags) stay
-    with vLLM's backend.
+    Constraints that this project doesn't have (a grammar, any JSON object, structural tags) are
+    left unchanged, and vLLM's backend enforces them.
 
     Returns:
         True if the request now has a constraint of this project.
@@ -51,7 +51,7 @@ def adopt_structured_outputs(params: Any) -> bool:
 
 
 def adopted(wanted: Mapping[str, Any]) -> str | None:
-    """Return structured outputs as a constraint of this project; None if it has none like them.
+    """Convert structured outputs to the JSON text of a constraint; None if that isn't possible.
 
     Args:
         wanted: the members `json`, `regex` and `choice`, None for those that aren't used.

@@ -29,7 +29,8 @@ class InProcessEngine:
             extension.
 
     Raises:
-        ValueError: the engine lacks the processor or the extension, or has another version.
+        ValueError: the engine was started without the processor or the extension, or its workers
+            have another version of this plugin.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -54,7 +55,7 @@ class InProcessEngine:
         return engine_of(self._config).cache
 
     def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
-        """Store an automaton in the engine's cache; return the constraint that names it."""
+        """Store an automaton in the engine's cache; return a constraint that refers to it."""
         request = self.cache.keep(automaton)
         return {request.kind: request.value}
 
@@ -143,10 +144,12 @@ class InProcessEngine:
         return reported
 
     def check_plan(self, plan: Plan) -> None:
-        """Raise an error if this engine doesn't report log p at the plan's temperature.
+        """Raise an error if this engine can't compute weights with these settings.
 
         Raises:
-            ValueError: log p isn't reported; the message has the options to start the engine with.
+            ConstraintError: the engine can't sample from P-GCD's distribution.
+            ValueError: the engine doesn't report log p at the temperature. The message has the
+                option with which it does.
         """
         if plan.pgcd is not None:
             check_twist(plan.pgcd, self._config)
@@ -156,9 +159,8 @@ class InProcessEngine:
         if not known and self._is_ahead and is_partial:
             raise ValueError(
                 "expected logprobs_mode='processed_logprobs', or 'raw_logprobs' at temperature 1, "
-                f"got {mode!r} at temperature {plan.temperature}; start the engine with that mode. "
-                "Some log-probabilities come from vLLM with the V1 runner, asynchronous scheduling "
-                "and chunk= or proposal='lcd'"
+                f"got {mode!r} at temperature {plan.temperature}; start the engine with "
+                "logprobs_mode='processed_logprobs', or omit chunk= and proposal='lcd'"
             )
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:

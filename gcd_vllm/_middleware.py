@@ -115,7 +115,7 @@ def _engine(scope: Message) -> Engine | None:
 
 
 def _logged(call: Callable[[], Any]) -> None:
-    """Call a function and log errors; the request's checks will find them again."""
+    """Call a function; log its errors, which the checks of the request will raise again."""
     try:
         call()
     except Exception as error:

@@ -92,9 +92,9 @@ class Task(NamedTuple):
 class _Particle(NamedTuple):
     """Particle during sampling; `Rollout` is the finished form.
 
-    `state` is the automaton's state, or -1 if the weight is zero. `founder` is the number of the
-    particle in the first part from which it descends. `log_potential` is the potential after the
-    last token; it is 0 for a finished answer.
+    `state` is the automaton's state, or -1 if the weight is zero. `founder` is the number that the
+    particle's ancestor had in the first part, before any resampling. `log_potential` is the log of
+    the potential after the last token; it is 0 for a finished answer.
     """
 
     ids: tuple[int, ...]
@@ -151,7 +151,7 @@ def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[P
         engine: the engine that draws parts.
         tasks: the validated prompts.
         plan: settings that are the same for all prompts.
-        draw: random number generator for resampling; the engine draws tokens with its own.
+        draw: random number generator for resampling. The engine has another one for tokens.
     """
     started = time.perf_counter()
     systems = [
@@ -235,7 +235,7 @@ def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
 
 
 def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: Draw) -> bool:
-    """Resample groups of particles whose effective sample size is low; return whether any were.
+    """Resample each group with a low effective sample size; return whether there was such a group.
 
     With `strata="state"`, a group is the particles in one automaton state. With `strata="none"`,
     all particles are one group, including finished ones.
@@ -346,7 +346,7 @@ def _posterior(
 
 
 def _with_seconds(found: Sequence[Posterior], seconds: float) -> list[Posterior]:
-    """Divide the time among the prompts, in proportion to computed tokens."""
+    """Add to each prompt's diagnostics its share of the seconds, in proportion to its tokens."""
     read = max(1, sum(each.diagnostics.tokens for each in found))
     return [
         replace(

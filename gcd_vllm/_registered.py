@@ -68,7 +68,7 @@ class PGCD:
         try:
             return cls(**given)
         except (TypeError, ValueError) as error:
-            raise ConstraintError(f"pgcd: {error}") from None
+            raise ConstraintError(f"cannot use the options of pgcd: {error}") from None
 
     def directory(self) -> Path:
         """Return the directory of the HMM in this process.
@@ -80,14 +80,14 @@ class PGCD:
         if not root:
             raise ConstraintError(
                 f"expected an engine with {DIRECTORY} set to a directory of HMMs, for pgcd with "
-                f"hmm={self.hmm!r}; got none, start the engine with it"
+                f"hmm={self.hmm!r}, got an unset variable; set it and restart the engine"
             )
         found = Path(root) / self.hmm
         if not found.is_dir():
             names = sorted(each.name for each in Path(root).glob("*") if each.is_dir())
             raise ConstraintError(
-                f"expected pgcd to name an HMM in {DIRECTORY}, got {self.hmm!r}; there are "
-                f"{', '.join(names) or 'none'}"
+                f"expected pgcd to name an HMM in the directory of {DIRECTORY}, which has "
+                f"{', '.join(names) or 'no HMMs'}; got {self.hmm!r}"
             )
         return found
 
@@ -124,7 +124,7 @@ class PGCD:
                 defense=self.defense,
             )
         except ValueError as error:
-            raise ConstraintError(f"pgcd: {error}") from error
+            raise ConstraintError(f"cannot use pgcd with hmm={self.hmm!r}: {error}") from error
         return made if device.type == "cpu" else made.without_host_sync()
 
 

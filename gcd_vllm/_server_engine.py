@@ -70,7 +70,7 @@ class ServerEngine:
             found = next(each for each in served if model in (None, each["id"]))
         except (URLError, OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"expected a server of vLLM at {self.url}, got {error}; start one: {START}"
+                f"expected a vLLM server at {self.url}, got {error}; start one: {START}"
             ) from error
         except StopIteration:
             names = ", ".join(each["id"] for each in served)
@@ -200,7 +200,7 @@ class ServerEngine:
             ) from error
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(
-                f"expected a server of vLLM at {self.url} that answers /v1/completions with token "
+                f"expected a vLLM server at {self.url} that answers /v1/completions with token "
                 f"ids, got {error!r}; start one: {START}"
             ) from error
         if ids != (token,):
@@ -235,7 +235,9 @@ class ServerEngine:
                 raise ConstraintError(
                     f"the server refused a request: {message_of(text)}"
                 ) from error
-            raise OSError(f"status {error.code} of {request.full_url}: {text[:300]}") from error
+            raise OSError(
+                f"expected status 200 from {request.full_url}, got {error.code}: {text[:300]}"
+            ) from error
 
 
 def lone_byte(vocabulary: Vocabulary) -> int:

@@ -148,7 +148,12 @@ class EngineProcessor(Processor):
     def _twist(
         self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
     ) -> tuple[Admitted, TwistedRow | None]:
-        """Return a request and, if it has P-GCD, its row; if that fails, the refused request."""
+        """Make the P-GCD row of a request.
+
+        Returns:
+            The request, and its row; the row is None if the request doesn't use P-GCD. If making
+            the row fails, a refusal and None.
+        """
         pgcd = None if taken.particle is None else taken.particle.pgcd
         if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
             return taken, None

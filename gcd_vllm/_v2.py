@@ -14,8 +14,9 @@ current batch, and other constraints may be evicted. If a slot returns to the ba
 is added again, possibly at another location. The slot's state stays valid, because states are
 numbered within the automaton.
 
-The logits have a row for each token of a draft. Its state includes the draft's tokens so far, which
-are in `input_ids`. A slot's state only includes committed tokens, because a draft may be rejected.
+The logits have a row for each token of a draft. The automaton state for a row includes the draft's
+tokens up to this row, which are in `input_ids`. A slot's state only includes committed tokens,
+because a draft may be rejected.
 """
 
 from __future__ import annotations
@@ -228,7 +229,10 @@ class EngineProcessor(Processor):
         return DeviceRows(at, slots, here[:, 8], steps, position, temperature)
 
     def _forget_dropped(self) -> None:
-        """Stop storing weights of slots whose records were dropped, as another may have the row."""
+        """Stop storing weights of slots whose records were dropped.
+
+        Another particle may use such a record's row of the table by now.
+        """
         if self._weights is None or self._weights.dropped == self._dropped:
             return
         self._dropped = self._weights.dropped

@@ -20,7 +20,7 @@ class WorkerExtension:
         return {"version": VERSION, "processors": loaded_processors()}
 
     def gcd_take_weights(self, run: str) -> dict[str, Any]:
-        """Return and delete the weights of a run's particles; see `StepWeights.take`."""
+        """Return and delete the weights of a run's particles; see `WeightTable.take`."""
         from gcd_vllm._weight_table import take
 
         return take(run)

@@ -243,7 +243,7 @@ def save_step(step: Step, directory: str | Path) -> None:
 
 
 def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
-    """Load the state of training that `save_step` saved; None if the directory has none.
+    """Load the state of training that `save_step` saved; return None if there is no such file.
 
     Raises:
         ValueError: the file is damaged.
@@ -299,7 +299,7 @@ def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
             try:
                 matrix = emission[0] if len(emission) == 1 else SharedRows(*emission).matrix()
             except ValueError as error:
-                raise ValueError(f"{path}: {error}") from error
+                raise ValueError(f"cannot load {path}: {error}") from error
             factors = tuple(parts[name] for name in names)
             return HMM(parts["initial"], from_factors(factors), matrix)
     raise ValueError(

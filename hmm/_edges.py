@@ -79,9 +79,9 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
 def _bag_sums(
     ids: Int64[Tensor, "n"], rows: Float[Tensor, "m H"], starts: Int64[np.ndarray, "bags"]
 ) -> Float[Tensor, "bags H"]:
-    """Sum the rows with the given ids in bags of consecutive ids.
+    """Return the sum of `rows[ids[starts[i] : starts[i + 1]]]` for each i.
 
-    Bag i begins at index `starts[i]` of `ids`, and ends where the next bag begins.
+    The last sum continues to the end of `ids`.
     """
     offsets = torch.tensor(starts, dtype=torch.int64, device=ids.device)
     return torch.nn.functional.embedding_bag(ids, rows, offsets, mode="sum")

@@ -51,8 +51,8 @@ class Statistics(NamedTuple):
         emission: emission[v, h] is the expected number of tokens v emitted in state h.
         log_likelihood: sum of log P over the sequences, in float64; -inf if a sequence is
             impossible.
-        sequences: number of sequences, multiplied by the same factors as the counts.
-        tokens: number of tokens, multiplied by the same factors as the counts.
+        sequences, tokens: number of sequences, and of their tokens. If the counts are multiplied by
+            a factor, these numbers are multiplied by it, too.
     """
 
     initial: Float[Tensor, "H"]

@@ -192,8 +192,8 @@ def distilled(
         eos_ids: EOS tokens, which share the HMM's last state. If empty, no state is reserved for
             EOS.
         smoothing: pseudo-counts.
-        monarch: form of the transition matrix, as in `HMM.random`. Neighboring states of a block
-            are not especially similar, because k-means numbers the states.
+        monarch: form of the transition matrix, as in `HMM.random`. States are numbered by k-means,
+            so the states that share a block of a Monarch factor aren't especially similar.
         restarts, seed: for k-means; see `cluster`.
 
     Raises:

@@ -61,7 +61,7 @@ class LookaheadTable:
     Attributes:
         hmm: the model.
         batch: the automata, whose states are numbered consecutively.
-        number: the number in the table of each state of the batch.
+        number: for each state of the batch, its number in the table.
         class_emission: P(token is in the class | h). The classes of the distinct automata are
             numbered consecutively.
         first_class: number of the first class of each automaton of the batch.
@@ -189,8 +189,8 @@ def lookahead_table(
     _check_model(hmm, batch.vocabulary)
     if budgets is not None and not (len(budgets) == len(batch) and all(budgets)):
         raise ConstraintError(
-            f"expected budgets for {len(batch)} automata, at least one for each, got these "
-            f"numbers of budgets: {[len(each) for each in budgets]}"
+            f"expected at least one budget for each of {len(batch)} automata, got "
+            f"{[len(each) for each in budgets]} budgets"
         )
     if hmm.device != batch.device:
         raise ConstraintError(
@@ -264,7 +264,10 @@ def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
 
 
 def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int]]) -> list[Start]:
-    """List initial state and budget of all texts; states are numbered over distinct automata."""
+    """List each pair of an automaton's initial state and one of its budgets.
+
+    States are numbered consecutively over the distinct automata.
+    """
     first, total = {}, 0
     for automaton in dict.fromkeys(automata):
         first[automaton] = total

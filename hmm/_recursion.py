@@ -54,7 +54,8 @@ class Completion(NamedTuple):
         entry: row of each remaining budget and state; -1 for pairs that aren't needed.
         b: scaled rows, with a maximum of 1 unless the row is zero.
         log_scale: log of the scale of each row; -inf for a zero row.
-        settled: whether larger remaining budgets have the same rows as the largest one.
+        settled: whether the rows of the largest remaining budget in the table are also correct for
+            all larger budgets.
     """
 
     entry: Int32[Tensor, "levels S"]
@@ -284,7 +285,7 @@ def _rows_compiled(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute `rows_of` on the CPU, a few rows at a time, in all steps from sum to scale.
+    """Compute `rows_of` on the CPU; all steps are done for a few rows before the next few.
 
     Rows are computed in memory that is reused, and only rows that changed are copied to the table,
     because the first write to new memory is slow.

@@ -34,7 +34,7 @@ class SharedRows(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, and in a file."""
+        """Size in bytes, in memory as in a file."""
         return self.rows.nbytes + self.row_of.nbytes
 
     def matrix(self) -> Float[Tensor, "V H"]:

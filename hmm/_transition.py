@@ -54,8 +54,8 @@ def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -
     """Check that entries are finite and non-negative, and sum to one along `dim`.
 
     Raises:
-        ValueError: an entry or a sum is invalid; the message has `name`, and the first invalid sum
-            with its index, or the smallest entry.
+        ValueError: a sum or an entry is invalid. The message has `name` and the first invalid sum;
+            if all sums are valid, it has the smallest entry.
     """
     tolerance = TOLERANCE.get(values.dtype)
     if tolerance is None:

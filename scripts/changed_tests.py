@@ -2,9 +2,13 @@
 
     python -m scripts.changed_tests main
 
-For a changed test file, this is the file; for a changed test helper, its folder. For a changed
-module, these are the files in its test folder that are named like the module or import it, or the
-whole folder if there are none. Changed pages and configuration files have their own test files.
+The tests for a changed file depend on its kind:
+
+* a test file: the file itself;
+* a helper of tests: all tests in its folder;
+* a module: the test files in the corresponding folder that are named like the module or import it,
+  or the whole folder if there is no such file;
+* a page or a configuration file: the test files that check it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Line(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One place to rewrite."""
+    """A place in a file that has to be rewritten."""
 
     path: str
     line: int

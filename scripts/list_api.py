@@ -56,7 +56,7 @@ def _lines_of(path: str, found: griffe.Object | griffe.Alias) -> Iterator[str]:
 
 
 def _signature(function: griffe.Function) -> str:
-    """Return parameters with their defaults, and what is returned; annotations as written."""
+    """Return the signature as text, with annotations and defaults as written in the code."""
     shown, is_keyword_only = [], False
     for each in function.parameters:
         kind = each.kind

@@ -4,8 +4,9 @@
     python -m scripts.list_errors smc           other folders
 
 A message is a text among the arguments of a raised call; `{}` marks values. A call with several
-texts, such as a problem and a remedy, has a line for each. Messages that a function or a variable
-provides are not listed.
+texts, such as a problem and a remedy, has a line for each. If the raised call is a function that
+ends with `return ...Error(...)`, the message of this error is listed, with the function's arguments
+inserted. Other messages that come from functions or variables are not listed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +39,7 @@ class Message(NamedTuple):
 
     Attributes:
         place: path and line of the statement.
-        error: name of the raised class or function.
+        error: name of the raised class, or of a function that returns the error.
         text: the message, with `{}` for values.
     """
 
@@ -50,15 +53,16 @@ def messages(package: str) -> Iterator[Message]:
     for path in sorted((ROOT / package).rglob("*.py")):
         statements = [
             node
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(_tree(path))
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
         ]
         for node in sorted(statements, key=lambda each: each.lineno):
             assert isinstance(node.exc, ast.Call)
             place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            for each in node.exc.args:
-                if (text := _text(each)) is not None:
-                    yield Message(place, ast.unparse(node.exc.func), text)
+            call, values = _raised(path, node.exc)
+            for each in call.args:
+                if (text := _text(each, values)) is not None:
+                    yield Message(place, ast.unparse(call.func), text)
 
 
 def faults(message: Message) -> list[str]:
@@ -66,13 +70,46 @@ def faults(message: Message) -> list[str]:
     return [rule for pattern, rule in _RULES.items() if re.search(pattern, message.text)]
 
 
-def _text(node: ast.expr) -> str | None:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _error_functions() -> dict[tuple[Path, str], tuple[list[str], ast.Call]]:
+    """Return the parameters and the error of each function that ends with `return ...Error(...)`.
+
+    Keys are the module and the name of the function.
+    """
+    found = {}
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        for node in _tree(path).body:
+            if isinstance(node, ast.FunctionDef) and isinstance(last := node.body[-1], ast.Return):
+                call = last.value
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Error"):
+                    found[path, node.name] = [each.arg for each in node.args.args], call
+    return found
+
+
+def _raised(path: Path, call: ast.Call) -> tuple[ast.Call, dict[str, str | None]]:
+    """Return the call that makes a raised error, and the texts of the variables in its message."""
+    name = ast.unparse(call.func)
+    for (module, function), (parameters, error) in _error_functions().items():
+        if function == name and (module == path or not name.startswith("_")):
+            texts = (_text(each) for each in call.args)
+            return error, dict(zip(parameters, texts, strict=False))
+    return call, {}
+
+
+def _text(node: ast.expr, values: Mapping[str, str | None] = MappingProxyType({})) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Name):
+        return values.get(node.value.id)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(each) or "{}" for each in node.values)
+        return "".join(_text(each, values) or "{}" for each in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text(node.left), _text(node.right)
+        left, right = _text(node.left, values), _text(node.right, values)
         return None if left is None and right is None else f"{left or '{}'}{right or '{}'}"
     return None
 

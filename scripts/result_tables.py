@@ -60,7 +60,7 @@ _STYLES = {"json": "JSON", "python": "Python"}
 
 
 class _Arm(NamedTuple):
-    """A method as sampled: its line in a table."""
+    """A method with an algorithm and a number of particles, which has a line in a table."""
 
     method: str
     algorithm: str
@@ -159,7 +159,7 @@ _RIGHT = _shown("weighted_accuracy")
 
 
 def _right_and_best(rows: Sequence[Row]) -> str:
-    """With one particle there is one answer."""
+    """Format the accuracy of weighted answers and of the best answer; one figure for N = 1."""
     several = any(row["particles"] > 1 for row in rows)
     return f"{_RIGHT(rows)} / {_BEST(rows)}" if several else _RIGHT(rows)
 
@@ -208,7 +208,7 @@ def by_style(
 
 
 def listing(names: str, columns: Mapping[str, Cell], without: Sequence[str] = ()) -> Table:
-    """Lay out one line for each arm, but for some methods, with these columns."""
+    """Lay out one line for each arm, with these columns; leave out the methods in `without`."""
     rows = [row for row in _rows(names) if row["method"] not in without]
     return [
         {**arm.titles, **{title: cell(own) for title, cell in columns.items()}}
@@ -229,7 +229,7 @@ def differences(
     pairs: Iterable[tuple[_Arm, _Arm, Compared]],
     styles: Mapping[str, str],
 ) -> Table:
-    """Lay out one line for each pair of arms: the first minus the second, by style."""
+    """Lay out one line for each pair of arms: the first minus the second, a column per style."""
     groups = grouped(_rows(names), lambda row: (_Arm.of(row), row["style"]))
     table: Table = []
     for own, other, measure in pairs:
@@ -298,7 +298,10 @@ def _which_answer() -> Table:
 
 
 def _hmm_sizes() -> Table:
-    """Compare P-GCD with HMMs of several sizes with GCD, whose rows are another archive's."""
+    """Compare P-GCD with GCD, a line for each size of P-GCD's HMM.
+
+    The rows of GCD and of the HMM with 512 states are in the archive of the tool calls.
+    """
     ours = [row for row in rows_of("tool_calls") if row["style"] == "json"]
     groups = grouped([*ours, *rows_of("hmm_sizes")], _Arm.of)
     states = {"pgcd:H64": "64", "pgcd:H256": "256", "pgcd": "512", "pgcd:H1024": "1,024"}
@@ -448,7 +451,7 @@ def fill(page: str) -> str:
     """Put the tables into a page, between their marks.
 
     Raises:
-        ValueError: the page marks a table that there isn't.
+        ValueError: a mark has a name that isn't in `TABLES`.
     """
 
     def table(match: re.Match[str]) -> str:
@@ -460,7 +463,7 @@ def fill(page: str) -> str:
 
 
 def _compact(table: str) -> str:
-    """Take out the padding: these tables are too wide to be read as source."""
+    """Remove the padding of cells, which doesn't help to read the source of such wide tables."""
     lines = [re.sub(r" {2,}\|", " |", line) for line in table.splitlines()]
     return "\n".join([lines[0], re.sub("-+", "---", lines[1]), *lines[2:]])
 

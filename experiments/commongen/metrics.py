@@ -40,7 +40,10 @@ def covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
 
 
 def bleu_counts(text: str, references: Sequence[str]) -> Float[np.ndarray, "10"]:
-    """Count matching and total 1- to 4-grams and both lengths of one sentence."""
+    """Count the matching and all 1- to 4-grams of a sentence, its tokens, and a reference's tokens.
+
+    The last number is the length of the reference that is closest in length.
+    """
     score = _bleu().sentence_score(text, list(references))
     return np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], float)
 
@@ -106,6 +109,6 @@ def log_probability(
 
 
 def tokens_of(posterior: smc.Posterior, answer: bytes) -> tuple[int, ...]:
-    """Return the tokens of an answer; of several tokenizations the one with the largest weight."""
+    """Return the tokens of an answer, in the tokenization with the largest weight."""
     spelled = [sample for sample in posterior.particles if sample.answer == answer]
     return max(spelled, key=lambda sample: sample.log_weight).ids

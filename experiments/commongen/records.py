@@ -161,7 +161,7 @@ def by_rule(word: str, part: str = "") -> tuple[str, ...]:
 
 
 def without_capitals(words: Iterable[str]) -> tuple[str, ...]:
-    """Drop duplicates, and capitalized forms of words in the list."""
+    """Drop duplicates, and each capitalized word that is also in the list in lower case."""
     distinct = dict.fromkeys(words)
     return tuple(w for w in distinct if w[:1].lower() + w[1:] == w
                  or w[:1].lower() + w[1:] not in distinct)  # fmt: skip

@@ -38,7 +38,10 @@ PUBLISHED = (  # system, metric, figure in percent
 def summarize_text(
     rows: Sequence[Row], references: Mapping[str, Sequence[str]], seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Summarize the rows of each arm and number of particles; `references` are by example."""
+    """Summarize the rows of each arm and number of particles.
+
+    `references` has the reference sentences of each example.
+    """
     measures: dict[str, Measure] = {
         "coverage": itemgetter("coverage"),
         "rouge_l": lambda row: rouge_l(row["answer"] or "", references[row["example"]]),
@@ -78,7 +81,7 @@ def expected_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
 
 
 def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
-    """Return the measures of paired comparisons; `references` are by example."""
+    """Return the measures of paired comparisons, given the reference sentences of each example."""
     return {
         "expected_rouge_l": Compared("ROUGE-L (weighted)", expected_rouge_l(references)),
         "best_rouge_l": Compared("ROUGE-L (best)", best_rouge_l(references)),

@@ -21,11 +21,11 @@ Every prefix then has a state, and the parameters are weighted averages over a s
 
     A(s, s') = P(kind | s) · [ n(s, s') + m P(s' | kind) ] / [ n(s, kind) + m ]
 
-n counts visited children. P(kind | s) is the mean of the model's *distributions*, not of samples.
-Rare continuations that constraints and tight budgets force, and that ten thousand samples don't
-contain, therefore have a probability. Only the clone of the next token is estimated by counts, with
-m pseudo-counts distributed as the token's clones overall. A state whose prefixes all ended has the
-average transitions.
+Here, `kind` is the kind of state s', and n counts visited children. P(kind | s) is the mean of the
+model's *distributions*, not of samples. So a continuation that is missing from ten thousand samples
+still has a positive probability, which matters if a constraint or a tight budget forces it. Only
+the choice among a kind's clones is estimated by counts, with m pseudo-counts distributed as these
+clones are overall. A state whose prefixes all ended has the average transitions.
 
 Cost: k-means, and passes over the distributions; seconds for a thousand states.
 """
@@ -88,7 +88,7 @@ class Prefixes(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """V."""
+        """Number of tokens V in a next distribution."""
         ...
 
     @property
@@ -97,7 +97,7 @@ class Prefixes(Protocol):
         ...
 
     def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Return sums of weight · p over each group's read prefixes, with next distribution p."""
+        """Sum weight · p over the prefixes in `read` of each group; p is the next distribution."""
         ...
 
     def features(
@@ -121,7 +121,7 @@ def cloned(
         visited: prefixes; an answer begins at a root.
         num_states: maximum number of states; fewer are made for fewer distinct prefixes.
         eos_ids: tokens that end a text.
-        own: maximum share of the states for frequent tokens with their own kind.
+        own: maximum number of frequent tokens that have separate kinds, as a share of the states.
         seed: seed of projection and k-means.
 
     Raises:
@@ -146,9 +146,10 @@ def cloned(
 def _kinds(
     expected: Float64[Tensor, "V"], ends: Bool[Tensor, "V"], most: int
 ) -> Int64[Tensor, "V"]:
-    """Return the kind of each token: frequent tokens by falling expectation, rare tokens, ends.
+    """Return the kind of each token, numbered from zero.
 
-    At most `most` tokens have their own kind.
+    The first kinds have one token each: at most `most` tokens, the one with the largest expected
+    count first. One kind has all other tokens except ends of a text, and the last one has the ends.
     """
     ranked = torch.where(ends, -1.0, expected).argsort(descending=True, stable=True)
     mass = torch.where(ends, 0.0, expected)[ranked].cumsum(0)
@@ -167,7 +168,10 @@ def _states(
     num_states: int,
     seed: int,
 ) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "H"]]:
-    """Return the state of each prefix (H for roots, -1 for the longest), and each state's kind."""
+    """Return the state of each prefix, and the kind of each state.
+
+    Roots have the number H. Prefixes of the maximum length don't have a state, and get -1.
+    """
     generator = torch.Generator().manual_seed(derived_seed("clones", seed))
     points = visited.features(_DIMENSIONS, generator)
     inner = visited.parent[visited.read] >= 0
@@ -289,7 +293,7 @@ def _transition(
 def _within_kinds(
     values: Float64[Tensor, "n H"], kind_of: Int64[Tensor, "H"], num_kinds: int
 ) -> Float64[Tensor, "n H"]:
-    """Return P(state | kind) in each row: positive values divided by the sum of their kind."""
+    """Divide the values of the states of a kind by their sum, which gives P(state | kind)."""
     sums = values.new_zeros(len(values), num_kinds).index_add_(1, kind_of, values)
     return values / sums[:, kind_of]
 

@@ -29,7 +29,7 @@ SAVE_DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass
 class SampledConfig:
-    """An earlier sampling."""
+    """Sequences of an earlier sampling, to use instead of new ones."""
 
     path: str | None = None  # directory of an earlier sampling, `runs/sequences-...`
 

@@ -125,7 +125,7 @@ class Sequences:
         return self.tokens[start : start + length].tolist()
 
     def take(self, rows: Tensor) -> Sequences:
-        """Return these sequences."""
+        """Return the sequences with the given indices."""
         return Sequences(
             _gathered(self.tokens, self._starts[rows], self.lengths[rows]),
             self.lengths[rows],
@@ -183,11 +183,11 @@ def split(sequences: Sequences, held_out: float, seed: int) -> tuple[Sequences, 
 
 
 def lumping_of(sequences: Sequences, num_tokens: int, eos_ids: tuple[int, ...]) -> Lumping:
-    """Merge all tokens that never occur, don't end a text and weren't expected into one class.
+    """Merge all tokens that aren't needed into one class.
 
-    Time, memory and checkpoints of a training then depend on the tokens that occur. If the model's
-    distributions are known, tokens are merged if their total expected count is less than
-    `_EXPECTED`.
+    A token is needed if it occurs or ends a text. If the model's distributions are known, it is
+    also needed if its total expected count is at least `_EXPECTED`. The time, memory and
+    checkpoints of a training then depend only on the number of needed tokens.
     """
     own = torch.bincount(sequences.tokens, minlength=num_tokens) > 0
     own[list(eos_ids)] = True

@@ -96,7 +96,11 @@ class TopTokenPrefixes:
         return self.lumping.num_classes
 
     def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Return sums of weight · p over each group's read prefixes, with the remaining mass."""
+        """Sum weight · p over the prefixes in `read` of each group.
+
+        p is the next distribution, in which the remaining mass is distributed over all tokens that
+        aren't listed.
+        """
         size, base = self.num_tokens, self._base
         sums = torch.zeros(num_groups * size, dtype=torch.float64)
         rests = torch.zeros(num_groups, dtype=torch.float64)
@@ -120,7 +124,7 @@ class TopTokenPrefixes:
 
     @property
     def rest(self) -> float:
-        """The mean of r."""
+        """Mean over the prefixes of r, the probability of all next tokens that aren't listed."""
         total = sum(float((self.weight[at] * rest).sum()) for at, _, _, rest in self._lists())
         return total / float(self.weight[self.read].sum())
 
@@ -133,7 +137,7 @@ class TopTokenPrefixes:
         return sums / sums.sum()
 
     def _lists(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield prefixes, their listed tokens, probabilities and remaining mass, in parts."""
+        """Yield some prefixes at a time, with their listed tokens, probabilities, and r."""
         whole = self.top_tokens.tokens.shape[1] == len(self.lumping.class_of)
         for rows, tokens, p in self.top_tokens.pieces():
             rest = (1 - p.sum(dim=1)).clamp(min=0)

@@ -32,7 +32,7 @@ class PromptSource(NamedTuple):
     Attributes:
         token_ids: makes at most a given number of prompts from the configuration (`records`,
             `model.prompt`, `seed`) and the tokenizer, in the task's own format.
-        words: describes the prompts, given the configuration, after "answers to".
+        words: describes the prompts of a configuration in a phrase that can follow "answers to".
         settings: configuration keys that only this task uses.
         needs: description of the required `records.path`; "" if no records are read.
         hub: whether `records.hub` can replace `records.path`.
@@ -74,7 +74,7 @@ def _tool_calls_in_words(config: DictConfig) -> str:
 
 
 def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Return prompts of concept sets; `told` cycles over the number of concepts they name.
+    """Return prompts of concept sets; successive prompts take successive values of `told`.
 
     Raises:
         ValueError: the prompts aren't compact.

@@ -184,7 +184,11 @@ def _sampled(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequence
 
 
 def _check_given(config: DictConfig, given: Sequences, num_tokens: int) -> None:
-    """Refuse sequences of another model, too few sequences, or sequences unfit for `init`."""
+    """Refuse given sequences that can't be used with the model or the settings.
+
+    Causes are tokens outside of the model's vocabulary, too few sequences, and missing next
+    distributions if `init` needs them.
+    """
     distill_data.check_tokens(given, num_tokens, f"data.path={config.data.path}")
     distill_data.split(given, config.held_out, config.seed)
     if config.init != "random" and not given.answered:

@@ -34,7 +34,8 @@ class TopTokens:
     """The most probable next tokens after M prefixes.
 
     Attributes:
-        tokens: tokens of each prefix, by falling probability; ends first.
+        tokens: tokens of each prefix. EOS tokens come first, then the others by falling
+            probability.
         log_p: their log-probabilities.
         sketch: sketch of all logits.
     """
@@ -45,7 +46,7 @@ class TopTokens:
 
     @classmethod
     def of(cls, log_p: Float[Tensor, "M V"], top: int, eos_ids: Sequence[int]) -> TopTokens:
-        """Keep the `top` most probable tokens of complete distributions, including the ends."""
+        """Keep the `top` most probable tokens of complete distributions, EOS tokens first."""
         ranked = log_p.clone()
         ranked[:, list(eos_ids)] = torch.inf
         tokens = ranked.topk(min(max(top, len(eos_ids)), log_p.shape[1]), dim=1).indices
@@ -66,7 +67,7 @@ class TopTokens:
         return len(self.tokens)
 
     def take(self, rows: Int64[Tensor, "m"]) -> TopTokens:
-        """Return these prefixes."""
+        """Return the lists of the prefixes with the given indices."""
         return TopTokens(self.tokens[rows], self.log_p[rows], self.sketch[rows])
 
     def lumped(self, lumping: Lumping) -> TopTokens:
@@ -81,7 +82,7 @@ class TopTokens:
         return sums
 
     def pieces(self) -> Iterator[tuple[slice, Int64[Tensor, "R K"], Float64[Tensor, "R K"]]]:
-        """Yield rows, their tokens and probabilities, in parts."""
+        """Yield some rows at a time, as a slice with the rows' tokens and probabilities."""
         for start in range(0, len(self), _ROWS):
             rows = slice(start, start + _ROWS)
             yield rows, self.tokens[rows].long(), self.log_p[rows].double().exp()

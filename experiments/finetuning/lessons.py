@@ -120,7 +120,7 @@ def _writable(record: ToolRecord) -> bool:
 
 
 def _tool_calls(record: ToolRecord, rng: random.Random) -> list[Answered]:
-    """Return both styles, with the tools in random order."""
+    """Return the prompt and answer of a record in both styles, with its tools in random order."""
     tools = list(record.tools)
     rng.shuffle(tools)
     record = dataclasses.replace(record, tools=tuple(tools))

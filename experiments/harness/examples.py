@@ -312,7 +312,7 @@ def _write(
     progress: Callable[[int], object],
     found: Mapping[int, smc.Posterior],
 ) -> None:
-    """Write the rows of finished posteriors, given by their index in `due`."""
+    """Write the rows of finished posteriors; the keys of `found` are indices in `due`."""
     # Traces first, so that every stored row has its trace.
     tracing.write({due[place].number for place in found})
     store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
@@ -416,7 +416,10 @@ def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.P
 
 
 def _fragment(posterior: smc.Posterior) -> str | None:
-    """Return the unfinished text of a dead row's first particle; None for the discrete filter."""
+    """Return the unfinished text of the first particle, for a row whose particles all died.
+
+    The result is None for the discrete filter.
+    """
     if not posterior.dead or not posterior.particles:
         return None
     return posterior.particles[0].answer.decode(errors="replace")

@@ -165,7 +165,7 @@ def identity_of(path: str) -> str:
 
 
 def weights_of(settings: ModelConfig) -> dict[str, str]:
-    """Return digests that identify the weights of the model and of its (settled) adapter.
+    """Return digests that identify the weights of the model and of its adapter, if it has one.
 
     Raises:
         ValueError: a directory has no checkpoint or no adapter.

@@ -1,9 +1,9 @@
 """Paired comparison of methods on the same examples, with intervals of the differences.
 
-Examples differ far more from each other than methods do on one example, so intervals are of paired
-differences. Let d_i be the accuracy (or another measure) of a method on example i minus that of the
-reference, each averaged over repetitions. The interval is of the mean of d over resampled examples,
-with the same resamples for both methods. If it excludes zero, the difference is larger than the
+Examples differ far more from each other than methods do on one example, so methods are compared by
+their differences on the same examples. Let d_i be the accuracy (or another measure) of a method on
+example i minus that of the reference, each averaged over repetitions. The interval of the mean of d
+is computed by resampling the examples. If it excludes zero, the difference is larger than the
 choice of examples explains.
 
 Methods with the same number of particles differ in cost, so each record also has language model
@@ -86,7 +86,7 @@ def differences(
         reference: the reference method.
 
     Returns:
-        One record for each group of rows with a counterpart, except the reference itself. For each
+        One record for each group of rows that can be compared with the reference. For each
         key of `compared` it has the mean difference, its interval (`key_low`, `key_high`) and the
         number of examples with both values (`key_examples`), or nothing without such examples.
         `lm_calls_ratio` and `seconds_ratio` are ratios of sums over examples, None if the

@@ -147,7 +147,7 @@ class Key(NamedTuple):
 
     @property
     def named(self) -> Row:
-        """Columns of the key in rows of tasks without repetitions."""
+        """The key as columns of a row, without `repeat`."""
         return {name: getattr(self, name) for name in KEYED}
 
 

@@ -331,7 +331,11 @@ def _subject(config: DictConfig) -> str:
 
 
 def _in_current_terms(before: Identity, now: Identity) -> Identity:
-    """Update an earlier identity: settings were renamed, or came later and had one fixed value."""
+    """Convert the identity of a run by an earlier version to the current settings.
+
+    Renamed settings get their current names. Settings that didn't exist get the value that then
+    was the only possible one.
+    """
     found = {
         section: {_RENAMED.get(f"{section}.{name}", name): value for name, value in kept.items()}
         if isinstance(kept, dict)

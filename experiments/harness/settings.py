@@ -171,12 +171,12 @@ def title_of_budgets(spec: Any) -> str:
 
 
 def part_of(style: str, spec: Any) -> str:
-    """Name the part of a run with one style of answers and one of several budgets."""
+    """Return a name for the rows of a run that have this style of answers and this budget."""
     return f"{style}, {spec}" if style else f"{spec}"
 
 
 def multiple_in(part: str) -> tuple[str, float] | None:
-    """Return style and factor of a part named by `part_of`; None for other budgets."""
+    """Return the style and the factor in a name by `part_of`; None if the budget has no factor."""
     style, _, spec = part.rpartition(", ")
     try:
         return style, multiple_of(spec)[1]

@@ -202,12 +202,12 @@ def summarize(
 def evidence_found(rows: Sequence[Row]) -> Measure:
     """Compare each evidence estimate with the best known evidence of its example.
 
-    A method without an answer has no log evidence, so means of the log evidence are over different
-    examples. The share of the evidence is zero for these examples, and its mean is over all. The
-    reference is the enumerated evidence if some row has it. Otherwise it is the estimate, averaged
-    over repetitions, of the best group of this run. The best group has the most answered examples
-    and then the highest mean log evidence, because a log estimate is expected to be further below
-    the log evidence the more it varies.
+    A method without an answer to an example has no log evidence there, so means of the log evidence
+    are over different examples for different methods. The share of the evidence is zero for such an
+    example, so its mean is over all examples. The reference is the enumerated evidence if some row
+    has it. Otherwise it is the estimate, averaged over repetitions, of the best group of this run.
+    The best group is that with the most answered examples; of several, that with the highest mean
+    log evidence. (The more an estimate varies, the lower is its expected logarithm.)
 
     Returns:
         A function that returns the share of a row: 0 if it is dead, or if it has no estimate while
@@ -331,7 +331,7 @@ def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
 
 
 def _budget(group: Sequence[Row]) -> dict[str, float | None]:
-    """Average what the budget removed; rows of earlier versions don't have it."""
+    """Average the probability that the budget removed; rows of earlier versions don't have it."""
     told = [row["budget_removed"] for row in group if "budget_removed" in row]
     return {"budget_removed": _mean(each for each in told if each is not None)} if told else {}
 
@@ -412,7 +412,10 @@ def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -
 
 
 def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Row]:
-    """Return a function to the table cells that name a record, with the style if it varies."""
+    """Return a function from a record to the table cells that name it.
+
+    The cells include the style of answers if `records` have several styles.
+    """
     several = len(styles_in(records)) > 1
 
     def titles(record: Mapping[str, Any]) -> Row:
@@ -432,7 +435,10 @@ def _percent(share: float | None) -> float | None:
 
 
 def _best_over_majority(row: Row) -> float | None:
-    """Return the difference in correctness between the best and the heaviest answer."""
+    """Return the correctness of the best answer minus that of the answer with the largest weight.
+
+    The best answer is the one that the model finds most probable.
+    """
     return row["best_correct"] - row["majority_correct"] if "best_correct" in row else None
 
 

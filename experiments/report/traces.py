@@ -184,7 +184,7 @@ class TraceStore:
             drop_partial_line(path)
 
     def append(self, traces: Iterable[tuple[Key, Mapping[str, Any], Trace]]) -> None:
-        """Append traces with further values of each, until the size limit."""
+        """Append traces, each with further values, until the file reaches its size limit."""
         for key, about, trace in traces:
             line = json.dumps({**key._asdict(), **about, **trace}, separators=(",", ":")) + "\n"
             written = self.path.stat().st_size if self.path.exists() else 0
@@ -290,7 +290,11 @@ def _plain(
     local: Mapping[int, int],
     most: int | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the sequences of one example, or the first ones; `local` renumbers their ancestors."""
+    """Return the sequences of one example as plain values.
+
+    `local` maps ancestors to numbers within the example. With `most`, only that many sequences with
+    the largest weights are returned.
+    """
     mine = (population.example == place).nonzero().flatten()
     if most is not None:
         heaviest = population.log_weight[mine].argsort(descending=True, stable=True)[:most]

@@ -2,8 +2,9 @@
 
 A folder has text files `NAME.sql` with CREATE TABLE and INSERT, SQLite files, or `tables.json` in
 Spider's format with SQLite files in `databases/` (or `database/NAME/`, as in Spider's release).
-`tables.json` defines the schemas. The rows of a database are its only filling. Fillings are
-generated for a database without rows, as in data sets that publish only schemas.
+`tables.json` defines the schemas. Queries are run on *fillings* of a database, which are sets of
+rows. A database that comes with rows has these as its only filling. For a database without rows, as
+in data sets that publish only schemas, several fillings are generated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Results of gold queries, and their comparison with the results of answers.
 
 Without ORDER BY, a result is a multiset of rows. With a top-level ORDER BY it is a sequence, but
-rows that agree in all ordering terms can be in any order. A result is therefore a sequence of
-multisets, one per run of such rows; without ORDER BY it is one multiset.
+rows that agree in all ordering terms can be in any order. Such rows form a multiset, so a result is
+a sequence of multisets. Without ORDER BY the sequence has a single multiset.
 
 The result of some gold queries is undetermined: LIMIT cuts between two rows that agree in the
 ordering terms. Answers can't be judged by such a query on that database.
@@ -45,7 +45,7 @@ class Expected:
         return all(value is None for part in self.parts for row in part for value in row)
 
     def equals(self, rows: Rows) -> bool:
-        """Return whether these rows are an equal result."""
+        """Return whether the given rows are equal to this result."""
         if len(rows) != self.size:
             return False
         start = 0

@@ -191,14 +191,14 @@ class _Filler:
         return list(zip(*columns, strict=True))
 
     def _popularity(self) -> list[float]:
-        """Return the weights of a pool's values: few are frequent, some are never used."""
+        """Return weights for drawing referenced keys: few are frequent, some are never drawn."""
         weights = [1 / (rank + 1) for rank in range(self._few)]
         for rank in range(1, max(2, int(self._few * _CHILDLESS) + 1)):
             weights[-rank] = 0.0
         return weights
 
     def _reference(self, root: ColumnName, name: str, wish: Wishes) -> Value:
-        """Return a value of the pool: the value that a query asks for, or a weighted draw."""
+        """Return a value of the referenced column: the one that a query needs, or a random one."""
         if wish.get(name) in self._pools[root]:
             return wish[name]
         return self._rng.choices(self._pools[root], self._weights)[0]
@@ -215,7 +215,10 @@ class _Filler:
         return values
 
     def _known(self, column: Column, name: str | None = None) -> list[Value]:
-        """Return the constants of a column (or of another name) that fit its type."""
+        """Return the constants that fit a column's type, of columns called `name`.
+
+        By default, `name` is the column's name.
+        """
         values = self._constants.of_column.get(name or folded(column.name), [])
         if _is_number(column):
             return [value for value in values if isinstance(value, int | float)]

@@ -104,10 +104,9 @@ def _authorize(operation: int, *_: str | None) -> int:
 
 
 def comparable(row: Sequence[Value]) -> tuple[Value, ...]:
-    """Return a row in a form with 1 = 1.0 and tolerance for rounding.
+    """Round the fractions of a row to ten digits, so that rows can be compared by `==`.
 
-    The last digits of a sum depend on the order of its terms, so fractions are rounded to ten
-    digits.
+    The last digits of a sum depend on the order of its terms.
     """
     return tuple(_comparable(value) for value in row)
 

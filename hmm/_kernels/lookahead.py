@@ -30,10 +30,11 @@ class Tables:
         delta: next state of each state and class, counted from the automaton's first state; -1 for
             none; int32.
         steps_after: fewest tokens from each next state to the end; int32.
-        number: number in the lookahead table of each state.
+        number: each state's number in the lookahead table.
         entry: row of `b` for each remaining budget and state of the table; int32.
         b, log_scale: scaled rows of beta, in float32 or float64, and the logs of their scales.
-        settled: whether larger remaining budgets have the same rows as the largest one.
+        settled: whether the rows of the table's largest remaining budget are also correct for all
+            larger budgets.
     """
 
     automaton_of: cython.const[cython.longlong][::1]
@@ -93,7 +94,11 @@ def _dots(
     b: cython.const[Real][:, ::1],
     entry: cython.Py_ssize_t,
 ) -> tuple[cython.double, cython.double]:
-    """Return sum p e b and sum p e over hidden states, computed as 16 partial sums."""
+    """Return the sums of p e b and of p e over hidden states, each computed as 16 partial sums.
+
+    p is the predicted distribution of the hidden state, e the emission of an item, and b the row of
+    beta after the item.
+    """
     joint: Real[16]
     mass: Real[16]
     if not cython.compiled:
@@ -247,7 +252,8 @@ def expect(
         predicted: distribution of the hidden state that emits the item, in the type of beta.
         emission: P(item | h), in the type of beta.
         log_joint, log_mass: output, as in `hmm._lookahead.Expected`.
-        missing: output, 1 for prefixes with an alive item whose next state has no row in the table.
+        missing: output, 1 for prefixes after which an item can be followed by a completion within
+            the budget, but the table has no row for the state after the item.
     """
     if table.is_single:
         _expect_of_type(

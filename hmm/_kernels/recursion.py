@@ -102,8 +102,8 @@ def needed_states(
     Args:
         source, target: the edges.
         steps: fewest tokens from each state to the end.
-        begin_left, begin_state: number of tokens left, and state, at the beginning of each text, in
-            the order of decreasing numbers.
+        begin_left, begin_state: for each text, the number of tokens left at its beginning, and the
+            state in which it begins. Texts are sorted by decreasing number of tokens left.
         needed: output.
     """
     here: cython.uchar[::1] = np.zeros(steps.shape[0], np.uint8)
@@ -259,7 +259,7 @@ def sum_edges(
     before: cython.const[cython.longlong][::1],
     u: np.ndarray,
 ) -> None:
-    """Compute u of states `first` to `last` - 1 of the list, divided by its scale.
+    """Compute u of each state in `states[first:last]`, divided by its scale.
 
     u is the sum of mass · beta over the edges of a state. Sums are written to the first rows of
     `u`, and the logs of their scales to `level.log_u`, from index `first` on. Four edges are added

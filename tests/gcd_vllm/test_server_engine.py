@@ -166,7 +166,7 @@ def test_one_token_shows_what_a_server_lacks(server, message):
 
 def test_bad_inputs_are_refused_after_one_token_at_most():
     server = Server()
-    with pytest.raises(ValueError, match="expected a server of vLLM at"):
+    with pytest.raises(ValueError, match="expected a vLLM server at"):
         ask("http://127.0.0.1:9")
     with serving(server) as url:
         with pytest.raises(gcd.InfeasibleBudgetError):
@@ -219,4 +219,4 @@ def test_the_command_samples_from_a_server(tmp_path):
         assert "--server" in wrong.stderr.split("Error: ")[1]
     gone = CliRunner().invoke(main, ["sample", *common, "--server", url])
     assert gone.exit_code != 0
-    assert "expected a server of vLLM at" in gone.stderr
+    assert "expected a vLLM server at" in gone.stderr

@@ -14,6 +14,12 @@ def test_messages_follow_the_rules(package: str) -> None:
     assert {each: wrong for each in found if (wrong := faults(each))} == {}
 
 
+def test_function_that_returns_the_error_is_followed() -> None:
+    found = [each for each in messages("hmm") if "needs the package faiss" in each.text]
+    assert [each.error for each in found] == ["ImportError"]
+    assert found[0].text.startswith("latent variable distillation needs")
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [

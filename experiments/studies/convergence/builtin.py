@@ -1,8 +1,9 @@
 """Built-in problems of the convergence study.
 
-`toolcalls` takes the requests in toolcalls.jsonl and starts the answer up to a value. `stories`
-starts short stories. The constraints are typical for these positions: an enumeration, numbers in a
-range, an optional member, one of several names, inflections of words in a sentence.
+A prompt of `toolcalls` is a request in toolcalls.jsonl, followed by the beginning of its answer, up
+to a value. A prompt of `stories` is the beginning of a short story. The constraints are typical for
+these positions: an enumeration, numbers in a range, an optional member, one of several names,
+inflections of words in a sentence.
 
 Budgets are *tight* (the tokens of the shortest answer, or a few more) or *loose* (every answer
 fits, or as many tokens as keep the tree below `LOOSE` prefixes). If a value ends at a closing quote

@@ -76,7 +76,7 @@ class Evaluator:
                 progress(int(tree.known.sum()) - before)
 
     def _batch(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R T1"]) -> None:
-        """Compute runs along these paths from the root, and keep the wanted distributions."""
+        """Run the model along these paths from the root, and store the wanted distributions."""
         lengths = (nodes >= 0).sum(dim=1) - 1
         longest = int(lengths.max())
         tokens = tree.tokens(nodes[:, : longest + 1])
@@ -134,7 +134,10 @@ def refuse_nan(log_p: Tensor) -> None:
 
 
 def save_values(tree: Tree, path: Path) -> None:
-    """Write the model's values within the budget atomically."""
+    """Write the model's log-probabilities at all prefixes within the budget to a file, atomically.
+
+    `load_values` reads the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".part.npz")
     log_other = tree["log_other"][: tree.num_exact]

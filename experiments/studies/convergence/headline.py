@@ -7,12 +7,13 @@
     growth        largest ratio of the total variation at 4 N particles to that at N, over all
                   problems and N for which the former exceeds the noise of the runs (`measures`) by
                   more than `SMALL`. Above one, more particles did harm
-    equal reads   total variation relative to the *reference*, GCD without resampling, at equal
-                  numbers of prefixes read: those of the reference with some number of particles. If
-                  the arm never reads as many, its largest number of particles is used, which favors
-                  the reference; if it reads more with one particle, there is no figure. (The other
-                  way round isn't possible: if a model is certain, a thousand particles draw the
-                  same few prefixes, so the reference hardly reads more with more particles)
+    equal reads   total variation of the arm divided by that of the *reference*, GCD without
+                  resampling, if both read as many prefixes. This number is what the reference reads
+                  with a given number of particles. If the arm never reads as many, its largest
+                  number of particles is used, which favors the reference. If it reads more even
+                  with one particle, there is no figure. (The number can't be that of the arm: if a
+                  model is certain, a thousand particles draw the same few prefixes, so the
+                  reference hardly reads more with more particles.)
 
 Between numbers of particles, the logarithm of the total variation is interpolated over that of the
 prefixes read. Medians are over problems.
@@ -133,7 +134,10 @@ def _worst(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
 
 
 def _growth(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
-    """Return where four times the particles do most harm; None if all distances are small."""
+    """Return the problem and number of particles N at which 4 N particles are worst against N.
+
+    The result is None if all distances are small.
+    """
     found = []
     for report in reports:
         by = {e["particles"]: e for e in estimates_of(report, arm)}
@@ -147,7 +151,7 @@ def _growth(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
 
 
 def _noise(estimate: Estimate) -> float:
-    """Return the distance that an unbiased law would show."""
+    """Return the total variation that would be estimated for a law without bias."""
     return 0.0 if estimate["tv_exact"] is not None else float(estimate["tv_floor"])
 
 
@@ -189,7 +193,7 @@ def at_reads(report: Report, arm: Arm, read: float) -> float | None:
 
 
 def _log_read(read: float) -> float:
-    """Return the log of prefixes read; answers of one token read none."""
+    """Return the log of a number of prefixes read; zero (answers of one token) counts as 1/2."""
     return math.log(max(0.5, read))
 
 

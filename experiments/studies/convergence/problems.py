@@ -244,7 +244,7 @@ def prepare(
 
 
 def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_tokens: int) -> int:
-    """Return the largest budget with a small enough tree, at least the shortest answer's.
+    """Return the largest budget whose tree is small enough; at least the shortest answer fits.
 
     Args:
         constraint: the language over the model's tokens.

@@ -110,14 +110,14 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
 
 
 class TreeState(NamedTuple):
-    """The nodes of R prefixes; both the state of a proposal and its walk."""
+    """The nodes of R prefixes, with the attributes of a proposal's state and of its `walk`."""
 
     tree: Tree
     nodes: Int64[Tensor, "R"]
 
     @property
     def walk(self) -> TreeState:
-        """The state itself, which has the attributes of a walk."""
+        """The same object, which also has the attributes of a walk."""
         return self
 
     @property
@@ -165,7 +165,7 @@ class TreeProposal(Proposal[TreeState]):
 
     @property
     def grows(self) -> bool:
-        """True if it leaves the tree within the budget, which then grows."""
+        """True if it draws prefixes outside of the tree within the budget, which then are added."""
         return self.method == "lcd"
 
     def start(self, batch: Batch) -> TreeState:
@@ -173,11 +173,11 @@ class TreeProposal(Proposal[TreeState]):
         return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
 
     def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
-        """Return the state of prefixes of the tree."""
+        """Return the state of the prefixes at these nodes of the tree."""
         return TreeState(self.tree, nodes)
 
     def take(self, state: TreeState, ancestors: Int64[Tensor, "Q"]) -> TreeState:
-        """Return the state of these rows."""
+        """Return the state of the rows with the given indices."""
         return state._replace(nodes=state.nodes[ancestors])
 
     def advance(self, state: TreeState, tokens: Int[Tensor, "R T"]) -> TreeState:
@@ -273,7 +273,7 @@ class TreeRows:
         return self._lm.log_p(self.nodes).unsqueeze(1)
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Replace the rows by copies of these rows."""
+        """Replace the rows by copies of the rows with the given indices."""
         self.nodes = self.nodes[ancestors]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:

@@ -183,7 +183,7 @@ class Tree:
         self["text"][:] = torch.tensor([-1 if t is None else number[t] for t in spelled])
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a column."""
+        """Return the column of this name."""
         return self._columns[name].values
 
     @property

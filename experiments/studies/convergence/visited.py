@@ -74,7 +74,7 @@ class Visited(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """V."""
+        """Number of tokens V in the model's vocabulary."""
         return self.log_p.shape[1]
 
     @property
@@ -83,7 +83,7 @@ class Visited(NamedTuple):
         return len(self.last)
 
     def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Return sums of weight · p over each group's read prefixes."""
+        """Sum weight · p over the prefixes in `read` of each group; p is the next distribution."""
         sums = torch.zeros(num_groups, self.num_tokens, dtype=torch.float64)
         for at, log_p in self._distributions():
             sums.index_add_(0, group[at], self.weight[at, None] * log_p.double().exp())

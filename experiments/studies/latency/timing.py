@@ -127,7 +127,7 @@ class Bench:
         return proposal
 
     def _generate(self, seed: int) -> float:
-        """Run `transformers.generate` with sampling, for as many tokens and rows."""
+        """Time `transformers.generate` with sampling, for the same number of tokens and rows."""
         count, device = len(self.tokens), self.lm.device
         prompts = torch.tensor([self.prompt] * self.config.task.batch, device=device)
         arguments: dict[str, Any] = {
@@ -150,7 +150,10 @@ class Bench:
 
 
 def methods_of(kinds: Sequence[str], hidden: Sequence[int], *, compile: bool = False) -> list[str]:
-    """Return the rows of the table: kinds, with pgcd once per HMM size, and lm twice to compile."""
+    """Return the methods to time: each of `kinds`, but pgcd once for each HMM size.
+
+    With `compile`, all steps are compiled by torch.compile, and lm is also timed without it.
+    """
     each = {kind: [kind] for kind in kinds} | {"pgcd": [f"pgcd:H{size}" for size in hidden]}
     if compile:
         each["lm"] = [UNCOMPILED, "lm"]
