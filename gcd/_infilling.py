@@ -89,7 +89,7 @@ class Infill:
         check_kind(
             vocabulary,
             Vocabulary,
-            "expected a gcd.Vocabulary for heal()",
+            "a gcd.Vocabulary for heal()",
             "pass the language model's, lm.vocabulary",
         )
         ids = as_ids(prompt)
@@ -160,7 +160,7 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
     check_kind(
         middle,
         Automaton,
-        "expected the middle as a gcd.Automaton",
+        "the middle as a gcd.Automaton",
         "make one with gcd.regex",
     )
     if middle.is_empty:
@@ -171,7 +171,7 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
 
 
 def _bytes(name: str, text: str | bytes) -> bytes:
-    check_kind(text, (str, bytes), f"expected {name} to be a text", "pass a str or bytes")
+    check_kind(text, (str, bytes), f"{name} to be a text", "pass a str or bytes")
     return encodable(text).encode() if isinstance(text, str) else text
 
 

@@ -300,7 +300,9 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(max_states(), f"a repetition ({copies} copies of {size} states)")
+            raise StateLimitError(
+                max_states(), what=f"a repetition ({copies} copies of {size} states)"
+            )
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
@@ -471,10 +473,10 @@ def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
 def _as_bytes(text: str | bytes) -> bytes:
     if isinstance(text, str):
         return text.encode()
-    check_kind(text, (bytes, bytearray, memoryview), "expected a text as str or bytes", "encode it")
+    check_kind(text, (bytes, bytearray, memoryview), "a text as str or bytes", "encode it")
     return bytes(text)
 
 
 def _language(part: Automaton) -> Automaton:
-    check_kind(part, Automaton, "expected a gcd.Automaton", "make one with gcd.literal(text)")
+    check_kind(part, Automaton, "a gcd.Automaton", "make one with gcd.literal(text)")
     return part

@@ -101,19 +101,21 @@ def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
 
 def refuse_unchecked(
     caveats: Sequence[Caveat],
-    why: str = "a language that is subtracted from another must be enforced exactly",
+    why: str = "the language is subtracted from another",
     remedy: str = 'compile it with unsupported="refuse"',
 ) -> None:
     """Raise `ConstraintError` if some part of the constraint is not enforced.
 
     Args:
         caveats: the caveats of the constraint.
-        why: the reason why every part must be enforced here; the beginning of the message.
+        why: the reason why every part must be enforced here, for the message.
         remedy: the end of the message, which tells the user what to do.
     """
     for caveat in caveats:
         if caveat.is_unchecked:
-            raise ConstraintError(f"{why}, but {caveat}; {remedy}")
+            raise ConstraintError(
+                f"expected every keyword to be enforced, because {why}, but {caveat}; {remedy}"
+            )
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:

@@ -134,8 +134,8 @@ class ConstraintCache:
         if automaton.vocabulary.fingerprint != self.vocabulary.fingerprint:
             raise ConstraintError(
                 f"expected a constraint over the engine's vocabulary of {self.vocabulary.size} "
-                f"tokens, got one over {automaton.vocabulary.size} others; lift it to the "
-                "vocabulary of the engine's tokenizer"
+                f"tokens, got one over another vocabulary of {automaton.vocabulary.size} tokens; "
+                "lift it to the vocabulary of the engine's tokenizer"
             )
         digest = blake2b(digest_size=16)
         for name in _ARRAYS:

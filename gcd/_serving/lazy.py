@@ -143,11 +143,11 @@ class LazyAutomaton:
         max_bytes: int = MAX_BYTES,
         keep: Callable[[TokenAutomaton], None] | None = None,
     ) -> None:
-        check_kind(language, Automaton, "expected a gcd.Automaton", "compile the constraint first")
+        check_kind(language, Automaton, "a gcd.Automaton", "compile the constraint first")
         check_kind(
             vocabulary,
             Vocabulary,
-            "expected a gcd.Vocabulary for a lazy constraint",
+            "a gcd.Vocabulary for a lazy constraint",
             "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
         )
         if exact not in EXACT:

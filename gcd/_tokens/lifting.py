@@ -91,13 +91,13 @@ def lift(
     check_kind(
         automaton,
         (Automaton, Segments),
-        "expected a gcd.Automaton or gcd.Segments to lift",
+        "a gcd.Automaton or gcd.Segments to lift",
         "compile it first, for example with gcd.regex or gcd.json_schema",
     )
     check_kind(
         vocabulary,
         Vocabulary,
-        "expected a gcd.Vocabulary for lift()",
+        "a gcd.Vocabulary for lift()",
         "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
     )
     if literals not in LITERALS:

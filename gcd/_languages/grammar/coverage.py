@@ -78,7 +78,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
     check_kind(
         language,
         GrammarLanguage,
-        "expected a gcd.GrammarLanguage",
+        "a gcd.GrammarLanguage",
         "call gcd.grammar first",
     )
     most = language.max_bytes

@@ -238,7 +238,7 @@ def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError
     return document.refuse(
         keyword,
         place,
-        "and its sibling choices (anyOf, oneOf, if, dependent…, constants) multiply to more "
+        "it multiplies with its sibling choices (anyOf, oneOf, if, dependent…, constants) to more "
         f"than {_MAX_CASES} alternatives; write fewer, or move them into separate properties",
     )
 
@@ -358,7 +358,8 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
         raise document.refuse(
             "anyOf",
             place,
-            f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword; remove some",
+            f"expected at most {_MAX_BRANCHES} branches beside unevaluatedProperties or "
+            f"unevaluatedItems, got {len(branches)}; remove some",
         )
     compared_with = [replace(branch, asserted=False) for branch in branches]
     return [

@@ -11,18 +11,18 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states
 from gcd._languages.json_schema.constants import few_values
 
-# For each keyword that requires distinct elements or names, why it may not be enforceable, as the
-# continuation of an error message.
+# For each keyword that requires distinct elements or names, why it may not be enforceable, for the
+# error message.
 NOT_HELD = {
     "uniqueItems": (
-        "can only be enforced for elements with few possible values, such as an enum of a dozen "
+        "it can only be enforced for elements with few possible values, such as an enum of a dozen "
         "values, or with a small `maxItems`; remove it (for a pydantic set, use a list) and "
         "validate the finished text; outside of `not`, `oneOf` and `if`, "
         'unsupported="warn" skips it with a warning'
     ),
     "minProperties": (
-        "requires more undeclared names than an automaton can count; declare the names, or lower "
-        'the minimum; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a '
+        "it requires more undeclared names than an automaton can count; declare the names, or "
+        'lower the minimum; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a '
         "warning"
     ),
 }

@@ -144,7 +144,7 @@ class Document:
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
-            reason = f'{first.reason}; correct it, or set unknown="ignore"'
+            reason = f'it {first.reason}; correct it, or set unknown="ignore"'
             raise UnsupportedSchemaError(first.keyword, first.pointer, reason)
         self._cycle_of = cycles(self._below)
 
@@ -179,7 +179,7 @@ class Document:
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
-        """Make the error for an unsupported keyword in a schema."""
+        """Return the error for an unsupported keyword in a schema."""
         written = place.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.named(place.pointer), reason)
 
@@ -325,8 +325,10 @@ class Document:
             raise
         except ConstraintError as error:
             if getattr(pattern, "kind", "") == REFUSED:
-                raise self.refuse(keyword, place, f"stands for a Python type: {error}") from error
-            raise self.refuse(keyword, place, f"contains {pattern!r}: {error}") from error
+                reason = f"the pattern of this Python type cannot be compiled: {error}"
+            else:
+                reason = f"the pattern {pattern!r} cannot be compiled: {error}"
+            raise self.refuse(keyword, place, reason) from error
 
     # -- references -------------------------------------------------------------------------
 
@@ -416,8 +418,9 @@ class Document:
                 raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
         malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
         for keyword, reason in [*malformed, *check_rules(schema)]:
+            where = at(self.named(pointer))
             raise ConstraintError(
-                f"keyword {schema.name_of(keyword)!r} {at(self.named(pointer))} {reason}"
+                f"keyword {schema.name_of(keyword)!r} {where} is malformed: it {reason}"
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:

@@ -164,7 +164,8 @@ class Fault(NamedTuple):
 
     Attributes:
         keyword: the keyword with the problem.
-        reason: the problem, as the continuation of a message.
+        reason: the problem: for an unsupported keyword a clause, for a malformed keyword the rest
+            of a sentence that begins with the keyword.
         refused: whether the keyword is not supported, rather than malformed.
     """
 
@@ -271,7 +272,7 @@ def translate(
         if keyword in ANNOTATIONS:
             continue
         if draft.lenient and keyword in _DRAFT_3:
-            reason = "is of draft 3, which is not supported; use the keywords of a newer draft"
+            reason = "it belongs to draft 3; use the keywords of a newer draft"
             schema.faults.append(Fault(str(keyword), reason, refused=True))
         elif alone and keyword not in _BESIDE_REF:
             reason = f"has no effect beside $ref in draft {draft.name}"
@@ -323,7 +324,7 @@ def _check_dialect(schema: Schema, draft: Draft) -> None:
     """Record a fault if a schema inside another one changes the draft of the document."""
     if "$schema" not in schema or draft_of(schema["$schema"]) is draft:
         return
-    reason = "is only supported at the root, and beside `$id`; remove it"
+    reason = "it may only occur at the root, and beside `$id`; remove it"
     schema.faults.append(Fault("$schema", reason, refused=True))
 
 

@@ -309,7 +309,9 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
                 for other in _evaluated_by(places, place)
             ):
                 raise document.refuse(
-                    "unevaluatedItems", place, "is not supported beside contains; use items"
+                    "unevaluatedItems",
+                    place,
+                    "unevaluatedItems cannot be combined with contains; use items",
                 )
             found.append(document.child(place, "unevaluatedItems"))
     return tuple(found)
@@ -455,7 +457,7 @@ def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
         raise document.refuse(
             "patternProperties",
             patterns[-1][1],
-            f"has more than {_MAX_PATTERNS} patterns that undeclared names may match; "
+            f"expected at most {_MAX_PATTERNS} patterns of undeclared names, got {len(patterns)}; "
             "declare the names, or merge the patterns",
         )
     found = []

@@ -149,7 +149,7 @@ def held_to(
     Args:
         language: the language to restrict.
         max_bytes: length of the longest text in bytes; None if there is no limit.
-        what: beginning of the error message, with a placeholder for the number.
+        what: a text of the language, for the error message.
         caveats: keywords that the language doesn't enforce in all texts.
 
     Raises:
@@ -159,7 +159,8 @@ def held_to(
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(
-            f"no {what.format(max_bytes)}; the shortest has {shortest} bytes, so raise max_bytes"
+            f"expected {what} within max_bytes={max_bytes}, got none; the shortest has {shortest} "
+            "bytes, so raise max_bytes"
         )
     known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
     limit = min((each for each in known if each is not None), default=None)

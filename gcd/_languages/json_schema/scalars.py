@@ -58,7 +58,7 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         said = facets.patterns or facets.formats
         keyword, place = "pattern" if facets.patterns else "format", said[0][1]
         option = "" if facets.patterns else ', or formats="ignore"'
-        style = f'is not supported in Python style; remove it, or use style="json"{option}'
+        style = f'Python style cannot express it; remove it, or use style="json"{option}'
         raise document.refuse(keyword, place, style)
     language = content(document, facets, wide=wide)
     with _counted_beside(facets):

@@ -70,9 +70,7 @@ class _RustParser(CommonParser):
     def _look_around(self, begin: int) -> Look | None:
         found = self._matched(r"\?<?[=!]|\?#")
         if found:
-            raise self._error(
-                f"the group `({found}`", begin, "Rust's `regex` has no such group; remove it"
-            )
+            raise self._error(begin, f"Rust's `regex` has no group `({found}`; remove it")
         return None
 
     def _skip_ignored(self) -> None:

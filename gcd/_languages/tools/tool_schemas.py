@@ -53,7 +53,9 @@ def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
     found = type_schema(schema["type"], pointer) if "type" in schema else {}
     for keyword, value in schema.items():
         if not isinstance(keyword, str):
-            raise UnsupportedSchemaError(str(keyword), pointer, "is not a string; quote it")
+            raise UnsupportedSchemaError(
+                str(keyword), pointer, "expected keywords to be strings, got another type; quote it"
+            )
         if keyword not in ("type", "optional"):
             add_keyword(found, keyword, value, schema, pointer, depth)
     _check_optional(schema, pointer)
@@ -100,8 +102,8 @@ def _named(name: str, pointer: str) -> Schema:
         raise UnsupportedSchemaError(
             "type",
             pointer,
-            f"is {shown(name)}, which is unknown; use one of these names in lower or upper case: "
-            f"{', '.join(TYPE_NAMES)}; or use a Python type such as List[str] or Optional[int]",
+            f"the type {shown(name)} is unknown; use a Python type such as List[str] or "
+            f"Optional[int], or one of these names in lower or upper case: {', '.join(TYPE_NAMES)}",
         )
     return dict(parsed.schema)
 

@@ -97,7 +97,7 @@ def mapping(
     size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
         raise StateLimitError(
-            max_states(), f"counting up to {shown_count(highest)} members of an object"
+            max_states(), what=f"counting up to {shown_count(highest)} members of an object"
         )
     colon = frame.colon or notation.colon
     graph = Assembly()
@@ -169,7 +169,9 @@ def _in_any_order(
     highest = max(1, fewest) if most is None else most
     size = sum(member.value.num_states for member in members) * 2 ** max(0, len(members) - 1)
     if size * highest > 4 * max_states():
-        raise StateLimitError(max_states(), f"an object of {len(members)} members in any order")
+        raise StateLimitError(
+            max_states(), what=f"an object of {len(members)} members in any order"
+        )
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()
