@@ -16,8 +16,8 @@ generates everything after it, starting with T[i:], and may use any spelling. On
 of the fixed prompt T[:i] are excluded, as with every prompt. Such a boundary always exists: no
 token crosses the beginning of the text, or the end of a special token.
 
-Cost: a set and a sorted list of the vocabulary. For each byte near the end of T, as many look-ups
-as the longest token has bytes.
+Cost: sorting the vocabulary, and for each byte near the end of T, as many look-ups as the longest
+token has bytes.
 
 Sources: Ctrl-G (arXiv 2406.13892) for infilling by automata, arXiv 2603.01243 for suffixes. Token
 healing was first published with the guidance library.
@@ -178,8 +178,8 @@ def _bytes(name: str, text: str | bytes) -> bytes:
 def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:
     """Return a function from an index in `text` to the farthest end of a token that starts there.
 
-    A token must agree with the bytes of `text`. If it extends past the end of `text`, it must go on
-    like a text of `rest`, and the function returns `len(text) + 1`.
+    A token must agree with the bytes of `text`. If it extends past the end of `text`, its
+    remaining bytes must begin a string of `rest`, and the function returns `len(text) + 1`.
     """
     tokens = sorted(set(vocabulary.token_bytes) - {b""})
     known, longest = set(tokens), max(map(len, tokens), default=0)

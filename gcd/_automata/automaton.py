@@ -172,9 +172,9 @@ class Automaton:
             skips: epsilon edges: pairs (source node, target node) that are connected without
                 reading a byte.
             start, end: nodes where strings begin and end.
-            absorbing: index of a part that leads to `end` and accepts all strings that any path
-                from its source node to `end` spells. Where this part can begin, the other paths are
-                dropped. -1 if there is no such part.
+            absorbing: index of a part that makes all other paths from its source node to `end`
+                redundant, because it leads to `end` and accepts every string of these paths. They
+                are then not followed. -1 if there is no such part.
         """
         if not parts:  # only epsilon edges: the result is the empty string or the empty language
             parts, joints = [cls.empty()], [(start, start)]
@@ -275,7 +275,11 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings that aren't in the other language, which must be fully enforced."""
+        """Return the strings of this language that aren't in the other language.
+
+        Raises:
+            ConstraintError: the other automaton doesn't enforce its whole constraint (`caveats`).
+        """
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 

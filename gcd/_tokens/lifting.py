@@ -336,7 +336,7 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """Return, for each column, the first column with the same sum and number of live rows."""
+    """Return, for each column, the first column with the same elements in `total` and `live`."""
     order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order

@@ -33,11 +33,11 @@ class Choices(NamedTuple):
     """Possible values of array elements that must be distinct.
 
     Attributes:
-        elements: a table from JSON texts to values, for each of the first elements, and one for all
-            further elements.
+        elements: a mapping from JSON texts to values for each of the first elements; the last
+            mapping is for all further elements.
         number: a number for each JSON text.
         length: most elements of an array.
-        steps: total number of transitions out of all sets of values that are already used.
+        steps: number of transitions of the automaton whose states are the sets of used values.
     """
 
     elements: list[dict[str, Any]]

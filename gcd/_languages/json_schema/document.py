@@ -98,7 +98,8 @@ class Document:
     Args:
         root: the schema, as parsed JSON.
         base: JSON pointer of the schema within the user's input, for messages.
-        hidden: first step of pointers in this document that doesn't exist in the user's input.
+        hidden: prefix of pointers in this document that messages leave out, because the user's
+            input doesn't have this level.
         max_depth: how often a recursive schema may be entered on one path.
         assert_formats: whether `format` constrains values.
         draft: the draft of the schema; None for the draft that `$schema` names, or else 2020-12
@@ -208,9 +209,10 @@ class Document:
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Return schemas for the constants under a keyword: one for scalars, one for each other.
+        """Return schemas for the constants under a keyword (`const` or `enum`).
 
-        A constant evaluates no elements or members, so `unevaluated…` never applies to its schema.
+        One schema lists all scalars, and each object or array has its own schema. No
+        `unevaluated…` keyword applies to these schemas, because constants evaluate no members.
         """
         schemas = constant_schemas(place.schema, keyword)
         made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
@@ -299,9 +301,9 @@ class Document:
         return self._closures[places]
 
     def declares_members(self, places: Conjunction, inside: bool) -> bool:
-        """Return whether these schemas of a value have `properties`.
+        """Return whether one of the schemas of a value has the keyword `properties`.
 
-        If `inside`, also return True if any schema inside them has.
+        If `inside`, schemas of elements and members inside the value are also searched.
         """
         if any("properties" in place.schema for place in self.closure(places)):
             return True
@@ -349,10 +351,10 @@ class Document:
     def _kept(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Drop the counts that don't matter for this schema and the schemas below it.
+        """Drop the counts of recursive schemas (`Place.entered`) that cannot increase any more.
 
-        Counts matter only for schemas that can be entered again from here. Since these schemas lead
-        here, they are on a cycle with this schema.
+        Counts of entered schemas matter only if these schemas can be entered again from here. Since
+        they also lead here, they are on a cycle with this schema.
         """
         if not entered:
             return entered
@@ -465,7 +467,7 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
 
 
 def _under(place: Place) -> frozenset[str]:
-    """Return the attribute `under` of the schemas of the same value inside a schema."""
+    """Return `Place.under` for schemas inside a schema that apply to the same value."""
     if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
         return place.under | {place.pointer}
     return place.under

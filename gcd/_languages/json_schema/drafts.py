@@ -7,12 +7,12 @@ modules handle a single vocabulary:
     written as                              in drafts      is read as
     `items: [S, T]`, `additionalItems: U`   4 to 2019-09   `prefixItems: [S, T]`, `items: U`
     `dependencies: {a: S, b: ["c"]}`        all            `dependentSchemas`, `dependentRequired`
-    `minimum: 1, exclusiveMinimum: true`    4              `exclusiveMinimum: 1`; so for maximum
+    `minimum: 1, exclusiveMinimum: true`    4              `exclusiveMinimum: 1` (maximum likewise)
     `id`                                    4              `$id`
-    anything beside `$ref`                  4, 6, 7        nothing, definitions excepted
+    keywords beside `$ref`                  4, 6, 7        nothing, except for definitions
 
 A schema without `$schema` is treated as 2020-12, but all of these spellings and `$recursiveRef` are
-also understood (`LENIENT`). The siblings of `$ref` count there.
+also understood (`LENIENT`). Keywords beside `$ref` are then enforced.
 
 A draft treats a keyword that it doesn't know as an annotation. Such a keyword is left out, and
 recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is not
@@ -178,8 +178,8 @@ class Schema(dict[str, Any]):
     """Mapping from keywords, in the vocabulary of draft 2020-12, to their values as written.
 
     Attributes:
-        written: how keywords were written in the document, where this differs. A key is a keyword
-            here, or a keyword and a name under it.
+        written: the original spelling of keywords that this mapping has under another name. Keys
+            are (keyword,) or, if only the entry of one name was renamed, (keyword, name).
         ignored: pairs (keyword as written, reason) of keywords without effect in this draft.
         faults: problems that become errors when the schema is used.
     """
@@ -300,7 +300,7 @@ def translate(
 
 
 def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
-    """Return why an unknown keyword has no effect; "" if nobody expects it to have one."""
+    """Return why an unknown keyword has no effect; "" for keywords that need no warning."""
     if keyword.startswith(EXTENSION):
         return ""
     if keyword == "nullable":

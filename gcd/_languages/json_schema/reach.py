@@ -55,14 +55,15 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
 
 
 def least_horizon(unsupported: str) -> int:
-    """Return the shortest length in bytes to which omitting upper bounds may limit the texts."""
+    """Return the smallest `max_bytes` that a language may get when upper bounds are omitted."""
     return _LEAST if unsupported == "warn" else 0
 
 
 def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
     """Yield lengths in bytes to try as the first argument of `build` in `within_limits`.
 
-    The first length counts as many bounds as possible, the second one as few as possible.
+    With the first length, as many upper bounds as possible are enforced; with the second, as few as
+    possible.
     """
     if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
         return

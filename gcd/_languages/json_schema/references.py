@@ -151,7 +151,7 @@ class References:
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 
     def _outermost(self, keyword: str, found: str, anchor: str, shown: str) -> str:
-        """Return the target of a reference; `found` is the target if it is not dynamic."""
+        """Return the target of a reference; `found` is the target that it has as a `$ref`."""
         everywhere = self._dynamic.get(anchor, [])
         dynamic = "$recursiveRef" if anchor == _RECURSIVE else "$dynamicRef"
         if keyword != dynamic or found not in everywhere or len(everywhere) == 1:
@@ -245,7 +245,7 @@ class References:
         return Resource(uri, pointer, around.draft)
 
     def _around(self, pointer: str) -> Resource:
-        """Return the resource that contains a pointer; no known schema has to be there."""
+        """Return the resource that contains a pointer, which may lead to any part of a schema."""
         while pointer not in self._resource_of:
             pointer = pointer.rpartition("/")[0]
         return self._resource_of[pointer]

@@ -99,7 +99,7 @@ class PatternParser:
         return inner
 
     def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
-        """Return the node repeated as the quantifier `found` says."""
+        """Return the node repeated as often as the quantifier `found` states."""
         span = begin, self._at
         sign, low, comma, high = found[0], found[1], found[2], found[3]
         if low is None:

@@ -1,7 +1,7 @@
 """Parser of the regular expression syntax on which Python's `re` and Rust's `regex` crate agree.
 
-Some syntax exists in only one of the two. It is accepted with its meaning there if the other one
-refuses it, or warns that it will adopt that meaning. From Rust, these are flags in the middle of a
+Some syntax exists in only one of the two. It is accepted if the other one refuses it, or warns that
+it will adopt the same meaning. From Rust, these are flags in the middle of a
 pattern, nested classes with `&&`, `--` and `~~` between them, POSIX classes and `\\p{...}`. From
 Python, these are look-around, comments `(?#...)`, `\\0`, `{,n}` and a literal `{`. Syntax that the
 two interpret differently is refused: `a*+` (possessive in Python, a repetition of a repetition in
@@ -13,7 +13,7 @@ case folding, and `$` is the end of the text, even after a line feed. The flags 
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
 Look-around exists only in Python, and look-behind may have any width here. Atomic groups and
-back-references, which are not regular, raise an error that names them.
+back-references raise an error that names them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse(pattern: str) -> Node:
 
 @dataclass(frozen=True)
 class Flags:
-    """Flags that the letters i, m, s, x and a set, and R in Rust."""
+    """Flags of a pattern: i, m, s, x and a in both dialects, R only in Rust."""
 
     i: bool = False
     m: bool = False
@@ -191,7 +191,7 @@ class CommonParser(PatternParser):
         return line_start(_LINE_FEED) if character == "^" else line_end(_LINE_FEED)
 
     def _boundary(self, begin: int) -> Node:
-        """Parse a word boundary; its letter comes next."""
+        """Parse a word boundary after its backslash."""
         letter = self._next()
         if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
             raise self._error(

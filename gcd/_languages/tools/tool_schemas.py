@@ -109,7 +109,7 @@ def _named(name: str, pointer: str) -> Schema:
 
 
 def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
-    """Return the value of a keyword, in which all schemas are translated."""
+    """Return the value of a keyword after translating the schemas inside it."""
     if keyword in _NAMED and isinstance(value, Mapping):
         return {
             name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)

@@ -36,8 +36,7 @@ class Declaration(NamedTuple):
     Attributes:
         entry: the object that contains the tool's name.
         pointer: its JSON pointer in the input.
-        called: its label in messages: its number, and its pointer if the pointer isn't simply
-            that number.
+        called: its label in messages, such as "tool 3" or "tool 3 (at '/tools/3')".
     """
 
     entry: Mapping[str, Any]

@@ -103,11 +103,11 @@ def _add_array(
 
 
 class Sorted(NamedTuple):
-    """Elements at one position of an array, as two languages that may overlap.
+    """Possible elements at one position of an array for which `contains` counts elements.
 
     Attributes:
-        counted: the elements that are counted.
-        others: the elements that are not counted.
+        counted: language of the elements that increase the count.
+        others: language of the elements that don't; it may overlap with `counted`.
     """
 
     counted: Automaton
@@ -122,12 +122,12 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length in which `fewest` to `most` elements are counted.
+    """Return arrays of any length with `fewest` to `most` elements of the kind `counted`.
 
     Args:
         notation: the notation of values.
-        head: the first elements, one entry for each.
-        rest: every further element.
+        head: for each of the first elements, the texts that are counted and the others.
+        rest: the same for every further element.
         fewest, most: fewest and most counted elements; None means no upper bound.
         brackets: the delimiters.
 
@@ -178,7 +178,8 @@ def distinct(
 
     Args:
         notation: the notation of values.
-        head: for each of the first elements, its possible values: number of the value -> texts.
+        head: for each of the first elements, a mapping from the number of each possible value to
+            the texts of this value.
         rest: the same for every further element.
         longest: most elements.
         brackets: the delimiters.

@@ -40,7 +40,7 @@ class Member(NamedTuple):
 class Frame(NamedTuple):
     """Delimiters around and inside an object.
 
-    The arguments of a call are members with other delimiters.
+    The arguments of a Python call are also treated as members, with other delimiters.
 
     Attributes:
         opened, closed: delimiters around the members.
@@ -143,11 +143,11 @@ def mapping(
 
 
 class _Stage(NamedTuple):
-    """Nodes before or after a member, by the number of members written so far.
+    """Nodes of the graph before or after a member, by the number of members so far.
 
     Attributes:
-        written: nodes outside of unpacked dictionaries.
-        open: nodes inside such a dictionary; empty if no member is unpacked.
+        written: nodes outside of dictionaries `**{...}`.
+        open: nodes inside such a dictionary; empty if no member is `unpacked`.
     """
 
     written: list[int]
