@@ -149,7 +149,7 @@ class _Chains:
         return {name: _Language(language, letters) for name, language in found.items()}
 
     def _is_bracketed(self, way: Production, position: int) -> bool:
-        """Return whether a reference has symbols on both sides, none of which leads back to it."""
+        """Return whether a reference has symbols on both sides, but none that lead back to it."""
         return 0 < position < len(way) - 1 and not any(
             isinstance(symbol, str) and symbol in self._productions
             for symbol in (*way[:position], *way[position + 1 :])

@@ -160,7 +160,7 @@ class _Layout(Assembly):
         """Add a node of the tree, starting at the graph's node `entry`; return where it ends.
 
         Several nodes of the tree may start at the same entry. This is safe, because no edge leads
-        back to an entry: a loop begins at a node of its own.
+        back to an entry: a loop begins at a separate node.
         """
         match node:
             case Start():

@@ -48,7 +48,7 @@ class Cells(NamedTuple):
         states: the states of the cells, place by place.
         cell: the cell of each of the S states, -1 for none.
         place: the place of each of the S states in its cell.
-        cell_at: for each of the S states, the cell of which it is the boundary, -1 for none.
+        cell_at: for each of the S states, the cell that has it as its boundary, -1 for none.
 
     The arrays by state don't refer to cells of chains that were rejected.
     """
