@@ -166,7 +166,7 @@ def _check_lifted(automaton: object) -> None:
     check_kind(
         automaton,
         TokenAutomaton,
-        "expected a gcd.TokenAutomaton",
+        "a gcd.TokenAutomaton",
         "make one with gcd.lift(automaton, vocabulary)",
     )
 

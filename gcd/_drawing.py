@@ -59,7 +59,7 @@ def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.D
     check_kind(
         automaton,
         (Automaton, TokenAutomaton),
-        "expected a gcd.Automaton or a gcd.TokenAutomaton",
+        "a gcd.Automaton or a gcd.TokenAutomaton",
         "compile the constraint first, for example with gcd.regex",
     )
     if automaton.num_states > max_states:
@@ -70,7 +70,9 @@ def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.D
     try:
         import graphviz
     except ImportError as error:
-        raise missing("graphviz", "drawing", "a drawing of an automaton") from error
+        raise missing(
+            package="graphviz", extra="drawing", purpose="a drawing of an automaton"
+        ) from error
     graph = graphviz.Digraph(
         graph_attr={"rankdir": "LR"}, node_attr={"shape": "circle"}, edge_attr={"fontsize": "10"}
     )

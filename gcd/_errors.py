@@ -42,10 +42,11 @@ class UnsupportedSchemaError(ConstraintError):
         pointer: JSON pointer (RFC 6901) of the schema that contains the keyword, `""` for the root.
     """
 
-    def __init__(self, keyword: str, pointer: str, reason: str = "is not supported") -> None:
+    def __init__(self, keyword: str, pointer: str, reason: str = "") -> None:
         self.keyword = keyword
         self.pointer = pointer
-        super().__init__(f"keyword {keyword!r} {at(pointer)} {reason}")
+        message = f"keyword {keyword!r} {at(pointer)} is not supported"
+        super().__init__(f"{message}: {reason}" if reason else message)
 
 
 class InfeasibleBudgetError(ConstraintError):
@@ -191,11 +192,11 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead
     Args:
         value: the user's value; booleans don't count as numbers.
         kinds: the accepted type or types.
-        what: the beginning of the message, such as "expected a pattern as str".
+        what: the expected value for the message, such as "a pattern as str".
         instead: the end of the message, which tells the user what to do.
     """
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
-        raise ConstraintError(f"{what}, got {shown(value)}; {instead}")
+        raise ConstraintError(f"expected {what}, got {shown(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:

@@ -16,8 +16,8 @@ generates everything after it, starting with T[i:], and may use any spelling. On
 of the fixed prompt T[:i] are excluded, as with every prompt. Such a boundary always exists: no
 token crosses the beginning of the text, or the end of a special token.
 
-Cost: a set and a sorted list of the vocabulary. For each byte near the end of T, as many look-ups
-as the longest token has bytes.
+Cost: sorting the vocabulary, and for each byte near the end of T, as many look-ups as the longest
+token has bytes.
 
 Sources: Ctrl-G (arXiv 2406.13892) for infilling by automata, arXiv 2603.01243 for suffixes. Token
 healing was first published with the guidance library.
@@ -89,7 +89,7 @@ class Infill:
         check_kind(
             vocabulary,
             Vocabulary,
-            "expected a gcd.Vocabulary for heal()",
+            "a gcd.Vocabulary for heal()",
             "pass the language model's, lm.vocabulary",
         )
         ids = as_ids(prompt)
@@ -160,7 +160,7 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
     check_kind(
         middle,
         Automaton,
-        "expected the middle as a gcd.Automaton",
+        "the middle as a gcd.Automaton",
         "make one with gcd.regex",
     )
     if middle.is_empty:
@@ -171,15 +171,15 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
 
 
 def _bytes(name: str, text: str | bytes) -> bytes:
-    check_kind(text, (str, bytes), f"expected {name} to be a text", "pass a str or bytes")
+    check_kind(text, (str, bytes), f"{name} to be a text", "pass a str or bytes")
     return encodable(text).encode() if isinstance(text, str) else text
 
 
 def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:
     """Return a function from an index in `text` to the farthest end of a token that starts there.
 
-    A token must agree with the bytes of `text`. If it extends past the end of `text`, it must go on
-    like a text of `rest`, and the function returns `len(text) + 1`.
+    A token must agree with the bytes of `text`. If it extends past the end of `text`, its
+    remaining bytes must begin a string of `rest`, and the function returns `len(text) + 1`.
     """
     tokens = sorted(set(vocabulary.token_bytes) - {b""})
     known, longest = set(tokens), max(map(len, tokens), default=0)

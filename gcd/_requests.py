@@ -47,7 +47,7 @@ from gcd._languages.tools.tool_calls import tool_calls
 from gcd._tokens.distances import check_whole
 from gcd._tokens.segments import Segment, Segments, segments
 
-_WHY_HELD = "every answer to a request must satisfy its constraint"
+_WHY_HELD = "the answers to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
 MOST_BYTES = 1 << 20
 """Most characters of a request; longer requests are refused before they are parsed."""
@@ -76,7 +76,7 @@ class _Kind(NamedTuple):
     Attributes:
         compile: function from the value to the language; its keyword arguments are the options.
         types: accepted types of the JSON value.
-        what: beginning of the error message about a value of another type.
+        what: the expected value, for the error message about another type.
     """
 
     compile: Callable[..., Automaton]
@@ -90,7 +90,7 @@ class _Kind(NamedTuple):
 
     def language(self, value: Any, options: Mapping[str, Any]) -> Automaton:
         if not isinstance(value, self.types):
-            raise ConstraintError(f"{self.what}, got {shown(value)}")
+            raise ConstraintError(f"expected {self.what}, got {shown(value)}")
         found = self.compile(value, **options)
         if options.get("unsupported") != "ignore":
             refuse_unchecked(found.caveats, _WHY_HELD, _REMEDY)
@@ -99,12 +99,12 @@ class _Kind(NamedTuple):
 
 _LANGUAGES = {
     "json_schema": _Kind(json_schema, (object,), ""),
-    "regex": _Kind(regex, (str,), "expected regex to be a string, a regular expression"),
-    "choice": _Kind(choice, (list,), "expected choice to be a list of strings"),
-    "tools": _Kind(tool_calls, (list, dict), "expected tools to be a list of objects"),
-    "sql": _Kind(_database, (dict,), "expected sql to be an object that describes a database"),
-    "grammar": _Kind(_grammar, (str,), "expected grammar to be a string"),
-    "lifted": _Kind(_lifted, (str,), "expected lifted to be a string, the digest of an automaton"),
+    "regex": _Kind(regex, (str,), "regex to be a string, a regular expression"),
+    "choice": _Kind(choice, (list,), "choice to be a list of strings"),
+    "tools": _Kind(tool_calls, (list, dict), "tools to be a list of objects"),
+    "sql": _Kind(_database, (dict,), "sql to be an object that describes a database"),
+    "grammar": _Kind(_grammar, (str,), "grammar to be a string"),
+    "lifted": _Kind(_lifted, (str,), "lifted to be a string, the digest of an automaton"),
 }
 KINDS = (*_LANGUAGES, "segments")
 """Members that hold a constraint; a request has exactly one of them."""

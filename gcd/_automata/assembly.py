@@ -50,7 +50,7 @@ class Assembly:
     def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
         """Return the language of the strings along all paths from `start` to `end`.
 
-        `absorbing` is the index of an edge; `Automaton.join` explains it.
+        `absorbing` is the index of an edge, or -1; `Automaton.join` documents its meaning.
         """
         return Automaton.join(
             self._parts,

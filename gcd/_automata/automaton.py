@@ -172,9 +172,9 @@ class Automaton:
             skips: epsilon edges: pairs (source node, target node) that are connected without
                 reading a byte.
             start, end: nodes where strings begin and end.
-            absorbing: index of a part that leads to `end` and accepts all strings that any path
-                from its source node to `end` spells. Where this part can begin, the other paths are
-                dropped. -1 if there is no such part.
+            absorbing: index of a part that makes all other paths from its source node to `end`
+                redundant, because it leads to `end` and accepts every string of these paths. They
+                are then not followed. -1 if there is no such part.
         """
         if not parts:  # only epsilon edges: the result is the empty string or the empty language
             parts, joints = [cls.empty()], [(start, start)]
@@ -275,7 +275,11 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings that aren't in the other language, which must be fully enforced."""
+        """Return the strings of this language that aren't in the other language.
+
+        Raises:
+            ConstraintError: the other automaton doesn't enforce its whole constraint (`caveats`).
+        """
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
@@ -300,7 +304,9 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(max_states(), f"a repetition ({copies} copies of {size} states)")
+            raise StateLimitError(
+                max_states(), what=f"a repetition ({copies} copies of {size} states)"
+            )
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
@@ -471,10 +477,10 @@ def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
 def _as_bytes(text: str | bytes) -> bytes:
     if isinstance(text, str):
         return text.encode()
-    check_kind(text, (bytes, bytearray, memoryview), "expected a text as str or bytes", "encode it")
+    check_kind(text, (bytes, bytearray, memoryview), "a text as str or bytes", "encode it")
     return bytes(text)
 
 
 def _language(part: Automaton) -> Automaton:
-    check_kind(part, Automaton, "expected a gcd.Automaton", "make one with gcd.literal(text)")
+    check_kind(part, Automaton, "a gcd.Automaton", "make one with gcd.literal(text)")
     return part

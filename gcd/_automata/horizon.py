@@ -1,16 +1,16 @@
 """Caveats: the parts of a constraint that an automaton does not enforce in every text.
 
-There are two kinds. Both are listed in `Automaton.caveats`. An automaton that is combined from
-others has their caveats.
+There are two kinds of caveats, and `Automaton.caveats` lists both. An automaton that is combined
+from other automata has all of their caveats.
 
 1. Parts that are enforced only in texts up to a length. Counting up to 32,767 characters, for
    example, takes hundreds of thousands of states, and no answer of a few hundred tokens is that
    long. Such an automaton has `max_bytes`. It accepts exactly the strings of its language that have
-   at most that many bytes; its transitions are meaningless for longer strings. A union, an
-   intersection, a difference, a concatenation or a repetition contains a string or not, and this
-   depends only on strings that are not longer. So the result is exact up to the smallest
-   `max_bytes` of its parts (`holds_as_far_as_its_parts`). Budgets that allow longer texts are
-   refused (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
+   at most that many bytes; its transitions are meaningless for longer strings. An operation such as
+   a union or a concatenation decides about a string of n bytes from strings of at most n bytes. So
+   its result is exact up to the smallest `max_bytes` of the operands
+   (`holds_as_far_as_its_parts`). Budgets that allow longer texts are refused
+   (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
 2. Parts that are not enforced at all. They have to be checked in the finished text.
 """
 
@@ -101,19 +101,21 @@ def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
 
 def refuse_unchecked(
     caveats: Sequence[Caveat],
-    why: str = "a language that is subtracted from another must be enforced exactly",
+    why: str = "the language is subtracted from another",
     remedy: str = 'compile it with unsupported="refuse"',
 ) -> None:
     """Raise `ConstraintError` if some part of the constraint is not enforced.
 
     Args:
         caveats: the caveats of the constraint.
-        why: the reason why every part must be enforced here; the beginning of the message.
+        why: the reason why every part must be enforced here, for the message.
         remedy: the end of the message, which tells the user what to do.
     """
     for caveat in caveats:
         if caveat.is_unchecked:
-            raise ConstraintError(f"{why}, but {caveat}; {remedy}")
+            raise ConstraintError(
+                f"expected every keyword to be enforced, because {why}, but {caveat}; {remedy}"
+            )
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:

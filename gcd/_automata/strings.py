@@ -64,7 +64,7 @@ def prefix_tree(ordered: Sequence[bytes]) -> TransitionTable:
 
 
 def _empty(num_states: int, num_bytes: int) -> Int32[np.ndarray, "S K"]:
-    """Return a table without transitions: a class for each byte in use, one for all others."""
+    """Return a table without transitions; all bytes beyond `num_bytes` share the last column."""
     width = min(num_bytes + 1, NUM_BYTES)
     if num_states > max_states():
         raise StateLimitError(max_states(), _WHAT)

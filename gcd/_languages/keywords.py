@@ -80,8 +80,8 @@ class _Alphabet:
         for mark in punctuation:
             if mark not in known:
                 raise ConstraintError(
-                    f'expected punctuation from {MARKS}{JOINERS}"(), with both brackets or '
-                    f"neither, got {mark!r}"
+                    f'expected punctuation from the marks {MARKS}{JOINERS}"(), with both brackets '
+                    f"or neither, got {mark!r}"
                 )
         marks = "".join(mark for mark in MARKS if mark in punctuation)
         apostrophes = "".join(mark for mark in JOINERS if mark in punctuation and mark != "-")
@@ -145,8 +145,8 @@ def keywords(
             unknown.
         StateLimitError, WorkLimitError: there are too many groups.
     """
-    check_kind(letters, str, "expected letters as str", f"pass one of {', '.join(LETTERS)}")
-    check_kind(punctuation, str, "expected punctuation as str", f"pass some of {PUNCTUATION}")
+    check_kind(letters, str, "letters as str", f"pass one of {', '.join(LETTERS)}")
+    check_kind(punctuation, str, "punctuation as str", f"pass some of {PUNCTUATION}")
     alphabet = _Alphabet.of(letters, punctuation)
     concepts = _checked(groups)
     if max_words is not None:
@@ -169,7 +169,7 @@ def keywords(
             return language if max_words is None else language & _counted(max_words, used)
         except (StateLimitError, WorkLimitError) as error:
             raise type(error)(
-                error.limit, f"a sentence with {len(concepts)} groups of keywords"
+                error.limit, what=f"a sentence with {len(concepts)} groups of keywords"
             ) from error
 
 

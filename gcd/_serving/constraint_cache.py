@@ -12,14 +12,14 @@ seconds while other requests wait. So the lifted automata are cached by content
   again.
 
 A request doesn't have to wait for its lift: `ConstraintCache.begin` returns at once, and lifts in
-the background. Nor do others have to wait for its compile: `ConstraintCache.prepare`, called in
-another thread, compiles in another process (`gcd._serving.compiler`), so that calls of `begin` or
-`get` with the same request return at once. Compiled languages are cached, too, and can be passed to
-another process as bytes (`packed`, `offer`).
+the background. Other requests don't have to wait while it is compiled: `ConstraintCache.prepare`,
+called in another thread, compiles in another process (`gcd._serving.compiler`), so that calls of
+`begin` or `get` with the same request return at once. Compiled languages are cached, too, and can
+be passed to another process as bytes (`packed`, `offer`).
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
 number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
-aren't thread-safe; meanwhile the others get the constraints in memory.
+aren't thread-safe. Meanwhile, other threads get constraints that are in memory.
 """
 
 from __future__ import annotations
@@ -70,7 +70,14 @@ _ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
 
 
 class CacheCounts(NamedTuple):
-    """Number of constraints found in memory and on disk, compiled, refused, and served unlifted."""
+    """Numbers of requested constraints, by how the cache provided them.
+
+    Attributes:
+        memory, disk: constraints that were found in memory, or on disk.
+        compiled: constraints that were compiled and lifted.
+        refused: constraints that cannot be enforced.
+        begun: constraints that were served before they were lifted.
+    """
 
     memory: int = 0
     disk: int = 0
@@ -134,8 +141,8 @@ class ConstraintCache:
         if automaton.vocabulary.fingerprint != self.vocabulary.fingerprint:
             raise ConstraintError(
                 f"expected a constraint over the engine's vocabulary of {self.vocabulary.size} "
-                f"tokens, got one over {automaton.vocabulary.size} others; lift it to the "
-                "vocabulary of the engine's tokenizer"
+                f"tokens, got one over another vocabulary of {automaton.vocabulary.size} tokens; "
+                "lift it to the vocabulary of the engine's tokenizer"
             )
         digest = blake2b(digest_size=16)
         for name in _ARRAYS:
@@ -184,8 +191,10 @@ class ConstraintCache:
 
         Args:
             request: the request.
-            lift: whether it will be passed to `get`, or else to `begin` with `lift=False`.
-            budget: its budget, if known; a budget that is below the bound is decided by `get`.
+            lift: whether the request will be passed to `get`; otherwise, it will be passed to
+                `begin` with `lift=False`.
+            budget: the request's budget, if known. If upper bounds don't prove that an answer fits
+                into it, the constraint is lifted as by `get`.
         """
         key = request.key
         with self._lock:
@@ -241,7 +250,7 @@ class ConstraintCache:
 
         Args:
             request: the request.
-            packed: the bytes that `packed` returned there, for an equal request.
+            packed: the bytes that the other process's `packed` returned for an equal request.
 
         Raises:
             ConstraintError: the bytes aren't those of a language.

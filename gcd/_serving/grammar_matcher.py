@@ -8,7 +8,7 @@ Two methods are about bytes, whereas a token automaton only has states after who
 
 * `accept_string` appends the fewest tokens that spell the string (`gcd._serving.spelling`).
 * `find_jump_forward_string` follows all allowed token sequences at once, as long as they have the
-  same next byte. With a budget, the string may be longer than the language alone forces.
+  same next byte. With a budget, the string may be longer than without one.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def _check_tree(
     rows: np.ndarray,
     temperatures: np.ndarray | None,
 ) -> None:
-    """Raise `ValueError` unless these describe a draft tree with a mask row for each node."""
+    """Raise `ValueError` unless the arrays describe a draft tree with a mask for each node."""
     size = tokens.shape
     others = [child.shape, sibling.shape, rows.shape[:1]]
     others += [] if temperatures is None else [temperatures.shape]

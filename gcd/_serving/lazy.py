@@ -62,7 +62,7 @@ _UNITS = 32  # units of counted runs cached for one vocabulary
 
 
 class _Tokens:
-    """A vocabulary's data for lazy tables: its prefix tree, and units of counted runs."""
+    """Data of a vocabulary that lazy tables share: its prefix tree, and repeated units."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -79,7 +79,7 @@ class _Tokens:
         self._units: dict[bytes, Unit] = {}
 
     def unit(self, rows: np.ndarray) -> Unit:
-        """Return the unit with these rows; equal rows share one."""
+        """Return the unit of counted runs with these rows of transitions; created once."""
         key = rows.tobytes()
         known = self._units.get(key)
         if known is None:
@@ -143,11 +143,11 @@ class LazyAutomaton:
         max_bytes: int = MAX_BYTES,
         keep: Callable[[TokenAutomaton], None] | None = None,
     ) -> None:
-        check_kind(language, Automaton, "expected a gcd.Automaton", "compile the constraint first")
+        check_kind(language, Automaton, "a gcd.Automaton", "compile the constraint first")
         check_kind(
             vocabulary,
             Vocabulary,
-            "expected a gcd.Vocabulary for a lazy constraint",
+            "a gcd.Vocabulary for a lazy constraint",
             "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
         )
         if exact not in EXACT:

@@ -157,7 +157,7 @@ class Matcher:
 
     @property
     def automaton(self) -> ServedAutomaton | LazyAutomaton:
-        """The form of the constraint whose states `state` refers to."""
+        """Current form of the constraint, lifted or not; `state` is a state of this form."""
         shared = self._shared
         if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
             assert shared.exact is not None, "the sequence has switched to the lifted form"

@@ -248,11 +248,11 @@ class AutomatonPool:
         """Set logits to -inf, in place, for tokens after which no answer fits into the budget.
 
         Args:
-            logits: the logits. With `at`, they may have more rows than are masked.
+            logits: the logits of all batch rows. With `at`, only some of the rows are masked.
             places, states: the place and state of each masked row, as in `next`. Rows with the
                 place `NOWHERE` don't change.
             remaining: tokens left for each masked row, including the next token and EOS.
-            at: the row of `logits` for each masked row; None if L = R.
+            at: the index in `logits` of each masked row; None if all rows are masked, in order.
         """
         classes = self._class_mask(places, states, remaining)
         # Adding minus infinity is several times faster than filling by a mask.

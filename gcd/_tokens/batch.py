@@ -167,7 +167,7 @@ class AutomatonBatch:
 
     @cached_property
     def reach(self) -> Int64[Tensor, "S"]:
-        """For every state, `TokenAutomaton.reach`; computed once."""
+        """Largest `steps_to_accept` after any allowed token of each state; computed once."""
         arrays = np.concatenate([automaton.reach for automaton in self.automata])
         return torch.tensor(arrays, dtype=torch.int64, device=self.device)
 

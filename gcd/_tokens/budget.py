@@ -38,7 +38,7 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
             with `where`, and gives the budget and the smallest possible budget.
         OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
     """
-    check_whole(budget, where)
+    check_whole(budget, where or "budget")
     needed = automaton.fewest_tokens
     if budget < needed:
         raise InfeasibleBudgetError(needed, budget, where)

@@ -8,9 +8,10 @@ fixed text is the only allowed token.
 **Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
 free string nearly all tokens may). After a token t, a literal state allows the token u only if the
 tokenizer produces u after t (`gcd._tokens.segmentation.Segmentation.admits`). The first token of a
-text has no predecessor, and the text may end after any token. The same holds next to special
-tokens, which end segments. Other states don't change. So the tokenizer's own spelling of every text
-remains. If all states are literal, it is the only spelling.
+text has no predecessor, and is allowed if the tokenizer ever produces it. The text may end after
+any token. Both rules also hold next to special tokens, which end segments. Other states don't
+change. So the tokenizer's own spelling of every text remains. If all states are literal, it is
+the only spelling.
 
 **Product.** The tokens that lead to a literal state s are grouped by the set of tokens that may
 follow them in s, their *behavior*, and s is copied for each behavior. States that are not literal
@@ -174,7 +175,7 @@ class _Places(NamedTuple):
     def arrival(
         self, state: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
     ) -> Int64[np.ndarray, "n"]:
-        """Return the index of the arrival by each token at each state."""
+        """Return the index in `arrival_state` of each pair of a state and its last token."""
         width = self.automaton.vocabulary.size + 1
         known = self.arrival_state * width + self.arrival_token
         return np.searchsorted(known, state.astype(np.int64) * width + token)
@@ -203,10 +204,10 @@ def _spread(
 
 
 class _Behaviors(NamedTuple):
-    """Behaviors: groups of arrivals at one state, after which the same tokens are allowed.
+    """Behaviors: groups of tokens that lead to one state, after which the same tokens are allowed.
 
     Attributes:
-        of: the behavior of each arrival.
+        of: the behavior of each arrival, which is a pair of a literal state and a token before it.
         first: for each behavior, one of its arrivals.
     """
 
@@ -215,7 +216,10 @@ class _Behaviors(NamedTuple):
 
 
 def _behaviors(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
-    """Group arrivals with equal hashes (sums of random numbers), and verify that they are equal."""
+    """Group the tokens that lead to a state by the set of tokens that may follow them there.
+
+    Sets are compared by hashes (sums of random numbers), and then element by element.
+    """
     weights = _weights(places.automaton.vocabulary.size)
     terms = np.where(admitted, weights[places.live_token[places.pair_live]], np.uint64(0))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
@@ -235,7 +239,11 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 def _groups(
     place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign numbers to distinct pairs (place, total); also return a first index of each."""
+    """Assign numbers to the distinct pairs of corresponding elements of `place` and `total`.
+
+    Returns:
+        The number of each pair, and the first index of each number.
+    """
     order = np.lexsort((total, place))
     new = np.ones(order.size, np.bool_)
     new[1:] = (np.diff(place[order]) != 0) | (total[order][1:] != total[order][:-1])
@@ -280,7 +288,7 @@ class _Product:
     def _after(
         self, target: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
     ) -> Int64[np.ndarray, "n"]:
-        """Return the product's state after a token that leads to a state of the automaton."""
+        """Return the product's states for tokens that lead to the automaton's states `target`."""
         after = target.astype(np.int64)
         literal = np.flatnonzero(self._places.is_literal[after])
         arrival = self._places.arrival(after[literal], token[literal])
@@ -377,7 +385,10 @@ def _part(
     token: Int64[np.ndarray, "n"],
     label: Int64[np.ndarray, "n"],
 ) -> None:
-    """Split classes of tokens that have different labels at the same place; `place` ascends."""
+    """Split classes so that tokens of a class have equal labels at each place.
+
+    Element i states that `token[i]` has `label[i]` at `place[i]`; `place` is in ascending order.
+    """
     bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
     token, label = token.astype(np.int32), label.astype(np.int32)
     for first, last in pairwise(bounds):

@@ -56,8 +56,8 @@ def token_bounds(
         trie: the vocabulary's prefix tree.
 
     Returns:
-        The bounds, `UNREACHABLE` where no tokens lead to the end; None if the vocabulary lacks so
-        many bytes that finding them is as expensive as lifting.
+        The bounds, `UNREACHABLE` where no tokens lead to the end; None if the vocabulary lacks
+        tokens for so many bytes that computing the bounds is as expensive as lifting.
     """
     weights, byte_of_class = _choices(class_of_byte, delta.shape[1], trie)
     bounds: np.ndarray = kernels.along_shortest(
@@ -82,10 +82,11 @@ def token_bounds(
 def _choices(
     class_of_byte: UInt8[np.ndarray, "256"], num_classes: int, trie: Trie
 ) -> tuple[Int32[np.ndarray, "256"], Int32[np.ndarray, "K"]]:
-    """Return the number of trie nodes below each first byte, and the best byte of each class.
+    """Return the bytes that completions should use: a weight of each byte, and a byte per class.
 
-    Completions with bytes that begin many tokens take fewer tokens. A byte can only represent its
-    class if it is a token by itself; the entry is -1 for a class without such a byte.
+    The weight is the number of trie nodes below the byte, because completions with bytes that begin
+    many tokens take fewer tokens. A class is represented by its byte with the largest weight, among
+    bytes that are tokens by themselves; -1 if there are none.
     """
     children = np.flatnonzero(trie.depth == 0)
     weights = np.zeros(NUM_BYTES, np.int32)

@@ -65,9 +65,7 @@ def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int
     return np.maximum.reduceat(steps[targets], start[:-1])
 
 
-def check_whole(budget: Any, where: str = "") -> None:
+def check_whole(budget: Any, where: str = "budget") -> None:
     """Raise `ConstraintError` for a budget such as 1.5 or True; `where` begins the message."""
     if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):
-        raise ConstraintError(
-            f"{where}{': ' if where else ''}expected a whole number of tokens, got {budget!r}"
-        )
+        raise ConstraintError(f"{where}: expected a whole number of tokens, got {budget!r}")

@@ -7,9 +7,9 @@ state s,
     longest(s)   = max over edges s -> s' of 1 + longest(s'),        longest(final) = 0
     paths(t, s') = sum over edges s -> s' by class c of paths(t - 1, s) w(c)
 
-The second sum only includes edges that the budget allows. Cost: O(E log E) for the longest answer,
-with E the number of connected pairs of states. O(t S C) for the number of prefixes, up to the step
-t in which the limit is exceeded.
+The second sum only includes edges that the budget allows. The longest answer takes O(E log E), with
+E the number of connected pairs of states. The number of prefixes takes O(t S C), with t the step in
+which the limit is exceeded.
 """
 
 from __future__ import annotations

@@ -91,13 +91,13 @@ def lift(
     check_kind(
         automaton,
         (Automaton, Segments),
-        "expected a gcd.Automaton or gcd.Segments to lift",
+        "a gcd.Automaton or gcd.Segments to lift",
         "compile it first, for example with gcd.regex or gcd.json_schema",
     )
     check_kind(
         vocabulary,
         Vocabulary,
-        "expected a gcd.Vocabulary for lift()",
+        "a gcd.Vocabulary for lift()",
         "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
     )
     if literals not in LITERALS:
@@ -336,7 +336,7 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """Return, for each column, the first column with the same sum and number of live rows."""
+    """Return, for each column, the first column with the same elements in `total` and `live`."""
     order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order

@@ -137,8 +137,9 @@ class Segmentation:
     def _may_matter(self, before: str, after: str, tokens: list[int], text: str) -> bool:
         """Return whether a pair has to be tried in this context.
 
-        The text after a pair matters if the pair ends in a space. After a letter and an apostrophe,
-        the `s` of `it's` ends a piece, but it is a separate token only if `'s` is not one token.
+        The text after a pair only matters if the pair ends in a space. A context that ends in an
+        apostrophe, as in `it's`, only matters if the apostrophe and the pair's first token don't
+        form a single token together.
         """
         if after and not text[-1].isspace():
             return False

@@ -288,7 +288,7 @@ def segments(parts: Iterable[Segment]) -> Segments:
         EmptyLanguageError: if a segment has no text, for example because every text of its language
             contains `until` before the end.
     """
-    check_kind(parts, Iterable, "expected a list of segments", "pass [gcd.Segment(...), ...]")
+    check_kind(parts, Iterable, "a list of segments", "pass [gcd.Segment(...), ...]")
     found = Segments(tuple(parts))
     if not found.parts:
         raise ConstraintError("expected at least one segment for segments(), got none")
@@ -357,7 +357,7 @@ class _Joining:
             return members[0]
         if members not in self._number:
             if self.size + len(self.sets) >= max_states():
-                raise StateLimitError(max_states(), "an answer whose segments end ambiguously")
+                raise StateLimitError(max_states(), what="an answer whose segments end ambiguously")
             self._number[members] = self.size + len(self.sets)
             self.sets.append(members)
         return self._number[members]

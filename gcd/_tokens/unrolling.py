@@ -122,7 +122,10 @@ def _unrolled(
 
     @lru_cache(1 << 16)
     def after(row: int, source: int, used: int) -> Ways:
-        """Return the pairs after the `used`-th token of segment `source`, which leads to `row`."""
+        """Return the pairs (state, tokens of its segment so far) after a token.
+
+        The token leads to the row `row`, and is number `used` of the segment `source`.
+        """
         ways = ((state, used if segment[state] == source else 0) for state in states.members(row))
         return tuple(
             (state, 0 if limit is None else count)

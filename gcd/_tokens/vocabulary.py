@@ -99,13 +99,11 @@ class Vocabulary:
         Raises:
             ConstraintError: if there are more tokens than `size`, or an EOS id is out of range.
         """
-        check_kind(tokens, (list, tuple), "expected tokens as a list", "pass the bytes of each id")
+        check_kind(tokens, (list, tuple), "tokens as a list", "pass the bytes of each id")
         wrong = next((token for token in tokens if not isinstance(token, bytes)), b"")
-        check_kind(wrong, bytes, "expected tokens as bytes", "encode text in UTF-8")
+        check_kind(wrong, bytes, "tokens as bytes", "encode text in UTF-8")
         size = len(tokens) if size is None else size
-        check_kind(
-            size, int, "expected a vocabulary's size as an int", "pass the width of the logits"
-        )
+        check_kind(size, int, "a vocabulary's size as an int", "pass the width of the logits")
         if size < len(tokens):
             raise ConstraintError(
                 f"expected a size of at least {len(tokens)}, the number of ids in use, got {size}; "
@@ -135,7 +133,7 @@ class Vocabulary:
         check_kind(
             path,
             (str, os.PathLike),
-            "expected the path of a rank file",
+            "the path of a rank file",
             "pass a str or a Path",
         )
         bytes_of: dict[int, bytes] = {}

@@ -477,7 +477,7 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         ),
         (["compile", ALARM, "--tokenizer", "{folder}/words"], "got 'many'"),
         (["compile", "{folder}/deep.json"], "deep.json is nested too deeply"),
-        (["compile", "--sql", "{folder}/tables.json#zoo"], "no database called 'zoo'"),
+        (["compile", "--sql", "{folder}/tables.json#zoo"], "got 'zoo'"),
         (["compile", ALARM, "--draw", "a.png"], "expected a .svg or .dot file"),
         (
             ["compile", "--regex", "a", "--max-depth", "3"],

@@ -49,7 +49,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert sorted(name for _, _, name in report.compiled) == ["q0", "right", "wrong"]
     assert [name for name, _ in report.refused] == ["q1", "q2"]
     (reason,) = report.reasons  # one reason at two places
-    assert "'Widget', which is unknown" in reason
+    assert "'Widget' is unknown" in reason
     assert report.reasons[reason] == 2
     assert report.answers == 2
     ((name, why),) = report.rejected

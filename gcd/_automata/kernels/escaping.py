@@ -1,11 +1,11 @@
 """Trees of JSON escapes for an automaton over UTF-8 texts.
 
-The escape `\\uXXXX` writes the bits of a code point as four hexadecimal digits. UTF-8 writes them
-as one to four bytes with up to seven of the bits each. From a state between two code points, the
-escape of a code point has to lead to the same state as the code point's bytes. The nodes of the
-tree are the positions inside an escape. The node before digits whose bits are all in the last one
-or two bytes depends only on the state before these bytes. A code point above U+FFFF is escaped as
-two halves, a surrogate pair.
+The escape `\\uXXXX` writes the bits of a code point as four hexadecimal digits. UTF-8 writes the
+same bits as one to four bytes, with up to seven bits in each. From a state between two code points,
+the escape of a code point has to lead to the same state as the code point's bytes. The nodes of the
+tree are the positions inside an escape. The last digits of an escape contain only bits of the last
+one or two UTF-8 bytes. So the node before these digits depends only on the state before these
+bytes. A code point above U+FFFF is escaped as two halves, a surrogate pair.
 
 Equal nodes are stored once, and trees for states inside a character are computed once. So the cost
 is O(16) for each node and each state in which a code point may begin.
@@ -142,7 +142,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def only(self, kind: cython.int, place: cython.int, target: cython.int) -> cython.int:
-        """Return the node whose single target is `target`, at index `place`."""
+        """Return the node whose targets are `target` at index `place`, and none elsewhere."""
         row: cython.int[::1] = self.row[:16]
         i: cython.int
         for i in range(_WIDTH):
@@ -153,10 +153,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def end(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node of the last digit, if its bits are in the last byte of the character.
+        """Return the node of the last digit, which contains the low four bits of the last byte.
 
-        `state` is the state before that byte, and `high` are the two bits of the byte above the
-        digit.
+        `state` is the state before that byte. `high` is the value of the two bits above the digit,
+        so the byte is `0x80 + 16 * high + digit`.
         """
         if state < 0:
             return -1
@@ -199,9 +199,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def half(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node of the second half of a pair, if two bytes of the character remain.
+        """Return the node of a pair's second surrogate, if two bytes of the character remain.
 
-        `state` is the state before these bytes, and `high` are the two high bits of the first one.
+        `state` is the state before these bytes. `high` is the value of the two highest bits that
+        the first of these bytes has from the code point.
         """
         if state < 0:
             return -1
@@ -323,13 +324,13 @@ def escapes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Construct the nodes of the escapes of an automaton over UTF-8 texts.
 
-    Nodes are numbered from the number of states plus two. The targets of a `DIGIT` node are indexed
-    by the digits 0 to 15. `BEFORE_U` and `BEFORE_BACKSLASH` nodes have a single target. An
+    The number of the first node is the number of states plus two. The targets of a `DIGIT` node are
+    indexed by the digits 0 to 15. `BEFORE_U` and `BEFORE_BACKSLASH` nodes have a single target. An
     `AFTER_BACKSLASH` node has a target for each character in `LETTERS`, and then one for `u`.
 
     Args:
-        delta, class_of_byte: the automaton. A byte from 0x80 to 0xBF may follow exactly in the
-            states that are inside a character.
+        delta, class_of_byte: the automaton. A state must allow bytes from 0x80 to 0xBF if and only
+            if it is inside a character.
         max_states: stop at more nodes than this. The result may have up to a thousand nodes more.
 
     Returns:

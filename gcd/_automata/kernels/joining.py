@@ -5,8 +5,8 @@ that leads from one node to another. A path at the source node may read a string
 then continues at the target node. A skip is an epsilon edge: it leads from node to node without
 reading a byte.
 
-Most subsets contain a single state. A byte leads from one state of a part to one other state,
-unless a node can be reached there. So the successor of a single state is cached by that state,
+Most subsets contain a single state. A byte leads from a state of a part to one other state, unless
+the part can end there. So the successor of a subset with a single state is cached by this state,
 without comparing subsets. Cost: O(result states x K) with K byte classes, plus the cost of subsets
 of several states. These occur where parts meet (`gcd._automata.kernels.subset_store`).
 """
@@ -78,7 +78,7 @@ def _list_edges(
 
 @cython.cfunc
 def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
-    """Return the numbers of the pairs as one array."""
+    """Return an array with the two numbers of each pair, one pair after the other."""
     count: cython.Py_ssize_t = len(pairs)
     numbers: cython.int[::1] = np.empty(2 * count, np.int32)
     i: cython.Py_ssize_t

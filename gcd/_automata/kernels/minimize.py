@@ -90,8 +90,8 @@ def minimize_blocks(
     An automaton respects a partition if each byte class leads from all states of a block to the
     same block, or from none of them anywhere. The algorithm is from Valmari and Lehtinen,
     "Efficient minimization of DFAs with partial transition functions" (STACS 2008). The states and
-    the edges form two partitions that refine each other, and each split passes on the smaller half.
-    Cost: O(edges x log states).
+    the edges form two partitions that refine each other. After a split, only the smaller half is
+    used for further splits. Cost: O(edges x log states).
 
     Args:
         delta: next state for (state, byte class), -1 for none. Every state must be reachable and

@@ -15,11 +15,11 @@ equal by chance, this check fails, and partition refinement takes over
 computes a new number for each state from its old number and those of its successors. If the
 successor has a lower or the same level, the sweep uses the successor's new number. So one sweep
 propagates a difference through a chain of thousands of states. If the successor has a higher level,
-the sweep uses its old number. There may be cycles on one level, such as the loop of an unbounded
-string. A successor from which such a cycle is reachable on its level contributes its old number to
-states of the same level. All of this is determined by residuals. Some differences, as in
-`(abc){0,80}`, would have to be propagated along many edges to higher levels. These are left to
-refinement.
+the sweep uses its old number. States of one level may form cycles, such as the loop of an unbounded
+string. If such a cycle is reachable from a successor without leaving its level, states of this
+level also use the successor's old number. All of these rules depend only on residuals, so equal
+residuals still have equal numbers. Some differences, as in `(abc){0,80}`, would have to be
+propagated along many edges to higher levels. Refinement finds these differences instead.
 
 Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, with S states, K byte
 classes and E distinct edges.
@@ -59,12 +59,12 @@ def _settling_order(
     peeled: cython.int[::1],
     fill: cython.int[::1],
 ) -> cython.void:
-    """Write the order in which a sweep visits the states, and count same-level successors.
+    """Write the order in which a sweep visits the states, and the states that lead to cycles.
 
-    The states are ordered by level, and on each level, successors come first. `waits_for` of a
-    state is positive if and only if a cycle on its level is reachable from it; these states come
-    last on their level. Then it counts the successors for which this is also true. `peeled` is
-    scratch space with an entry for each state; `fill` has two more entries.
+    The states are ordered by level. On each level, successors come first, and the states from which
+    a cycle on the level is reachable come last. `waits_for[s]` is the number of successors on the
+    level of s from which such a cycle is reachable. `peeled` is scratch space with an entry for
+    each state; `fill` has two more entries.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0

@@ -1,9 +1,9 @@
 """Proof that each text of a grammar has a single derivation.
 
 A grammar is unambiguous if the next byte determines every choice in a derivation. There are two
-kinds of choices: which production replaces a symbol, and whether the text of an automaton ends or
-continues where it may end. These are the LL(1) conditions (Lewis and Stearns 1968) over bytes. Left
-recursion can also satisfy them, because it is first rewritten as loops
+kinds of choices. The first is which production replaces a symbol. The second occurs where a text of
+an automaton may end, but also continue. These are the LL(1) conditions (Lewis and Stearns 1968)
+over bytes. Left recursion can also satisfy them, because it is first rewritten as loops
 (`gcd._languages.grammar.chains`). A grammar for which this proof fails may still be unambiguous.
 """
 

@@ -54,7 +54,7 @@ _MOST_TRIED = 60  # sets of references that may be tried
 
 
 class Place(NamedTuple):
-    """Position of a symbol: index `position` of production number `way` of the rule `name`."""
+    """Position of a symbol: index `position` in production number `way` of the rule `name`."""
 
     name: str
     way: int
@@ -75,8 +75,8 @@ def flatten(
             back to them.
         entries: the symbols to which other rules refer.
         owner: for each symbol, the rule that it is, or whose part it is.
-        new: function that makes a symbol as a part of a given symbol. The new symbols occur only at
-            the ends of productions of the given symbol and of its other parts.
+        new: function that makes a new symbol, a part of the given symbol. The new symbol will occur
+            only at the ends of productions of the given symbol and of its other parts.
     """
     chains = _Chains(productions, owner)
     rewritten = {name: chain for chain in chains.components() for name in chain}
@@ -106,7 +106,7 @@ class _Language(NamedTuple):
 
 
 class _Chains:
-    """Flat references of some productions, and the proofs that they are flat."""
+    """References that don't need a stack (*flat* in the module docstring), with the proofs."""
 
     def __init__(self, productions: Productions, owner: Mapping[str, str]) -> None:
         self._productions = productions
@@ -133,7 +133,7 @@ class _Chains:
         self._add_all(inner)
 
     def components(self) -> list[Component]:
-        """Return groups of symbols that reach each other by flat references.
+        """Return groups of symbols that reach each other by references that don't need a stack.
 
         Groups with references only at the right ends of productions are left out.
         """
@@ -149,14 +149,14 @@ class _Chains:
         return {name: _Language(language, letters) for name, language in found.items()}
 
     def _is_bracketed(self, way: Production, position: int) -> bool:
-        """Return whether symbols that don't lead back surround a position on both sides."""
+        """Return whether a reference has symbols on both sides, but none that lead back to it."""
         return 0 < position < len(way) - 1 and not any(
             isinstance(symbol, str) and symbol in self._productions
             for symbol in (*way[:position], *way[position + 1 :])
         )
 
     def _is_inside(self, way: Production, position: int) -> bool:
-        """Return whether there is always text on both sides of a position."""
+        """Return whether every text of the production continues on both sides of a symbol."""
         return not (
             self._empty.issuperset(way[:position]) or self._empty.issuperset(way[position + 1 :])
         )
@@ -186,10 +186,10 @@ class _Chains:
         return all(place.position == 0 for place in inside)
 
     def _add_all(self, places: Collection[Place]) -> None:
-        """Make as many references flat as can be proven exact.
+        """Find references that don't need a stack, as many as can be proven.
 
-        The proof for a reference may need other references to be flat, so groups that failed are
-        tried again.
+        The proof for a reference may depend on other references that don't need a stack either. So
+        groups whose proof failed are tried again after others have been proven.
         """
         is_stable = False
         while not is_stable:
@@ -199,10 +199,10 @@ class _Chains:
             is_stable = len(self._flat) == before
 
     def _groups(self, places: Collection[Place]) -> Iterator[frozenset[Place]]:
-        """Yield groups of positions to make flat at once.
+        """Yield groups of references; each group is tried with a single proof.
 
-        The first group contains all positions. Then come those of each rule and of each production,
-        and single positions.
+        The first group contains all references. The next groups contain the references of one rule,
+        then those of one production, and finally single references.
         """
         yield frozenset(places)
         for owner in dict.fromkeys(self._owner[place.name] for place in places):
@@ -227,7 +227,7 @@ class _Chains:
         return found
 
     def _add(self, group: frozenset[Place]) -> None:
-        """Make a group of references flat if the resulting language is proven exact."""
+        """Mark references as flat (not needing a stack) if the resulting language is exact."""
         spend(PER_STEP * (1 + len(group)))
         flat = group | self._flat
         if len(flat) == len(self._flat) or flat in self._tried or len(self._tried) == _MOST_TRIED:
@@ -418,8 +418,8 @@ def _of_left_recursion(
 ) -> Productions:
     """Rewrite left recursion as right recursion.
 
-    For each symbol of the group, a new symbol derives what may follow once that symbol is
-    completed.
+    Each symbol of the group gets a new symbol. The new symbol derives the texts that may follow a
+    text of the old symbol within the group.
     """
     read = {other: new(name) for other in chain}
     made: Productions = {name: [], **{part: [] for part in read.values()}}

@@ -7,11 +7,11 @@ derivations of k bytes from a production X -> Y_1 ... Y_m is a convolution,
     d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
 
 over all j from 0 to k. If Y_i is an automaton, d(Y_i, k) is its number of texts. In the terms with
-j = 0 or j = k, one of the two factors derives all k bytes. Such terms would depend on each other in
-cycles if several symbols derive each other next to the empty text. Two changes remove these *empty
-cycles*. The empty text counts as one derivation of a symbol, no matter how many it has. And the
-symbols of an empty cycle share one number: the derivations in which a symbol of the cycle derives
-the text in any other way. After that, every text still has at least one derivation. So the quotient
+j = 0 or j = k, one of the two factors derives all k bytes. So if a symbol can derive itself next to
+symbols with the empty text, its number would depend on itself (an *empty cycle*). Two changes
+remove such cycles. The empty text counts as one derivation of a symbol, no matter how many it has.
+And all symbols on an empty cycle get one common number: the derivations that don't begin with a
+step along the cycle. After that, every text still has at least one derivation. So the quotient
 is a lower bound, and exact if each text has a single derivation
 (`gcd._languages.grammar.ambiguity`). Cost: O(symbols n^2) products of integers.
 """
@@ -78,7 +78,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
     check_kind(
         language,
         GrammarLanguage,
-        "expected a gcd.GrammarLanguage",
+        "a gcd.GrammarLanguage",
         "call gcd.grammar first",
     )
     most = language.max_bytes

@@ -26,7 +26,7 @@ class Grammar:
 
 
 class RuleLimitError(Exception):
-    """Cause of a limit error that already names a rule."""
+    """Cause (`__cause__`) of a limit error whose message already names a rule."""
 
 
 @contextmanager

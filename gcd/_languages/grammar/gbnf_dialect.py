@@ -130,11 +130,11 @@ def _class(token: Any) -> Automaton:
             high = units[1][0]
             del units[:2]
         if high < low:
-            raise _error(token, "a range from a larger to a smaller character")
+            raise _error(token, "expected ranges from a smaller to a larger character")
         found.append((low, high))
     allowed: Ranges = complement(ranges(found)) if negated else ranges(found)
     if not allowed:
-        raise _error(token, "a class without characters")
+        raise _error(token, "expected a class with at least one character")
     return one_of(allowed)
 
 
@@ -144,10 +144,10 @@ def _units(token: Any, text: str) -> list[tuple[int, bool]]:
     for unit in _UNIT.finditer(text):
         digits, letter = unit[1] or unit[2] or unit[3], unit[4]
         if letter and letter not in _CONTROLS and letter.isalnum():
-            raise _error(token, f"the escape \\{letter}")
+            raise _error(token, f"the escape \\{letter} is unknown; remove the backslash")
         escaped = int(digits, 16) if digits else _CONTROLS.get(letter or "", ord(unit[0][-1]))
         if escaped > 0x10FFFF:
-            raise _error(token, "an escape above the last code point U+10FFFF")
+            raise _error(token, "expected escapes up to the last code point U+10FFFF")
         found.append((escaped, unit[5] is None))
     return found
 
@@ -160,12 +160,11 @@ def _counts(token: Any) -> tuple[int, int | None]:
     minimum = min(int(low.strip() or 0), 10**9)
     maximum = (min(int(high), 10**9) if high.strip() else None) if comma else minimum
     if (not comma and not low.strip()) or (maximum is not None and maximum < minimum):
-        raise _error(token, "a repetition without numbers, or from a larger to a smaller number")
+        raise _error(token, "expected a repetition from a smaller to a larger number")
     return minimum, maximum
 
 
-def _error(token: Any, what: str) -> ConstraintError:
+def _error(token: Any, message: str) -> ConstraintError:
     return ConstraintError(
-        f"{what} in {token.value[:80]} at line {token.line}, column {token.column}, "
-        "is not supported; rewrite it"
+        f"{message} (in {token.value[:80]} at line {token.line}, column {token.column})"
     )

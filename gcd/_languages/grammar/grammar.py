@@ -93,12 +93,12 @@ def grammar(
             or all of them take more work than `gcd.work_limit`. The message names the rule or
             terminal.
     """
-    check_kind(text, str, "expected a grammar as str", "decode bytes, and read files")
+    check_kind(text, str, "a grammar as str", "decode bytes, and read files")
     text = without_mark(text)
     if dialect not in _STARTS:
         raise ConstraintError(f'expected dialect to be "lark", "gbnf" or "ebnf", got {dialect!r}')
     start = _STARTS[dialect] if start is None else start
-    check_kind(start, str, "expected start as the name of a rule", "omit it, or pass a str")
+    check_kind(start, str, "start as the name of a rule", "omit it, or pass a str")
     check_count("max_depth", max_depth, 0)
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)

@@ -274,7 +274,9 @@ def _literal(token: Any, name: str) -> Automaton:
     except ConstraintError as error:
         if type(error) is not ConstraintError:
             raise
-        raise ConstraintError(f"in the terminal {name} ({token.value[:80]}): {error}") from error
+        raise ConstraintError(
+            f"cannot compile the terminal {name} ({token.value[:80]}): {error}"
+        ) from error
 
 
 def _pattern(token: Any) -> Any:

@@ -34,9 +34,9 @@ class Rules:
         start: the start rule.
         productions: productions of each rule that is not regular, and of the parts of such rules.
         owner: for each symbol of `productions`, the rule that it is, or whose part it is.
-        whole: for each symbol that is a part of another symbol (a state of its loops), the other
-            symbol.
-        counted: the symbols whose nested uses are limited.
+        whole: for each symbol that was made as a part of another symbol, to rewrite its recursion
+            as loops, the other symbol.
+        counted: the symbols whose nested uses are limited by the maximum depth.
         fewest_bytes: length in bytes of the shortest text of each symbol; infinite if it has no
             text.
     """
@@ -97,7 +97,7 @@ class Rules:
         return self._languages[name]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference: the number of counted rules that are nested around it.
+        """Return the level of a reference: the number of rules from `counted` that are around it.
 
         A reference at the end of a rule doesn't count as nested in that rule.
 

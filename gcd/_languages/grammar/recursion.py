@@ -68,7 +68,11 @@ def _edges(name: str, productions: Productions, whole: Mapping[str, str]) -> Ite
 
 
 def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str]) -> set[str]:
-    """Return the symbols with embedding references on a cycle without counted rules."""
+    """Return the symbols whose recursion is neither a loop nor limited by counted rules.
+
+    They contain an embedding reference (not at the right end of a production) on a cycle that
+    remains after the embedding references of counted rules are removed.
+    """
     spend(_PER_REFERENCE * (len(edges) + len(names)))
     below: dict[str, set[str]] = {name: set() for name in names}
     edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]

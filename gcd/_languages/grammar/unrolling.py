@@ -12,8 +12,8 @@ excludes is recorded. With `max_bytes`, references that occur only in longer tex
 well. Both depend on the smallest number of bytes that surround the place in any text. This is a
 shortest-path problem (Dijkstra 1959).
 
-Cost: one graph for each place. The size of the automata grows exponentially with the depth. The
-base is the number of positions in productions that embed a rule.
+Cost: one graph for each place. The size of the automata grows exponentially with the depth: each
+level multiplies it by the number of positions in productions at which a rule is embedded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Analyzed(Protocol):
     fewest_bytes: dict[Symbol, float]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference in a production of the rule `name` at a level."""
+        """Return the level of the symbol at index `position` of a production.
+
+        The production belongs to the rule `name`, which is used at the level `level`.
+        """
         ...
 
 
@@ -95,10 +98,10 @@ class Unrolling:
         return self._made.get(place)
 
     def admits(self, around: Place, name: str, level: int, others: float) -> bool:
-        """Return whether the rule `name` may be used at a level inside the place `around`.
+        """Return whether a production of `around` may use the rule `name` at level `level`.
 
         `others` is the fewest bytes of the other symbols in the production. The use is refused if
-        the text would be longer than `max_bytes`, or nested deeper than `max_depth`.
+        every text with it would be longer than `max_bytes`, or nested deeper than `max_depth`.
         """
         needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
         if needed > self._most:
@@ -109,7 +112,7 @@ class Unrolling:
         return True
 
     def _measure(self) -> None:
-        """Find the fewest bytes around each place in any text."""
+        """Find, for each place, the fewest bytes of text before and after it together."""
         pending: list[tuple[float, Place]] = [(0.0, self._start)]
         if self._start[1] > self._max_depth:
             self._made[self._start], pending = Automaton.empty(), []
@@ -124,7 +127,7 @@ class Unrolling:
                     heappush(pending, (around + others, inner))
 
     def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
-        """Yield the places in the productions of a place, each with the fewest bytes around it."""
+        """Yield the places in a place's productions, with the fewest bytes of the other symbols."""
         name, level = place
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
@@ -136,7 +139,10 @@ class Unrolling:
 
 
 class _Graph:
-    """Graph of the texts of a place; `embedded` lists the places whose automata are its parts."""
+    """Graph of the texts of a place, which is a rule at a level of nesting.
+
+    `embedded` lists the places whose automata occur as parts in the graph.
+    """
 
     def __init__(self, unrolling: Unrolling, place: Place) -> None:
         self.embedded: list[Place] = []

@@ -74,7 +74,7 @@ _Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
     """Return cases whose union is the conjunction `places`.
 
-    `wide` is whether a schema that is nested too deeply has all values, instead of none.
+    Schemas that are nested too deeply have no values or, if `wide`, all values.
     """
     return _multiplied_out(document, places, _split(document, places, wide), wide)
 
@@ -89,7 +89,7 @@ def cases_of(
 
     Args:
         document, places: the document, and the conjunction of schemas.
-        wide: whether a schema that is nested too deeply has all values, instead of none.
+        wide: whether schemas that are nested too deeply have all values; otherwise they have none.
         closed: whether objects exclude undeclared members by default.
     """
     split = _split(document, places, wide)
@@ -122,9 +122,9 @@ def _separated(
 ) -> list[list[Case]] | None:
     """Return the cases of each choice separately, or None if their product should be formed.
 
-    The intersection of the lists' languages is the language of the conjunction. In this form, the
-    branches are not asserted, so they cannot determine which members are undeclared. The choices
-    are therefore only separated if their branches don't affect undeclared members.
+    The intersection of the lists' languages is the language of the conjunction. In separate lists,
+    the branches of a choice cannot determine which members of an object are undeclared. So choices
+    are only separated if their branches don't affect undeclared members.
     """
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
         return None
@@ -191,7 +191,7 @@ def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None
 def _cases(
     document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
 ) -> list[Case]:
-    """Return the cases for one branch of each choice."""
+    """Return the cases of a conjunction after one branch of each choice has been selected."""
     held = tuple(place for branch in branches for place in branch[0])
     excluded = tuple((place,) for branch in branches for place in branch[1])
     spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
@@ -238,7 +238,7 @@ def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError
     return document.refuse(
         keyword,
         place,
-        "and its sibling choices (anyOf, oneOf, if, dependent…, constants) multiply to more "
+        "it multiplies with its sibling choices (anyOf, oneOf, if, dependent…, constants) to more "
         f"than {_MAX_CASES} alternatives; write fewer, or move them into separate properties",
     )
 
@@ -358,7 +358,8 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
         raise document.refuse(
             "anyOf",
             place,
-            f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword; remove some",
+            f"expected at most {_MAX_BRANCHES} branches beside unevaluatedProperties or "
+            f"unevaluatedItems, got {len(branches)}; remove some",
         )
     compared_with = [replace(branch, asserted=False) for branch in branches]
     return [

@@ -121,7 +121,7 @@ def _choices(core: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the core schema inside one that adds nothing when it parses JSON; None for others."""
+    """Return the core schema inside a wrapper that adds no checks of JSON; None for others."""
     match core["type"]:
         case "json-or-python":
             inner: Mapping[str, Any] = core["json_schema"]

@@ -90,9 +90,9 @@ class Finisher:
         return found
 
     def _key_schema(self, schema: Any) -> Any:
-        """Return the schema of member names for a type of keys.
+        """Return the JSON schema of an object's keys, which are always strings.
 
-        In JSON, all keys are strings. `schema` describes the values that pydantic parses from them.
+        `schema` describes the values that pydantic parses from these strings.
         """
         if "$ref" in schema:
             name = schema["$ref"].removeprefix("#/$defs/")

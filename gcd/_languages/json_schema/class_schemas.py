@@ -116,7 +116,7 @@ def _generator() -> type:
     from pydantic_core import PydanticOmit, SchemaError, SchemaValidator, ValidationError
 
     class ClassSchemas(GenerateJsonSchema):
-        """Generator of JSON schemas whose patterns are in the dialect that the class selects."""
+        """Generator of JSON schemas; patterns keep the regex dialect of each pydantic class."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)

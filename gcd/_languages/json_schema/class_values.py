@@ -30,9 +30,9 @@ _EXACT_DIGITS = 15  # decimal digits that a float represents exactly
 
 
 def texts(name: str, build: Callable[..., Automaton], *args: Any, **options: Any) -> dict[str, Any]:
-    """Return the schema of the strings that `build(*args, **options)` accepts.
+    """Return a JSON schema of the strings in the language `build(*args, **options)`.
 
-    `name` and the arguments describe these strings in messages.
+    Messages describe these strings by `name` and the arguments.
     """
     shown = ", ".join([*map(str, args), *(f"{k}={v}" for k, v in options.items())])
     label = f"{name}({shown})" if shown else name

@@ -11,18 +11,18 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states
 from gcd._languages.json_schema.constants import few_values
 
-# For each keyword that requires distinct elements or names, why it may not be enforceable, as the
-# continuation of an error message.
+# For each keyword that requires distinct elements or names, why it may not be enforceable, for the
+# error message.
 NOT_HELD = {
     "uniqueItems": (
-        "can only be enforced for elements with few possible values, such as an enum of a dozen "
+        "it can only be enforced for elements with few possible values, such as an enum of a dozen "
         "values, or with a small `maxItems`; remove it (for a pydantic set, use a list) and "
         "validate the finished text; outside of `not`, `oneOf` and `if`, "
         'unsupported="warn" skips it with a warning'
     ),
     "minProperties": (
-        "requires more undeclared names than an automaton can count; declare the names, or lower "
-        'the minimum; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a '
+        "it requires more undeclared names than an automaton can count; declare the names, or "
+        'lower the minimum; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a '
         "warning"
     ),
 }
@@ -33,11 +33,11 @@ class Choices(NamedTuple):
     """Possible values of array elements that must be distinct.
 
     Attributes:
-        elements: a table from JSON texts to values, for each of the first elements, and one for all
-            further elements.
+        elements: a mapping from JSON texts to values for each of the first elements; the last
+            mapping is for all further elements.
         number: a number for each JSON text.
         length: most elements of an array.
-        steps: total number of transitions out of all sets of values that are already used.
+        steps: number of transitions of the automaton whose states are the sets of used values.
     """
 
     elements: list[dict[str, Any]]

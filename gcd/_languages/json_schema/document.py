@@ -98,7 +98,8 @@ class Document:
     Args:
         root: the schema, as parsed JSON.
         base: JSON pointer of the schema within the user's input, for messages.
-        hidden: first step of pointers in this document that doesn't exist in the user's input.
+        hidden: prefix of pointers in this document that messages leave out, because the user's
+            input doesn't have this level.
         max_depth: how often a recursive schema may be entered on one path.
         assert_formats: whether `format` constrains values.
         draft: the draft of the schema; None for the draft that `$schema` names, or else 2020-12
@@ -144,7 +145,7 @@ class Document:
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
-            reason = f'{first.reason}; correct it, or set unknown="ignore"'
+            reason = f'it {first.reason}; correct it, or set unknown="ignore"'
             raise UnsupportedSchemaError(first.keyword, first.pointer, reason)
         self._cycle_of = cycles(self._below)
 
@@ -179,7 +180,7 @@ class Document:
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
-        """Make the error for an unsupported keyword in a schema."""
+        """Return the error for an unsupported keyword in a schema."""
         written = place.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.named(place.pointer), reason)
 
@@ -208,9 +209,10 @@ class Document:
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Return schemas for the constants under a keyword: one for scalars, one for each other.
+        """Return schemas for the constants under a keyword (`const` or `enum`).
 
-        A constant evaluates no elements or members, so `unevaluated…` never applies to its schema.
+        One schema lists all scalars, and each object or array has its own schema. No
+        `unevaluated…` keyword applies to these schemas, because constants evaluate no members.
         """
         schemas = constant_schemas(place.schema, keyword)
         made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
@@ -299,9 +301,9 @@ class Document:
         return self._closures[places]
 
     def declares_members(self, places: Conjunction, inside: bool) -> bool:
-        """Return whether these schemas of a value have `properties`.
+        """Return whether one of the schemas of a value has the keyword `properties`.
 
-        If `inside`, also return True if any schema inside them has.
+        If `inside`, schemas of elements and members inside the value are also searched.
         """
         if any("properties" in place.schema for place in self.closure(places)):
             return True
@@ -325,8 +327,10 @@ class Document:
             raise
         except ConstraintError as error:
             if getattr(pattern, "kind", "") == REFUSED:
-                raise self.refuse(keyword, place, f"stands for a Python type: {error}") from error
-            raise self.refuse(keyword, place, f"contains {pattern!r}: {error}") from error
+                reason = f"the pattern of this Python type cannot be compiled: {error}"
+            else:
+                reason = f"the pattern {pattern!r} cannot be compiled: {error}"
+            raise self.refuse(keyword, place, reason) from error
 
     # -- references -------------------------------------------------------------------------
 
@@ -347,10 +351,10 @@ class Document:
     def _kept(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Drop the counts that don't matter for this schema and the schemas below it.
+        """Drop the counts of recursive schemas (`Place.entered`) that cannot increase any more.
 
-        Counts matter only for schemas that can be entered again from here. Since these schemas lead
-        here, they are on a cycle with this schema.
+        Counts of entered schemas matter only if these schemas can be entered again from here. Since
+        they also lead here, they are on a cycle with this schema.
         """
         if not entered:
             return entered
@@ -416,8 +420,9 @@ class Document:
                 raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
         malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
         for keyword, reason in [*malformed, *check_rules(schema)]:
+            where = at(self.named(pointer))
             raise ConstraintError(
-                f"keyword {schema.name_of(keyword)!r} {at(self.named(pointer))} {reason}"
+                f"keyword {schema.name_of(keyword)!r} {where} is malformed: it {reason}"
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
@@ -462,7 +467,7 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
 
 
 def _under(place: Place) -> frozenset[str]:
-    """Return the attribute `under` of the schemas of the same value inside a schema."""
+    """Return `Place.under` for schemas inside a schema that apply to the same value."""
     if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
         return place.under | {place.pointer}
     return place.under

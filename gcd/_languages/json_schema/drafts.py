@@ -7,12 +7,12 @@ modules handle a single vocabulary:
     written as                              in drafts      is read as
     `items: [S, T]`, `additionalItems: U`   4 to 2019-09   `prefixItems: [S, T]`, `items: U`
     `dependencies: {a: S, b: ["c"]}`        all            `dependentSchemas`, `dependentRequired`
-    `minimum: 1, exclusiveMinimum: true`    4              `exclusiveMinimum: 1`; so for maximum
+    `minimum: 1, exclusiveMinimum: true`    4              `exclusiveMinimum: 1` (maximum likewise)
     `id`                                    4              `$id`
-    anything beside `$ref`                  4, 6, 7        nothing, definitions excepted
+    keywords beside `$ref`                  4, 6, 7        nothing, except for definitions
 
 A schema without `$schema` is treated as 2020-12, but all of these spellings and `$recursiveRef` are
-also understood (`LENIENT`). The siblings of `$ref` count there.
+also understood (`LENIENT`). Keywords beside `$ref` are then enforced.
 
 A draft treats a keyword that it doesn't know as an annotation. Such a keyword is left out, and
 recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is not
@@ -164,7 +164,8 @@ class Fault(NamedTuple):
 
     Attributes:
         keyword: the keyword with the problem.
-        reason: the problem, as the continuation of a message.
+        reason: the problem: for an unsupported keyword a clause, for a malformed keyword the rest
+            of a sentence that begins with the keyword.
         refused: whether the keyword is not supported, rather than malformed.
     """
 
@@ -177,8 +178,8 @@ class Schema(dict[str, Any]):
     """Mapping from keywords, in the vocabulary of draft 2020-12, to their values as written.
 
     Attributes:
-        written: how keywords were written in the document, where this differs. A key is a keyword
-            here, or a keyword and a name under it.
+        written: the original spelling of keywords that this mapping has under another name. Keys
+            are (keyword,) or, if only the entry of one name was renamed, (keyword, name).
         ignored: pairs (keyword as written, reason) of keywords without effect in this draft.
         faults: problems that become errors when the schema is used.
     """
@@ -271,7 +272,7 @@ def translate(
         if keyword in ANNOTATIONS:
             continue
         if draft.lenient and keyword in _DRAFT_3:
-            reason = "is of draft 3, which is not supported; use the keywords of a newer draft"
+            reason = "it belongs to draft 3; use the keywords of a newer draft"
             schema.faults.append(Fault(str(keyword), reason, refused=True))
         elif alone and keyword not in _BESIDE_REF:
             reason = f"has no effect beside $ref in draft {draft.name}"
@@ -299,7 +300,7 @@ def translate(
 
 
 def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
-    """Return why an unknown keyword has no effect; "" if nobody expects it to have one."""
+    """Return why an unknown keyword has no effect; "" for keywords that need no warning."""
     if keyword.startswith(EXTENSION):
         return ""
     if keyword == "nullable":
@@ -323,7 +324,7 @@ def _check_dialect(schema: Schema, draft: Draft) -> None:
     """Record a fault if a schema inside another one changes the draft of the document."""
     if "$schema" not in schema or draft_of(schema["$schema"]) is draft:
         return
-    reason = "is only supported at the root, and beside `$id`; remove it"
+    reason = "it may only occur at the root, and beside `$id`; remove it"
     schema.faults.append(Fault("$schema", reason, refused=True))
 
 

@@ -34,7 +34,7 @@ _WITH_MEMBERS = frozenset([*OPENING, "properties"])
 
 
 class Property(NamedTuple):
-    """Member of an object that has a position in the order.
+    """Member whose name occurs in the schemas, such as a declared member.
 
     Attributes:
         name: its name.
@@ -51,7 +51,7 @@ class Property(NamedTuple):
 
 
 class Other(NamedTuple):
-    """Undeclared members whose names match the patterns `matched` and no others of the object."""
+    """Undeclared members whose names match all patterns in `matched`, and no other pattern."""
 
     matched: tuple[str, ...]
     places: Conjunction
@@ -82,7 +82,7 @@ class Facets:
         contains: schemas that some elements must satisfy.
         unique: a schema that requires distinct elements; None if there is none.
         container: notation of an array in Python.
-        properties: members with a position in the order.
+        properties: members whose names occur in the schemas, in the order that objects have.
         others: undeclared members; empty if there must be none.
         patterns_of_names: patterns that distinguish undeclared members, with their schemas.
         names: schemas that the name of every member must satisfy.
@@ -196,7 +196,7 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
 
 
 def horizons(facets: Facets, kind: str) -> list[int]:
-    """Return the greatest lengths in bytes at which no text exceeds the upper bounds of a kind."""
+    """Return, for each upper bound of a kind, the most bytes with which no text exceeds it."""
     bounds = {
         "string": [("maxLength", facets.length[1])],
         "array": [("maxItems", facets.size[1])]
@@ -221,14 +221,14 @@ def without_upper_bounds(facets: Facets, kind: str) -> Facets:
 
 
 def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
-    """Return bounds that are equivalent for a count that never exceeds `highest`."""
+    """Simplify the bounds `fewest` and `most` of a count that is at most `highest` anyway."""
     if fewest > max(highest, 0):
         return 1, 0
     return fewest, None if most is None or most >= highest else most
 
 
 def is_closed(places: Conjunction) -> bool:
-    """Return whether the asserted schemas exclude undeclared members, by convention."""
+    """Return whether asserted schemas have `properties`, but no keyword for other members."""
     asserted = [place.schema for place in places if place.asserted]
     return any("properties" in schema for schema in asserted) and not any(
         keyword in schema for schema in asserted for keyword in OPENING
@@ -291,7 +291,7 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Return the schemas of the element at an index, or of all later elements if it is None."""
+    """Return the schemas of the element at `index`; for None, of elements after `prefixItems`."""
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):
@@ -309,7 +309,9 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
                 for other in _evaluated_by(places, place)
             ):
                 raise document.refuse(
-                    "unevaluatedItems", place, "is not supported beside contains; use items"
+                    "unevaluatedItems",
+                    place,
+                    "unevaluatedItems cannot be combined with contains; use items",
                 )
             found.append(document.child(place, "unevaluatedItems"))
     return tuple(found)
@@ -455,7 +457,7 @@ def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
         raise document.refuse(
             "patternProperties",
             patterns[-1][1],
-            f"has more than {_MAX_PATTERNS} patterns that undeclared names may match; "
+            f"expected at most {_MAX_PATTERNS} patterns of undeclared names, got {len(patterns)}; "
             "declare the names, or merge the patterns",
         )
     found = []

@@ -130,7 +130,7 @@ class SchemaLanguages:
         return found
 
     def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
-        """Return whether the value can only satisfy the schemas with undeclared members."""
+        """Return whether only objects with undeclared members satisfy the schemas."""
         own = tuple(place for place in places if place.asserted)
         key = frozenset(own)
         if key not in self._opened:
@@ -216,9 +216,10 @@ class SchemaLanguages:
 
     @cached_property
     def _in_every_spelling(self) -> SchemaLanguages:
-        """Languages of the same schemas; narrow forms have every spelling of keys and constants.
+        """Languages of the same schemas, in which keys and constants have every spelling.
 
-        A wide language becomes more exact if more valid texts are subtracted from it.
+        They are subtracted from wide languages. The more valid texts they contain, the more exact
+        the difference is.
         """
         values = self._in(replace(self.notation, choice=self.notation.every_spelling))
         values._opened = self._opened
@@ -276,7 +277,7 @@ class SchemaLanguages:
     def _without_upper_bounds(
         self, kind: str, places: Conjunction, facets: Facets, wide: bool
     ) -> Automaton:
-        """Return one kind's values without its upper bounds; record a caveat for each bound."""
+        """Return the values of one kind, with a caveat instead of each upper bound."""
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
@@ -417,7 +418,11 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return `held`; if it is None, add a caveat for `keyword` and return `language`."""
+        """Return `held`, a language that enforces `keyword`, or `language`, which doesn't.
+
+        `held` is None if enforcing the keyword takes too many states. A caveat is then added, or an
+        error raised if caveats are not allowed.
+        """
         if held is not None:
             return held
         assert place is not None

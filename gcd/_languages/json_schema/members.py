@@ -52,8 +52,8 @@ def undeclared_members(
             raise UnsupportedSchemaError(
                 "additionalProperties",
                 document.named(""),
-                "allows arguments with any name, which is not supported in Python style; "
-                'declare the arguments in "properties", or use style="json"',
+                "in Python style, all arguments must be declared; declare them in "
+                '"properties", or use style="json"',
             )
         found.append(Member(key, value, False))
     return found
@@ -105,6 +105,6 @@ def _quoted(document: Document, notation: Notation, pattern: str, place: Place) 
         raise document.refuse(
             "patternProperties",
             place,
-            'is not supported in Python style; declare the names, or use style="json"',
+            'Python style has no patterns of names; declare the names, or use style="json"',
         )
     return notation.quoted(document.pattern(pattern, place, "patternProperties"))

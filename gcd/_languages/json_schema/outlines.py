@@ -220,7 +220,10 @@ def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
 
 
 def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], frozenset[Hashable]]:
-    """Return the listed values of a value and of its parts, by their paths of steps."""
+    """Return the possible scalars of a value's parts, if the schema lists them.
+
+    Keys are the paths to the parts, as tuples of member names and element indices.
+    """
     if part.tag is not None:
         return {(): part.tag}
     if depth == 0 or len(part.kinds) != 1 or not part.kinds <= _CONTAINERS:

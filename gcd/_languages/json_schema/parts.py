@@ -61,7 +61,8 @@ class Parts:
 
     Attributes:
         caveats: keywords that the languages don't enforce in every text.
-        excluding: caveats of subtracted schemas; these may exclude valid texts.
+        excluding: caveats of subtracted schemas. Long valid texts may be excluded, because these
+            schemas are too large without the keywords in the caveats.
     """
 
     def __init__(self, document: Document) -> None:

@@ -55,14 +55,15 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
 
 
 def least_horizon(unsupported: str) -> int:
-    """Return the shortest length in bytes to which omitting upper bounds may limit the texts."""
+    """Return the smallest `max_bytes` that a language may get when upper bounds are omitted."""
     return _LEAST if unsupported == "warn" else 0
 
 
 def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
     """Yield lengths in bytes to try as the first argument of `build` in `within_limits`.
 
-    The first length counts as many bounds as possible, the second one as few as possible.
+    With the first length, as many upper bounds as possible are enforced; with the second, as few as
+    possible.
     """
     if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
         return
@@ -149,7 +150,7 @@ def held_to(
     Args:
         language: the language to restrict.
         max_bytes: length of the longest text in bytes; None if there is no limit.
-        what: beginning of the error message, with a placeholder for the number.
+        what: a text of the language, for the error message.
         caveats: keywords that the language doesn't enforce in all texts.
 
     Raises:
@@ -159,7 +160,8 @@ def held_to(
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(
-            f"no {what.format(max_bytes)}; the shortest has {shortest} bytes, so raise max_bytes"
+            f"expected {what} within max_bytes={max_bytes}, got none; the shortest has {shortest} "
+            "bytes, so raise max_bytes"
         )
     known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
     limit = min((each for each in known if each is not None), default=None)

@@ -122,8 +122,8 @@ class References:
             raise UnsupportedSchemaError(
                 keyword,
                 shown,
-                f"refers to {reference!r}, which is not in the document; other documents are "
-                "never downloaded, so put that schema under $defs",
+                f"the target {reference!r} is not in the document, and other documents are never "
+                "downloaded; put the target under $defs",
             )
         is_anchor = fragment != "" and not fragment.startswith("/")
         named = self._anchors.get((uri, fragment), []) if is_anchor else tops
@@ -131,13 +131,13 @@ class References:
             raise UnsupportedSchemaError(
                 keyword,
                 shown,
-                f"refers to {reference!r}, which names several schemas; rename all but one",
+                f"several schemas have the name {reference!r}; rename all but one",
             )
         if is_anchor:
             if not named:
                 raise ConstraintError(
-                    f"keyword {keyword!r} {at(shown)} refers to {reference!r}, which has no target "
-                    "in the document; add an $anchor with this name, or correct the reference"
+                    f"the reference {reference!r} ({keyword} {at(shown)}) has no target in the "
+                    "document; add an $anchor with this name, or correct the reference"
                 )
             return self._outermost(keyword, named[0], fragment, shown)
         found = tops[0] + fragment
@@ -145,13 +145,13 @@ class References:
             self.lookup(found)
         except (KeyError, IndexError, TypeError, ValueError):
             raise ConstraintError(
-                f"keyword {keyword!r} {at(shown)} refers to {reference!r}, which has no target in "
-                "the document; correct the reference"
+                f"the reference {reference!r} ({keyword} {at(shown)}) has no target in the "
+                "document; correct the reference"
             ) from None
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 
     def _outermost(self, keyword: str, found: str, anchor: str, shown: str) -> str:
-        """Return the target of a reference; `found` is the target if it is not dynamic."""
+        """Return the target of a reference; `found` is the target that it has as a `$ref`."""
         everywhere = self._dynamic.get(anchor, [])
         dynamic = "$recursiveRef" if anchor == _RECURSIVE else "$dynamicRef"
         if keyword != dynamic or found not in everywhere or len(everywhere) == 1:
@@ -162,7 +162,7 @@ class References:
         raise UnsupportedSchemaError(
             keyword,
             shown,
-            "refers to an anchor of several schemas, so its target depends on the path taken; "
+            "several schemas have this anchor, so the target depends on the path from the root; "
             "use $ref",
         )
 
@@ -195,8 +195,11 @@ class References:
         if isinstance(schema.get("$id"), str):
             uri, fragment = urldefrag(schema["$id"])
             if fragment and not draft.anchors_in_ids:
-                reason = f"is {schema['$id']!r}, with a fragment; use $anchor for that"
-                raise UnsupportedSchemaError("$id", self._base + pointer, reason)
+                raise UnsupportedSchemaError(
+                    "$id",
+                    self._base + pointer,
+                    f"the identifier {schema['$id']!r} has a fragment; use $anchor instead",
+                )
             around = self._identified(pointer, around, uri, fragment)
         self._resource_of[pointer] = around
         for keyword in ANCHORS:
@@ -223,9 +226,8 @@ class References:
             raise UnsupportedSchemaError(
                 "$schema",
                 self._base + pointer,
-                f"names the dialect {raw['$schema']!r}, which is not supported; pass the "
-                "closest draft with the option draft: "
-                + " or ".join(f'"{name}"' for name in DRAFTS),
+                f"the dialect {raw['$schema']!r} is unknown; pass the closest draft with the "
+                "option draft: " + " or ".join(f'"{name}"' for name in DRAFTS),
             )
         return found
 
@@ -243,7 +245,7 @@ class References:
         return Resource(uri, pointer, around.draft)
 
     def _around(self, pointer: str) -> Resource:
-        """Return the resource that contains a pointer; no known schema has to be there."""
+        """Return the resource that contains a pointer, which may lead to any part of a schema."""
         while pointer not in self._resource_of:
             pointer = pointer.rpartition("/")[0]
         return self._resource_of[pointer]

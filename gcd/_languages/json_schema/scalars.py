@@ -58,7 +58,7 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         said = facets.patterns or facets.formats
         keyword, place = "pattern" if facets.patterns else "format", said[0][1]
         option = "" if facets.patterns else ', or formats="ignore"'
-        style = f'is not supported in Python style; remove it, or use style="json"{option}'
+        style = f'Python style cannot express it; remove it, or use style="json"{option}'
         raise document.refuse(keyword, place, style)
     language = content(document, facets, wide=wide)
     with _counted_beside(facets):
@@ -79,9 +79,9 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 @contextmanager
 def _counted_beside(facets: Facets) -> Iterator[None]:
-    """Add to a state-limit error the length and the keywords that are counted together with it.
+    """Add to a state-limit error the length limit and the format or pattern that cause it.
 
-    The automaton tracks both a position in a format or pattern and the number of characters, so
+    The automaton tracks both the number of characters and a position in the format or pattern, so
     their states multiply.
     """
     try:
@@ -158,7 +158,8 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
     """Return whether a scalar fits the description, as the standard defines it.
 
-    If a pattern or a format restricts strings, `said` is the language of their texts.
+    `said` is the language of the strings that satisfy all patterns and formats of the description;
+    None if it has neither.
     """
     kind = kind_of(value)
     if kind not in facets.kinds:

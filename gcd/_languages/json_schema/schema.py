@@ -147,7 +147,7 @@ def json_schema(
             raise UnsupportedSchemaError(
                 caveat.keyword,
                 caveat.pointer,
-                f"{caveat.value} is Python code, which an automaton cannot run; pass "
+                f"{caveat.value} is Python code, which an automaton cannot execute; pass "
                 'unsupported="ignore" and validate the finished text',
             )
 
@@ -177,7 +177,7 @@ def json_schema(
             reason = why_empty(values) or f"{limit or ';'} correct the schema"
             raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
-        what = "text of at most {} bytes satisfies the schema"
+        what = "a text that satisfies the schema"
         return held_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
 
     found = within_limits(build, unsupported=unsupported)

@@ -61,7 +61,8 @@ class SqlDialect:
         for value in self.values or ():
             if not isinstance(value, str) or "\0" in value:
                 raise ConstraintError(
-                    f"expected values to be strings without zero bytes, got {value!r}; remove it"
+                    f"expected values to be strings without zero bytes, got {value!r}; remove it "
+                    "or its zero bytes"
                 )
 
     def narrower(self) -> Iterator[SqlDialect]:

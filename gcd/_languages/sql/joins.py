@@ -55,7 +55,7 @@ class Joins:
             found |= latest
             if len(found) * _STATES_PER_SET > max_states():
                 raise StateLimitError(
-                    max_states(), f"a query over any of {len(found)} sets of tables"
+                    max_states(), what=f"a query over any of {len(found)} sets of tables"
                 )
             latest = {
                 tables | {name}

@@ -62,7 +62,7 @@ class _Scope:
 
     @property
     def alone(self) -> _Scope:
-        """The same scope for positions where the number of columns doesn't matter."""
+        """The same scope, for nodes that don't depend on the number of columns."""
         return replace(self, columns=0)
 
 
@@ -252,7 +252,7 @@ class Queries:
                 self._select(begin, right)
 
     def _closed(self, depth: int) -> int:
-        """Return the node after a statement at a nesting depth; closing parentheses follow."""
+        """Return the node after a statement; from there, `depth` closing parentheses follow."""
         if depth == 0:
             return self._end
         node, is_new = self._node("closed", depth)

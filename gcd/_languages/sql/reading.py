@@ -46,7 +46,7 @@ def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSche
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    check_kind(path, (str, os.PathLike), "expected the path of a database", "pass a str or a Path")
+    check_kind(path, (str, os.PathLike), "the path of a database", "pass a str or a Path")
     return Path(path)
 
 
@@ -140,11 +140,10 @@ def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
             "Spider's tables.json"
         ) from error
     if name not in known:
-        some = f"such as {', '.join(sorted(known)[:5])}" if known else "but it is empty"
-        if name is None:
-            raise ConstraintError(f"{file} is a list of databases, {some}; select one by its name")
+        some = ", ".join(sorted(known)[:5]) + (", ..." if len(known) > 5 else "")
         raise ConstraintError(
-            f"{file} has no database called {name!r}; it has {len(known)}, {some}; correct the name"
+            f"expected one of the {len(known)} database names in {file} ({some}), got {name!r}; "
+            "pass one of these names"
         )
     return known[name]
 

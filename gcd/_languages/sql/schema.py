@@ -105,13 +105,15 @@ class SqlSchema:
                 "expected a schema with at least one table, got none; create tables in the "
                 "database first"
             )
-        _check_names((table.name for table in self.tables), "the schema's tables")
+        _check_names((table.name for table in self.tables), "the names of tables")
         for table in self.tables:
             if not table.columns:
                 raise ConstraintError(
                     f"expected columns in table {table.name!r}, got none; remove the table"
                 )
-            _check_names((c.name for c in table.columns), f"the columns of table {table.name!r}")
+            _check_names(
+                (c.name for c in table.columns), f"the names of columns in table {table.name!r}"
+            )
         for key in self.foreign_keys:
             for name, column in (
                 (key.table, key.column),
@@ -160,12 +162,11 @@ def _check_names(names: Iterable[str], what: str) -> None:
     for name in names:
         if not name or not name.isprintable():
             raise ConstraintError(
-                f"{what} include {name!r}, which is empty or has characters that cannot be "
-                "printed; rename it"
+                f"expected {what} to be non-empty and printable, got {name!r}; rename it"
             )
         if folded(name) in seen:
             raise ConstraintError(
-                f"{what} include {seen[folded(name)]!r} and {name!r}, which are the same name in "
-                "SQLite; rename one of them"
+                f"expected {what} to be different, got {seen[folded(name)]!r} and {name!r}, which "
+                "SQLite considers equal; rename one of them"
             )
         seen[folded(name)] = name

@@ -32,7 +32,7 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
         WorkLimitError: compiling takes too much work, for the same reason.
     """
     dialect = SqlDialect() if dialect is None else dialect
-    check_kind(dialect, SqlDialect, "expected a gcd.SqlDialect", "make one, or omit it")
+    check_kind(dialect, SqlDialect, "a gcd.SqlDialect", "make one, or omit it")
     if not isinstance(schema, SqlSchema):
         schema = sql_schema(schema)
     with metered():
@@ -71,7 +71,7 @@ def widest_dialect(
     fails, fits = 0, len(dialects) - 1
     if not _fits(schema, dialects[fits], max_states):
         raise StateLimitError(
-            max_states, f"every language of queries on {len(schema.tables)} tables"
+            max_states, what=f"every language of queries on {len(schema.tables)} tables"
         )
     while fits - fails > 1:
         middle = (fails + fits) // 2

@@ -47,10 +47,9 @@ def dates(first: datetime.date | None = None, last: datetime.date | None = None)
 
 
 def _compared(text: str, how: str) -> Automaton:
-    """Return the texts that are at least (or at most) `text`, by their first digit that differs.
+    """Return `text`, and all texts that first differ from it by a greater or a smaller digit.
 
-    `how` is "greater" for texts that are at least `text`, and "less" for texts that are at most
-    `text`.
+    `how` is "greater" or "less". After the digit that differs, anything may follow.
     """
     options = [re.escape(text)]
     for at, character in enumerate(text):

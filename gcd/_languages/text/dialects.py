@@ -21,7 +21,7 @@ REFUSED = "refused"
 
 
 class TextPattern(str):
-    """Value of `pattern` that doesn't have the meaning of the same text in ECMA-262.
+    """Value of the keyword `pattern` in another dialect than ECMA-262.
 
     Attributes:
         kind: dialect of the pattern; two patterns are equal if their texts and kinds are equal.

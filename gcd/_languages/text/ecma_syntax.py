@@ -85,10 +85,10 @@ class _Parser(PatternParser):
         if not found:
             return node
         if has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
+            repeated = self._text[begin : found.end()]
             raise self._error(
-                f"the repeated condition `{self._text[begin : found.end()]}`",
                 begin,
-                "remove the quantifier, because repeating a condition has no effect",
+                f"repeating a condition has no effect, got `{repeated}`; remove the quantifier",
             )
         self._at = found.end()
         self._skip("?")  # a lazy quantifier matches the same texts
@@ -113,10 +113,13 @@ class _Parser(PatternParser):
                 return word_boundary(self._cased(WORD), negated=boundary == "B")
             return Chars(self._cased(self._escape(begin)))
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
-            raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
+            raise self._error(
+                begin,
+                r"a quantifier has nothing to repeat; put text before it, or `\` to escape it",
+            )
         if _OPEN_COUNT.match(self._text, begin):
             raise self._error(
-                "the quantifier `{,n}`", begin, "dialects interpret it differently; write `{0,n}`"
+                begin, "dialects interpret the quantifier `{,n}` differently; write `{0,n}`"
             )
         return Chars(self._cased(single(ord(character))))
 
@@ -131,9 +134,10 @@ class _Parser(PatternParser):
             found = name or _MODIFIERS.match(self._text, self._at)
             if not found:
                 raise self._error(
-                    f"the group `({rest}`", begin,
-                    "use `(`, `(?:`, `(?<name>`, look-around, or modifiers as in `(?i:`",
-                )  # fmt: skip
+                    begin,
+                    f"the group `({rest}` is not supported; use `(`, `(?:`, `(?<name>`, "
+                    "look-around, or modifiers as in `(?i:`",
+                )
             self._at = found.end()
             if not name:
                 self._modify(found[1], found[2] or "", begin)
@@ -146,7 +150,7 @@ class _Parser(PatternParser):
         letters = on + off[1:]
         if len(set(letters)) < len(letters) or off == "-" == on + off:
             raise self._error(
-                "a modifier", begin, "use at least one of i, m, s, and each at most once"
+                begin, f"expected some of the modifiers i, m, s, each at most once, got `{on}{off}`"
             )
         self._flags = (self._flags | set(on)) - set(off[1:])
 
@@ -197,12 +201,12 @@ class _Parser(PatternParser):
         if letter == "u":
             return single(self._unicode(begin))
         if letter == "x":
-            return single(self._number(begin, "[0-9a-fA-F]{2}", r"`\x` takes two hex digits"))
+            return single(self._number(begin, "[0-9a-fA-F]{2}", r"two hex digits after `\x`"))
         if letter == "c":
             control = self._matched("[a-zA-Z]")
             if not control:
                 raise self._error(
-                    r"the escape `\c`", begin, r"a letter must follow; write `\\c` for the text"
+                    begin, r"expected a letter after the escape `\c`; write `\\c` for the text `\c`"
                 )
             return single(ord(control) % 32)
         if letter == "b" and in_class:
@@ -213,10 +217,10 @@ class _Parser(PatternParser):
 
     def _unicode(self, begin: int) -> int:
         if self._skip("{"):
-            value = self._number(begin, "[0-9a-fA-F]+(?=})", r"`\u{...}` takes hex digits")
+            value = self._number(begin, "[0-9a-fA-F]+(?=})", r"hex digits in `\u{...}`")
             self._at += 1
         else:
-            value = self._number(begin, "[0-9a-fA-F]{4}", r"`\u` takes four hex digits")
+            value = self._number(begin, "[0-9a-fA-F]{4}", r"four hex digits after `\u`")
             low = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})").match(self._text, self._at)
             if 0xD800 <= value <= 0xDBFF and low:
                 self._at = low.end()

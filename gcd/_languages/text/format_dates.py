@@ -128,10 +128,10 @@ def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
 
 
 def _paired(endings: Mapping[str, Iterable[str]], seconds: str) -> Automaton:
-    """Return texts of the form: start, `seconds`, optional fraction, ending.
+    """Return texts that consist of a start, `seconds`, an optional fraction, and an ending.
 
-    `endings` maps each start to the endings that may follow it. Up to the fraction, a state stands
-    for the text that has been read; after it, for the text that remains.
+    `endings` maps each start to its possible endings. The automaton's state is the text so far, and
+    inside an ending, the rest of the ending.
     """
     digits = b"0123456789"
     start = ("read", "")

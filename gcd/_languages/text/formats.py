@@ -37,10 +37,10 @@ are the same. The narrow variants exclude:
   narrow variant rounds the length of every label with its dot up to 16, 32, 48 or 64 characters,
   and limits the sum to 240. So names of more than 15 labels, and some names of more than 180
   characters, are excluded.
-* `email`: address literals other than `[127.0.0.1]` and `[IPv6:::1]`, because no other tag is
-  registered; and numbers with leading zeros in them, as in `[127.0.0.001]`. RFC 5321 requires `::`
-  to stand for at least two groups there. Lengths are not part of the rule that JSON Schema names,
-  so add `maxLength` if you need it.
+* `email`: address literals other than IPv4 (`[127.0.0.1]`) and IPv6 (`[IPv6:::1]`), because no
+  other kind is registered; and IPv4 literals with leading zeros, as in `[127.0.0.001]`. In IPv6
+  literals, `::` must stand for at least two groups, as RFC 5321 requires. The rule that JSON Schema
+  names doesn't limit the length, so add `maxLength` if you need it.
 * `relative-json-pointer`: adjustments of an array index (`0+1/a`), which are newer than most
   validators.
 """

@@ -55,9 +55,7 @@ class PatternParser:
         self._spend(_PER_CHARACTER * len(self._text))
         for position, character in enumerate(self._text):
             if "\ud800" <= character <= "\udfff":
-                raise self._error(
-                    "a lone surrogate", position, "remove it, because it is not valid text"
-                )
+                raise self._error(position, "a lone surrogate is not valid text; remove it")
         tree = self._choice()
         if self._at < len(self._text):
             raise self._unpaired(self._at)
@@ -93,7 +91,7 @@ class PatternParser:
         """Parse the content and the closing parenthesis of the group that opens at `begin`."""
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self._error("a deeply nested group", begin, f"nest at most {MAX_NESTING} groups")
+            raise self._error(begin, f"expected at most {MAX_NESTING} nested groups, got more")
         inner = self._choice()
         self._depth -= 1
         if not self._skip(")"):
@@ -101,7 +99,7 @@ class PatternParser:
         return inner
 
     def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
-        """Return the node repeated as the quantifier `found` says."""
+        """Return the node repeated as often as the quantifier `found` states."""
         span = begin, self._at
         sign, low, comma, high = found[0], found[1], found[2], found[3]
         if low is None:
@@ -110,26 +108,27 @@ class PatternParser:
         maximum = (_count(high) if high else None) if comma else minimum
         if maximum is not None and maximum < minimum:
             raise self._error(
-                f"the quantifier `{found[0]}`", found.start(), "put the smaller number first"
+                found.start(),
+                f"expected a quantifier from a smaller to a larger number, got `{found[0]}`; "
+                "exchange the numbers",
             )
         return repeat(node, minimum, maximum, span)
 
     # -- code points ----------------------------------------------------------------------------
 
-    def _number(self, begin: int, digits: str, usage: str) -> int:
+    def _number(self, begin: int, digits: str, expected: str) -> int:
         found = self._matched(digits)
         if not found:
-            raise self._error(f"the escape `{self._text[begin : begin + 3]}`", begin, usage)
+            escape = self._text[begin : begin + 3]
+            raise self._error(begin, f"expected {expected} in an escape, got `{escape}`")
         return int(found, 16)
 
     def _checked(self, value: int, begin: int) -> int:
         """Return a code point unchanged, or raise an error if texts can't contain it."""
         if 0xD800 <= value <= 0xDFFF:
-            raise self._error(
-                "a lone surrogate", begin, "remove it, because texts never contain it"
-            )
+            raise self._error(begin, "a lone surrogate is not valid text; remove its escape")
         if value > 0x10FFFF:
-            raise self._error("an escape above U+10FFFF", begin, "use a smaller code point")
+            raise self._error(begin, "expected an escape up to U+10FFFF, got a larger code point")
         return value
 
     def _look_around(self, begin: int) -> Look | None:
@@ -148,14 +147,14 @@ class PatternParser:
         if letter.isdigit() or (letter and letter in self._references and not in_class):
             what = "an octal escape" if in_class or letter == "0" else "a back-reference"
             raise self._error(
-                what, begin, r"spell out its meaning (write a character as `\xHH` or `\uHHHH`)"
+                begin, rf"{what} is not supported; write its text, or `\xHH` for a character"
             )
         if letter.isascii() and letter.isalpha():
-            raise self._error(
-                f"the escape `\\{letter}`", begin, "it is unknown; remove the backslash"
-            )
+            raise self._error(begin, rf"the escape `\{letter}` is unknown; remove the backslash")
         if not letter:
-            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
+            raise self._error(
+                begin, r"expected a character after the backslash, got the end; write `\\` for `\`"
+            )
         return ord(letter)
 
     def _with_other_cases(self, inside: Ranges) -> Ranges:
@@ -174,7 +173,7 @@ class PatternParser:
         if inside is None:
             shown = self._text[begin : begin + 2] + found
             raise self._error(
-                f"the property `{shown}`", begin, "it is unknown; list its characters in `[]`"
+                begin, f"the property `{shown}` is unknown; list its characters in `[]`"
             )
         return inside
 
@@ -185,7 +184,9 @@ class PatternParser:
             return None
         if low > high:
             written = self._text[begin : self._at]
-            raise self._error(f"the range `{written}`", begin, "put the smaller end first")
+            raise self._error(
+                begin, f"expected the smaller end of the range `{written}` first; exchange the ends"
+            )
         return low, high
 
     def _paid(self, *inside: Ranges) -> Ranges:
@@ -215,20 +216,18 @@ class PatternParser:
         self._at = found.end()
         return found[0]
 
-    def _error(
-        self, what: str, position: int, hint: str, fault: str = "is not supported"
-    ) -> ConstraintError:
-        place = f"at position {position} of the pattern {shown_pattern(self._text)}"
-        return ConstraintError(f"{what} {place} {fault}: {hint}")
+    def _error(self, position: int, message: str) -> ConstraintError:
+        pattern = shown_pattern(self._text)
+        return ConstraintError(f"{message} (at position {position} of the pattern {pattern})")
 
     def _unpaired(self, position: int) -> ConstraintError:
         """Return the error for the unpaired bracket at a position: `(`, `)` or `[`."""
         what = self._text[position]
         other = {"(": ")", ")": "(", "[": "]"}[what]
-        fault = "is not opened" if what == ")" else "is not closed"
-        hint = rf"add `{other}`, or write `\{what}` for the character"
-
-        return self._error(f"a `{what}` without `{other}`", position, hint, fault)
+        return self._error(
+            position,
+            rf"a `{what}` without `{other}`; add `{other}`, or write `\{what}` for `{what}`",
+        )
 
 
 def single(code_point: int) -> Ranges:

@@ -71,7 +71,9 @@ class _PythonParser(CommonParser):
             pair = self._range(first, self._member(begin), at)
             if pair is None:
                 shown = self._text[at : self._at]
-                raise self._error(f"the range `{shown}`", at, "use single characters as its ends")
+                raise self._error(
+                    at, f"expected single characters as the ends of the range, got `{shown}`"
+                )
             found.append(pair)
         inside = self._cased(self._paid(ranges(found)))
         return complement(inside) if negated else inside
@@ -85,7 +87,7 @@ class _PythonParser(CommonParser):
 
     def _property(self, begin: int, negated: bool) -> Ranges:
         raise self._error(
-            "a Unicode property", begin, "Python's `re` has none; list its characters in `[]`"
+            begin, "Python's `re` has no Unicode properties; list the characters in `[]`"
         )
 
     def _perl_class(self, letter: str) -> Ranges:

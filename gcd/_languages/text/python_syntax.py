@@ -1,7 +1,7 @@
 """Parser of the regular expression syntax on which Python's `re` and Rust's `regex` crate agree.
 
-Some syntax exists in only one of the two. It is accepted with its meaning there if the other one
-refuses it, or warns that it will adopt that meaning. From Rust, these are flags in the middle of a
+Some syntax exists in only one of the two. It is accepted if the other one refuses it, or warns that
+it will adopt the same meaning. From Rust, these are flags in the middle of a
 pattern, nested classes with `&&`, `--` and `~~` between them, POSIX classes and `\\p{...}`. From
 Python, these are look-around, comments `(?#...)`, `\\0`, `{,n}` and a literal `{`. Syntax that the
 two interpret differently is refused: `a*+` (possessive in Python, a repetition of a repetition in
@@ -13,7 +13,7 @@ case folding, and `$` is the end of the text, even after a line feed. The flags 
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
 Look-around exists only in Python, and look-behind may have any width here. Atomic groups and
-back-references, which are not regular, raise an error that names them.
+back-references raise an error that names them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse(pattern: str) -> Node:
 
 @dataclass(frozen=True)
 class Flags:
-    """Flags that the letters i, m, s, x and a set, and R in Rust."""
+    """Flags of a pattern: i, m, s, x and a in both dialects, R only in Rust."""
 
     i: bool = False
     m: bool = False
@@ -109,7 +109,7 @@ class CommonParser(PatternParser):
             if self._text.startswith("(?#", self._at):
                 end = self._text.find(")", self._at)
                 if end < 0:
-                    raise self._error("a `(?#` without `)`", self._at, "close the comment")
+                    raise self._error(self._at, "a comment `(?#` without `)`; add `)` at its end")
                 self._at = end + 1
                 continue
             found = self._ignored.match(self._text, self._at) if self._flags.x else None
@@ -122,15 +122,13 @@ class CommonParser(PatternParser):
         is_repeated = False
         while found := self._quantifier():
             if node is _FLAGS_ALONE:
-                raise self._error(
-                    "a quantifier with nothing to repeat", self._at, "remove it after the flags"
-                )
+                raise self._error(self._at, "flags cannot be repeated; remove the quantifier")
             if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
-                    "`+` after a quantifier", self._at,
-"it is possessive in Python and a repetition in Rust; for a repetition, put "
-"`(?:)` around the part before `+`",
-                )  # fmt: skip
+                    self._at,
+                    "`+` after a quantifier is possessive in Python, but a repetition in Rust; for "
+                    "a repetition, put `(?:)` around the part before `+`",
+                )
             self._at = found.end()
             lazy = self._skip("?")  # a lazy quantifier matches the same texts
             node = self._counted(node, found, begin)
@@ -146,9 +144,9 @@ class CommonParser(PatternParser):
         spaced = re.compile(r"\{[\s0-9]*(?:,[\s0-9]*)?\}").match(self._text, self._at)
         if spaced and re.search(r"[0-9]", spaced[0]) and re.search(r"\s", spaced[0]):
             raise self._error(
-                f"the quantifier `{spaced[0]}`",
                 self._at,
-                "its meaning differs between Rust and Python; remove the spaces",
+                f"Rust and Python interpret the quantifier `{spaced[0]}` differently; "
+                "remove the spaces",
             )
         # Python reads `{,n}` as a quantifier from 0 to n.
         return re.compile(r"\{()(,)([0-9]+)\}").match(self._text, self._at)
@@ -156,7 +154,10 @@ class CommonParser(PatternParser):
     def _term(self) -> Node:
         begin = self._at
         if self._quantifier():
-            raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
+            raise self._error(
+                begin,
+                r"a quantifier has nothing to repeat; put text before it, or `\` to escape it",
+            )
         character = self._next()
         if character in "^$":
             return self._anchor(character)
@@ -176,7 +177,7 @@ class CommonParser(PatternParser):
             return Chars(self._escape(begin))
         if self._flags.x and character in ONLY_RUST_IGNORES:
             raise self._error(
-                f"the white space {character!r}", begin, "only Rust skips it; write an escape"
+                begin, f"only Rust skips the white space {character!r}; write an escape"
             )
         return Chars(self._cased(single(ord(character))))
 
@@ -190,13 +191,12 @@ class CommonParser(PatternParser):
         return line_start(_LINE_FEED) if character == "^" else line_end(_LINE_FEED)
 
     def _boundary(self, begin: int) -> Node:
-        """Parse a word boundary; its letter comes next."""
+        """Parse a word boundary after its backslash."""
         letter = self._next()
         if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
             raise self._error(
-                rf"the escape `\{letter}`",
                 begin,
-                "its meaning differs between Rust and Python; use look-around",
+                rf"Rust and Python interpret the escape `\{letter}` differently; use look-around",
             )
         return word_boundary(self._perl_class("w"), negated=letter == "B")
 
@@ -209,17 +209,21 @@ class CommonParser(PatternParser):
         rest = self._text[self._at : self._at + 3]
         if rest.startswith(("?P=", "?(")):
             raise self._error(
-                "a back-reference", begin, "write out the texts, because it is not regular"
+                begin, "a back-reference is not regular; write the possible texts instead"
             )
         if rest.startswith("?>"):
-            raise self._error("an atomic group", begin, "write `(?:` instead of `(?>`")
+            raise self._error(
+                begin, "an atomic group is not supported; write `(?:` instead of `(?>`"
+            )
         if rest.startswith("?"):
             name = _GROUP_NAME.match(self._text, self._at)
             flags = _FLAGS.match(self._text, self._at)
             if name:
                 self._at = name.end()
                 if name[1] in self._names:
-                    raise self._error(f"a second group {name[1]!r}", begin, "rename one of them")
+                    raise self._error(
+                        begin, f"two groups have the name {name[1]!r}; rename one of them"
+                    )
                 self._names.add(name[1])
             elif flags and (flags[1] or flags[2] or flags[3] == ":"):
                 self._at = flags.end()
@@ -228,7 +232,8 @@ class CommonParser(PatternParser):
                     return _FLAGS_ALONE
             else:
                 raise self._error(
-                    f"the group `({rest}`", begin, "use `(`, `(?:`, `(?P<name>` or `(?i)`"
+                    begin,
+                    f"the group `({rest}` is not supported; use `(`, `(?:`, `(?P<name>` or `(?i)`",
                 )
         inner = self._inside_group(begin)
         self._flags = outside
@@ -243,7 +248,9 @@ class CommonParser(PatternParser):
                 elif letter == "u" or (letter == "a" and value):
                     self._flags = replace(self._flags, a=(letter == "a") == value)
                 elif letter != "U":  # U exchanges greedy and lazy, which has no effect here
-                    raise self._error(f"the flag {letter}", begin, "use a, i, m, s, u, x or U")
+                    raise self._error(
+                        begin, f"the flag {letter} is not supported; use a, i, m, s, u, x or U"
+                    )
 
     # -- classes ------------------------------------------------------------------------------
 
@@ -251,12 +258,12 @@ class CommonParser(PatternParser):
         """Parse a class in brackets, after its opening bracket."""
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self._error("a deeply nested class", begin, f"nest at most {MAX_NESTING} classes")
+            raise self._error(begin, f"expected at most {MAX_NESTING} nested classes, got more")
         self._skip_class_space()
         negated = self._skip("^")
         if self._text.startswith("--", self._at):
             raise self._error(
-                "`--` at the start of a class", self._at, r"write `\-` for the character"
+                self._at, r"`--` at the start of a class is ambiguous; write `\-` for `-`"
             )
         result: Ranges | None = None
         operator = ""
@@ -290,7 +297,9 @@ class CommonParser(PatternParser):
             is_first = self._at == first_at
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
                 if is_first:
-                    raise self._error("a class operator", self._at, "put characters on both sides")
+                    raise self._error(
+                        self._at, "a class operator needs characters on both sides; add them"
+                    )
                 return self._cased(ranges(found))
             at = self._at
             first = self._member(begin)
@@ -305,7 +314,9 @@ class CommonParser(PatternParser):
             pair = self._range(first, self._member(begin), at)
             if pair is None or "[" in (self._text[at], self._text[last_at]):
                 shown = self._text[at : self._at]
-                raise self._error(f"the range `{shown}`", at, "use single characters as its ends")
+                raise self._error(
+                    at, f"expected single characters as the ends of the range, got `{shown}`"
+                )
             found.append(pair)
 
     def _member(self, begin: int) -> Ranges:
@@ -321,14 +332,16 @@ class CommonParser(PatternParser):
                 return self._class(at)
             self._at = posix.end()
             if posix[2] not in _POSIX:
-                raise self._error(f"the class `[{posix[0]}`", at, f"use one of {', '.join(_POSIX)}")
+                names = ", ".join(_POSIX)
+                raise self._error(at, f"the class `[{posix[0]}` is unknown; use one of {names}")
             inside = self._cased(ranges(_POSIX[posix[2]]))
             return complement(inside) if posix[1] else inside
         if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
             raise self._error(
-                f"the character {character!r} in a class under the flag x", at,
-                "only Rust skips it; write an escape",
-            )  # fmt: skip
+                at,
+                f"only Rust skips the character {character!r} in a class under the flag x; "
+                "write an escape",
+            )
         return single(ord(character))
 
     def _cased(self, inside: Ranges) -> Ranges:
@@ -372,13 +385,13 @@ class CommonParser(PatternParser):
     def _hexadecimal(self, letter: str, begin: int) -> int:
         if self._skip("{"):
             value = self._number(
-                begin, "[0-9a-fA-F]{1,8}(?=})", rf"`\{letter}{{...}}` takes hex digits"
+                begin, "[0-9a-fA-F]{1,8}(?=})", rf"hex digits in `\{letter}{{...}}`"
             )
             self._at += 1
             return value
         count = {"x": 2, "u": 4, "U": 8}[letter]
         return self._number(
-            begin, f"[0-9a-fA-F]{{{count}}}", rf"`\{letter}` takes {count} hex digits"
+            begin, f"[0-9a-fA-F]{{{count}}}", rf"{count} hex digits after `\{letter}`"
         )
 
     def _property(self, begin: int, negated: bool) -> Ranges:

@@ -31,7 +31,7 @@ def regex(pattern: str) -> Automaton:
     check_kind(
         pattern,
         str,
-        "expected a pattern as str",
+        "a pattern as str",
         "decode bytes, and pass a compiled pattern's .pattern",
     )
     with metered():

@@ -1,8 +1,8 @@
 r"""Parser of the regular expressions of Rust's `regex` crate, which pydantic uses by default.
 
 `gcd._languages.text.python_syntax` parses the syntax on which Rust and Python agree. This parser
-adds syntax that Python interprets differently. `a*+` is a repetition of a repetition, and `a{ 2 }`
-has a count. `\<`, `\>` and `\b{start}` are edges of words. The flag R makes `\r\n` a line end, and
+adds syntax that Python interprets differently. `a*+` repeats a repetition, and `a{ 2 }` means
+`a{2}`. `\<`, `\>` and `\b{start}` are edges of words. The flag R makes `\r\n` a line end, and
 the flag x ignores white space in classes. Rust has no look-around, no comments `(?#...)`, and no
 `\Z`.
 
@@ -70,9 +70,7 @@ class _RustParser(CommonParser):
     def _look_around(self, begin: int) -> Look | None:
         found = self._matched(r"\?<?[=!]|\?#")
         if found:
-            raise self._error(
-                f"the group `({found}`", begin, "Rust's `regex` has no such group; remove it"
-            )
+            raise self._error(begin, f"Rust's `regex` has no group `({found}`; remove it")
         return None
 
     def _skip_ignored(self) -> None:

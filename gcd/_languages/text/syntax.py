@@ -147,7 +147,7 @@ def has_anchors(node: Node) -> bool:
 
 
 def look_around(body: Node, *, ahead: bool, negated: bool) -> Look:
-    """Return look-ahead or look-behind with a body."""
+    """Return the condition that `body` matches after (`ahead`) or before a position."""
     return Look((((EMPTY, body) if ahead else (body, EMPTY)),), negated)
 
 
@@ -160,7 +160,7 @@ def word_boundary(word: Ranges, *, negated: bool = False) -> Look:
 def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
     """Return the condition that a word begins at a position, or that it ends there if `end`.
 
-    If `half`, only check the character outside of the word.
+    If `half`, only the character outside of the word is checked.
     """
     inside = EMPTY if half else Chars(word)
     if end:

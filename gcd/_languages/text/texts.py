@@ -38,6 +38,6 @@ def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automat
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(
-            max_states(), f"a string with a length limit of {shown_count(longest)}"
+            max_states(), what=f"a string with a length limit of {shown_count(longest)}"
         )
     return character.repeat(minimum, maximum)

@@ -159,8 +159,8 @@ class _Layout(Assembly):
     def _lay(self, node: Node, entry: int) -> int:
         """Add a node of the tree, starting at the graph's node `entry`; return where it ends.
 
-        Several nodes of the tree may share an entry, because only loops lead back, and only to
-        their own nodes.
+        Several nodes of the tree may start at the same entry. This is safe, because no edge leads
+        back to an entry: a loop begins at a separate node.
         """
         match node:
             case Start():
@@ -251,7 +251,7 @@ class _Layout(Assembly):
         return done
 
     def _lay_once_of(self, node: Repeat, number: int, entry: int) -> int:
-        """Add one copy of a repeated body, and raise an error early if all copies can't fit."""
+        """Add one copy of a repeated body; after the first copy, check that all copies will fit."""
         before = self._num_states
         done = self._lay(node.body, entry)
         if number == 0:

@@ -152,7 +152,7 @@ def tool_calls(
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        return held_to(language, max_bytes, "list of valid calls has at most {} bytes", caveats)
+        return held_to(language, max_bytes, "a list of valid calls", caveats)
 
     try:
         found = within_limits(build, unsupported=unsupported)

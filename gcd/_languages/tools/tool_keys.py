@@ -109,16 +109,17 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
                 raise UnsupportedSchemaError(
                     key,
                     pointer,
-                    f"is beside {outside!r} of the tool {name!r}; move it inside {outside!r}",
+                    f"expected the arguments of the tool {name!r} inside {outside!r}, got them "
+                    f"beside {outside!r}; move them",
                 )
             continue
         near = _near_miss(str(key))
         if near or _holds_schema(value):
-            meant = f"did you mean {near!r}? " if near else ""
+            meant = f" (did you mean {near!r}?)" if near else ""
             raise UnsupportedSchemaError(
                 str(key),
                 pointer,
-                f"of the tool {name!r} is not supported; {meant}Put the arguments of a tool under "
+                f"this key of a tool is unknown{meant}; put the arguments of {name!r} under "
                 f"{', '.join(map(repr, _USUAL[:-1]))} or {_USUAL[-1]!r}, or remove this key",
             )
     kind = tool.get("type", "function")

@@ -53,7 +53,9 @@ def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
     found = type_schema(schema["type"], pointer) if "type" in schema else {}
     for keyword, value in schema.items():
         if not isinstance(keyword, str):
-            raise UnsupportedSchemaError(str(keyword), pointer, "is not a string; quote it")
+            raise UnsupportedSchemaError(
+                str(keyword), pointer, "expected keywords to be strings, got another type; quote it"
+            )
         if keyword not in ("type", "optional"):
             add_keyword(found, keyword, value, schema, pointer, depth)
     _check_optional(schema, pointer)
@@ -100,14 +102,14 @@ def _named(name: str, pointer: str) -> Schema:
         raise UnsupportedSchemaError(
             "type",
             pointer,
-            f"is {shown(name)}, which is unknown; use one of these names in lower or upper case: "
-            f"{', '.join(TYPE_NAMES)}; or use a Python type such as List[str] or Optional[int]",
+            f"the type {shown(name)} is unknown; use a Python type such as List[str] or "
+            f"Optional[int], or one of these names in lower or upper case: {', '.join(TYPE_NAMES)}",
         )
     return dict(parsed.schema)
 
 
 def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
-    """Return the value of a keyword, in which all schemas are translated."""
+    """Return the value of a keyword after translating the schemas inside it."""
     if keyword in _NAMED and isinstance(value, Mapping):
         return {
             name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)

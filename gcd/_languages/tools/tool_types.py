@@ -252,7 +252,9 @@ def _parameter(
             continue
         if keyword not in HONORED:
             raise UnsupportedSchemaError(
-                str(keyword), pointer, "of a parameter is not supported; remove it"
+                str(keyword),
+                pointer,
+                "expected a keyword that describes a parameter; remove this one",
             )
         add_keyword(schema, keyword, value, description, pointer)
     return schema, optional

@@ -36,7 +36,7 @@ class Declaration(NamedTuple):
     Attributes:
         entry: the object that contains the tool's name.
         pointer: its JSON pointer in the input.
-        called: its label in messages: its number, and its pointer if that differs.
+        called: its label in messages, such as "tool 3" or "tool 3 (at '/tools/3')".
     """
 
     entry: Mapping[str, Any]
@@ -74,10 +74,10 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
     """Yield the elements of a list, or of the list in a wrapper, with their JSON pointers."""
     if not isinstance(tools, Mapping):
         if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
-            hint = "; parse JSON text with json.loads" if isinstance(tools, (str, bytes)) else ""
-            place = f" {at(pointer)}" if pointer else ""
+            is_text = isinstance(tools, (str, bytes))
+            remedy = "parse JSON text with json.loads" if is_text else "pass a list of tools"
             raise ConstraintError(
-                f"expected tools{place} to be {_EXPECTED}; got {shown(tools)}{hint}"
+                f"expected the tools {at(pointer)} to be {_EXPECTED}; got {shown(tools)}; {remedy}"
             )
         yield from ((tool, f"{pointer}/{i}") for i, tool in enumerate(tools))
         return
@@ -95,8 +95,8 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
         yield tools, pointer
     else:
         is_tool = "name" in tools or any(key in tools for key in _SINGLE)
-        hint = "; put a single tool into a list" if is_tool else ""
-        raise ConstraintError(f"expected tools to be {_EXPECTED}; got {shown(tools)}{hint}")
+        remedy = "put the tool into a list" if is_tool else "pass a list of tools"
+        raise ConstraintError(f"expected tools to be {_EXPECTED}; got {shown(tools)}; {remedy}")
 
 
 def _has_list(config: Any) -> bool:
@@ -133,7 +133,7 @@ def _unwrapped(
             raise UnsupportedSchemaError(
                 str(other),
                 pointer,
-                f"is beside {key!r}, where it is not supported; {_RUN_ELSEWHERE}",
+                f"expected no key beside {key!r}, got {other!r}; {_RUN_ELSEWHERE}",
             )
     if not isinstance(inner, list):
         raise ConstraintError(

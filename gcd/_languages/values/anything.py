@@ -28,7 +28,7 @@ def any_value(notation: Notation, depth: int) -> Automaton:
     if depth == 0:
         return Automaton.union(scalars)
     if 10 * 2**depth * scalars[-1].num_states > max_states():  # approximate size of the result
-        raise StateLimitError(max_states(), f"any value nested to a depth of {depth}")
+        raise StateLimitError(max_states(), what=f"any value nested to a depth of {depth}")
     inner = any_value(notation, depth - 1)
     return Automaton.union([*scalars, array(notation, inner), any_object(notation, inner)])
 

@@ -50,7 +50,7 @@ def array(
     if copies * max(items.num_states, 2) > max_states():
         raise StateLimitError(
             max_states(),
-            f"an array of {shown_count(copies)} elements with {items.num_states} states each",
+            what=f"an array of {shown_count(copies)} elements with {items.num_states} states each",
         )
     if items.is_empty:
         maximum = len(head) if maximum is None else min(maximum, len(head))
@@ -103,11 +103,11 @@ def _add_array(
 
 
 class Sorted(NamedTuple):
-    """Elements at one position of an array, as two languages that may overlap.
+    """Possible elements at one position of an array for which `contains` counts elements.
 
     Attributes:
-        counted: the elements that are counted.
-        others: the elements that are not counted.
+        counted: language of the elements that increase the count.
+        others: language of the elements that don't; it may overlap with `counted`.
     """
 
     counted: Automaton
@@ -122,12 +122,12 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length in which `fewest` to `most` elements are counted.
+    """Return arrays of any length with `fewest` to `most` elements of the kind `counted`.
 
     Args:
         notation: the notation of values.
-        head: the first elements, one entry for each.
-        rest: every further element.
+        head: for each of the first elements, the texts that are counted and the others.
+        rest: the same for every further element.
         fewest, most: fewest and most counted elements; None means no upper bound.
         brackets: the delimiters.
 
@@ -141,7 +141,7 @@ def containing(
     size = (highest + 1) * sum(p.counted.num_states + p.others.num_states for p in parts)
     if size > max_states():
         raise StateLimitError(
-            max_states(), f"counting up to {shown_count(highest)} elements of an array"
+            max_states(), what=f"counting up to {shown_count(highest)} elements of an array"
         )
     graph = Assembly()
     start, end = graph.node(), graph.node()
@@ -178,7 +178,8 @@ def distinct(
 
     Args:
         notation: the notation of values.
-        head: for each of the first elements, its possible values: number of the value -> texts.
+        head: for each of the first elements, a mapping from the number of each possible value to
+            the texts of this value.
         rest: the same for every further element.
         longest: most elements.
         brackets: the delimiters.

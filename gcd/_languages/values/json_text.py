@@ -59,7 +59,7 @@ def quoted(language: Automaton) -> Automaton:
     opening, closing, first_node = own_states, own_states + 1, own_states + 2
     count = first_node + kinds.size
     if count > max_states():
-        raise StateLimitError(max_states(), "a JSON string")
+        raise StateLimitError(max_states(), what="a JSON string")
 
     class_of_byte, (own, _) = joint_classes([content.class_of_byte, _STRUCTURE])
     table = np.full((count, own.size), -1, np.int32)

@@ -57,7 +57,7 @@ def multiples(divisor: Decimal) -> Automaton:
     fraction = whole + modulus + zeros  # states by [digits after the point][remainder]
     count = fraction + places * modulus
     if count > max_states():
-        raise StateLimitError(max_states(), f"division by multipleOf {divisor}")
+        raise StateLimitError(max_states(), what=f"division by multipleOf {divisor}")
     if count > _MAX_LAID_OUT:
         raise ConstraintError(
             f"expected multipleOf to need at most {_MAX_LAID_OUT} states, got {count} for "

@@ -28,7 +28,10 @@ _MAX_SETS = 120  # most sets of classes that are tracked
 
 
 def can_tell(fewest: int, classes: int) -> bool:
-    """Return whether an automaton of moderate size can count `fewest` names in so many classes."""
+    """Return whether counting `fewest` names takes a moderate number of states.
+
+    Names of the same class count once. `classes` is the number of classes.
+    """
     return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
 
 

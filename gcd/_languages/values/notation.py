@@ -24,7 +24,8 @@ class Brackets(NamedTuple):
         open, close: the delimiters.
         empty: the text of an array without elements; None: `open`, a gap, and `close`.
         close_single: the closing delimiter after a single element; None: the same as `close`.
-        of_hashable: whether the elements are written in the notation's `hashable` part.
+        of_hashable: whether the elements have to be hashable, and are therefore written in
+            `Notation.hashable`.
     """
 
     open: str
@@ -50,7 +51,7 @@ class Notation:
             spellings; None if it is not supported.
         containers: kind of array ("list", "tuple", "set") -> its possible brackets.
         objects: whether the notation has objects.
-        hashable: the part of this notation that is allowed in brackets `of_hashable`.
+        hashable: the notation of values that Python can hash, for elements of a set.
     """
 
     gap: Automaton

@@ -40,7 +40,7 @@ class Member(NamedTuple):
 class Frame(NamedTuple):
     """Delimiters around and inside an object.
 
-    The arguments of a call are members with other delimiters.
+    The arguments of a Python call are also treated as members, with other delimiters.
 
     Attributes:
         opened, closed: delimiters around the members.
@@ -97,7 +97,7 @@ def mapping(
     size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
         raise StateLimitError(
-            max_states(), f"counting up to {shown_count(highest)} members of an object"
+            max_states(), what=f"counting up to {shown_count(highest)} members of an object"
         )
     colon = frame.colon or notation.colon
     graph = Assembly()
@@ -143,11 +143,11 @@ def mapping(
 
 
 class _Stage(NamedTuple):
-    """Nodes before or after a member, by the number of members written so far.
+    """Nodes of the graph before or after a member, by the number of members so far.
 
     Attributes:
-        written: nodes outside of unpacked dictionaries.
-        open: nodes inside such a dictionary; empty if no member is unpacked.
+        written: nodes outside of dictionaries `**{...}`.
+        open: nodes inside such a dictionary; empty if no member is `unpacked`.
     """
 
     written: list[int]
@@ -169,7 +169,9 @@ def _in_any_order(
     highest = max(1, fewest) if most is None else most
     size = sum(member.value.num_states for member in members) * 2 ** max(0, len(members) - 1)
     if size * highest > 4 * max_states():
-        raise StateLimitError(max_states(), f"an object of {len(members)} members in any order")
+        raise StateLimitError(
+            max_states(), what=f"an object of {len(members)} members in any order"
+        )
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()

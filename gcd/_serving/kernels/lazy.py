@@ -68,8 +68,8 @@ class LazyTable(Steps):
         delta, class_of_byte, accepting: the byte automaton; every index must be in range.
         bounds: upper bound on the tokens from each state to the end, `UNREACHABLE` for states that
             can't be completed; int32.
-        cells: the automaton's counted runs.
-        units: the units of these runs, over the same vocabulary.
+        cells: the automaton's counted runs, which repeat a small automaton (unit) many times.
+        units: the behavior of the vocabulary's tokens in each of these units.
         most_bytes: maximum size of the cached masks in bytes.
     """
 
@@ -180,7 +180,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def walked(self, count: cython.Py_ssize_t) -> list:
-        """Group the first `count` entries of the tree's `found` into parts, by their `goal`."""
+        """Group the first `count` token strings in `tree.found` by the bounds of their states."""
         tree: TokenTree = self.tree
         i: cython.Py_ssize_t
         bound: cython.int
@@ -203,7 +203,10 @@ class LazyTable(Steps):
     def look_ahead(
         self, cell: cython.int, furthest: cython.int
     ) -> tuple[cython.Py_ssize_t, cython.bint]:
-        """Write the boundaries after a cell to `ahead`; return their number, and if they repeat."""
+        """Write the boundaries from a cell of a counted run onwards to `ahead`.
+
+        Return the number of boundaries, and whether the last one leads back to itself.
+        """
         ahead: cython.int[:, ::1] = self.tree.ahead
         count: cython.Py_ssize_t = 0
         beyond: cython.int
@@ -233,7 +236,7 @@ class LazyTable(Steps):
         length: cython.Py_ssize_t,
         loops: cython.bint,
     ) -> cython.int:
-        """Return the bound at place `end` after passing `far` of the boundaries in `ahead`."""
+        """Return the bound of the state at place `end`, `far` boundaries ahead in the run."""
         ahead: cython.int[:, ::1] = self.tree.ahead
         if far >= length:
             if not loops:
@@ -247,7 +250,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def row_in_run(self, state: cython.int) -> list:
-        """Return the parts of the mask of a state in a counted run."""
+        """Return the parts of the mask of a state inside a counted run (a repetition)."""
         tree: TokenTree = self.tree
         cell: cython.int = self.cell[state]
         unit: Unit = self.units[self.unit_of[cell]]

@@ -32,7 +32,7 @@ _ONE = cython.declare(cython.ulonglong, 1)
 @cython.inline
 @cython.exceptval(check=False)
 def _cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
-    """Return the mask in a slot."""
+    """Return the cached mask in a slot of the cache."""
     if cython.compiled:
         return cython.address(table.row[slot, 0])
     return table.row[slot]
@@ -117,9 +117,9 @@ def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> 
 def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cython.Py_ssize_t:
     """Return the cached mask that is the best starting point for the mask of `table.bits`.
 
-    Candidates are slot 0, which has the mask with the most tokens, and the latest masks, because
-    one more character in a string of bounded length changes little. Return -1 if starting from an
-    empty mask is faster.
+    Candidates are slot 0, which has the mask with the most tokens, and the latest masks: inside a
+    string of bounded length, the masks before and after a character differ little. Return -1 if
+    starting from an empty mask is faster.
     """
     nearest: cython.Py_ssize_t = -1
     other: cython.Py_ssize_t

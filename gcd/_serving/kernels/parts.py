@@ -48,7 +48,8 @@ class TokenTree:
 
     Args:
         tree: byte, depth, skip and entry of `gcd._tokens.trie.Trie`.
-        tokens: the start of each entry's ids, and all ids by entry.
+        tokens: index of the first id of each entry (distinct token string), and the token ids
+            ordered by entry.
         text: the concatenated bytes of all tokens.
         offsets: the start of each token in `text`, followed by the length of `text`; int64.
         ends: the EOS ids; int32.
@@ -94,8 +95,8 @@ def walk(
 ) -> cython.Py_ssize_t:
     """Follow sibling subtrees, nodes first..last-1, from `state` at their parent.
 
-    Append the allowed entries to `tree.found`, and their states to `tree.goal`, from index `count`
-    on. Return the new count.
+    Append the entries (distinct token strings) that are allowed to `tree.found`, and the states
+    after them to `tree.goal`, from index `count` on. Return the new count.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
@@ -130,7 +131,7 @@ def _walk_far(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Do the same as `walk`, faster for many nodes, because the loop has its own views."""
+    """Do the same as `walk`, but faster for many nodes: arrays of the tree are local variables."""
     byte: cython.const[cython.uchar][::1] = tree.byte
     depth: cython.const[cython.int][::1] = tree.depth
     skip: cython.const[cython.int][::1] = tree.skip
@@ -177,9 +178,13 @@ def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Par
 
 @cython.cfunc
 def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) -> tuple:
-    """Group the first `count` elements of `found` by `goal`; return the parts, and their goals.
+    """Group the first `count` elements of `tree.found` by their `tree.goal`.
 
-    Goals of -1 are skipped. `number` is scratch space; it is -1 for all goals before and after.
+    Elements with the goal -1 are skipped. `number` is scratch space with an entry for each goal; it
+    contains -1 before and after the call.
+
+    Returns:
+        A part for each group, and the goal of each part.
     """
     goals: list = []
     sizes: list = []
@@ -219,7 +224,7 @@ def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) ->
 @cython.final
 @cython.cclass
 class UnitPlace:
-    """Behavior of all tokens from one place of a counted run's unit.
+    """Behavior of all tokens from one state (place) of a unit, which a counted run repeats.
 
     Attributes:
         ends: the places at which tokens that stay in the run end.
@@ -233,7 +238,7 @@ class UnitPlace:
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Follow all tokens from a place of a unit, whose columns are bytes."""
+    """Compute the behavior of all tokens from a place of a unit; columns of `unit` are bytes."""
     made: UnitPlace = UnitPlace()
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     exit_array = np.empty((64, 2), np.int32)
@@ -302,7 +307,10 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
 def _parts_of_goals(
     tree: TokenTree, count: cython.Py_ssize_t, size: cython.longlong[::1], goals: list
 ) -> list:
-    """Return a part for each goal of the first `count` of `found`, with `size` tokens for each."""
+    """Return a part for each goal, with the first `count` elements of `tree.found` that have it.
+
+    `size` is the number of tokens of each goal.
+    """
     made: list = []
     part: Part
     i: cython.Py_ssize_t
@@ -377,7 +385,7 @@ def _union(tree: TokenTree, apart: list) -> Part:
 @cython.final
 @cython.cclass
 class Unit:
-    """Unit of counted runs, over the tokens of one vocabulary.
+    """Unit: a small automaton that counted runs repeat, with the behavior of tokens in it.
 
     Args:
         tree: the vocabulary.
@@ -390,7 +398,7 @@ class Unit:
 
     @cython.cfunc
     def at(self, place: cython.int) -> UnitPlace:
-        """Return the behavior of all tokens from a place; computed once."""
+        """Return the behavior of all tokens from a place of the unit; computed once."""
         if self.places[place] is None:
             self.places[place] = _unit_place(self.tree, self.rows, place)
         return self.places[place]

@@ -71,7 +71,10 @@ def spread(
     alive: np.ndarray,
     num_words: cython.Py_ssize_t,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Keep pairs for classes of few words, make whole masks for other classes, drop unused ones."""
+    """Convert classes with tokens in many words from pairs (word, bits) to whole masks.
+
+    Classes that no state allows get neither.
+    """
     start_of: cython.const[cython.int][::1] = start
     word: cython.const[cython.int][::1] = words
     bit: cython.const[cython.int][::1] = bits

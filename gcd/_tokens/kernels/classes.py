@@ -215,9 +215,9 @@ def _group_columns(
     table: cython.int[::1],
     is_shared: cython.uchar[::1],
 ) -> cython.Py_ssize_t:
-    """For each of the first `count` columns of the list `column`, find the first with the same sum.
+    """For each of the first `count` columns in `column`, write the first column with its sum.
 
-    Columns with a unique sum are removed from the list. Return how many are left. `table` is
+    Columns with a unique sum are removed from `column`. Return how many are left. `table` is
     scratch space for hashes, whose size is a power of two and at least twice `count`. `is_shared`
     is scratch space with an element for each column.
     """

@@ -48,8 +48,9 @@ class Cells(NamedTuple):
         states: the states of the cells, place by place.
         cell: the cell of each of the S states, -1 for none.
         place: the place of each of the S states in its cell.
-        cell_at: the cell whose boundary is each of the S states, -1 for none. A cell in a rejected
-            chain doesn't have a boundary or states.
+        cell_at: for each of the S states, the cell that has it as its boundary, -1 for none.
+
+    The arrays by state don't refer to cells of chains that were rejected.
     """
 
     units: np.ndarray

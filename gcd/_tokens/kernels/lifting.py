@@ -119,7 +119,11 @@ def walk_apart(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Find entries that lead to different states from `state` (the `target`) and from `other`."""
+    """Find the entries that lead to different states from `state` and from `other`.
+
+    Write the entries to `found`, and the states to which they lead from `state` to `target`. Return
+    the number of entries. `states` and `others` are scratch space.
+    """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
@@ -309,10 +313,11 @@ def split_by_exits(
     exits: np.ndarray,
     counted: bool,
 ) -> None:
-    """Split classes whose entries leave a unit's runs for different states.
+    """Split classes whose entries lead to different states after leaving the runs of a unit.
 
-    `ways` has one boundary for each way out; exits are from the unit's profile. If `counted`,
-    different numbers of boundaries before the exit also split a class.
+    Runs of the unit may lead to different states at the same exit. `ways` has one boundary for each
+    of these cases. `exit_start` and `exits` are from the unit's profile. If `counted`, entries that
+    pass different numbers of boundaries before the exit are also separated.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
@@ -371,9 +376,10 @@ def references(
 ) -> np.ndarray:
     """For each state outside of runs, find a similar state of a run (its reference), or -1.
 
-    Candidates are the places before the boundary that most of the state's bytes lead to. The
-    reference is the candidate with the fewest tree nodes below bytes for which the two states
-    differ. These must be fewer than half of the nodes below the state's own bytes.
+    Most bytes of the state lead to one boundary. The candidates are the states of the cell before
+    this boundary. Two states differ in a byte if it leads to different states. The reference is
+    the candidate with the fewest tree nodes below such bytes: fewer than half of the nodes below
+    all bytes that the state allows.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)

@@ -62,9 +62,10 @@ def _look_ahead(
     chains: _Chains,
     ahead: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.bint]:
-    """List at most `furthest` boundaries from a cell on; return their number and whether they loop.
+    """List the next boundaries of a run from a cell on, up to `furthest` boundaries ahead.
 
-    Rows of `ahead` are boundaries: the state, its cell (-1 at the end of the run), its way out.
+    Each boundary is a row of `ahead`: the state, its cell (-1 at the end of the run), and its group
+    in `Ways`. Return the number of rows, and whether the last boundary leads back to itself.
     """
     here: cython.int = first
     beyond: cython.int
@@ -107,11 +108,11 @@ def _row_in_run(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Write the allowed entries of a run state's row to `found` and `target`; return their number.
+    """Write the table row of a state in a run, as classes (`found`) and next states (`target`).
 
     The first `stay` elements of `inner` are the classes that stay in the run; they pass `passed`
     boundaries and end at `places`. The classes in `left` leave the run. `ahead` has `length`
-    boundaries.
+    boundaries. Return the number of classes written.
     """
     count: cython.Py_ssize_t = 0
     far: cython.Py_ssize_t

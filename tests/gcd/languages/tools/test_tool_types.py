@@ -226,8 +226,8 @@ def test_unknown_types_are_counted_over_the_list() -> None:
     ("tools", "message"),
     [
         ("not a list", "to be a list.*json.loads"),
-        ({"name": "f"}, "got .*; put a single tool into a list"),
-        ({"type": "function", "function": {"name": "f"}}, "; put a single tool into a list"),
+        ({"name": "f"}, "got .*; put the tool into a list"),
+        ({"type": "function", "function": {"name": "f"}}, "; put the tool into a list"),
         ({"tools": 3}, "tools at '/tools' to be a list"),
         ({"tools": [], "functions": []}, "got 'tools' and 'functions'; keep one"),
         (
@@ -321,7 +321,9 @@ def test_a_schema_that_would_be_lost_is_refused_by_name(key: str, value: Any, me
 
 
 def test_parameters_beside_the_tool_they_belong_to_are_refused() -> None:
-    with pytest.raises(UnsupportedSchemaError, match="beside 'function' of the tool 'f'"):
+    with pytest.raises(
+        UnsupportedSchemaError, match="tool 'f' inside 'function', got them beside 'function'"
+    ):
         parse_tools([{"type": "function", "parameters": _CITY, "function": {"name": "f"}}])
 
 
