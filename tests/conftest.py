@@ -48,7 +48,9 @@ else:
     os.environ[tests.processes.ADDRESS] = str(Path(_FORKS.name) / "socket")
     os.environ[tests.processes.OWNER] = str(os.getpid())
 
-os.environ.setdefault("WANDB_DISABLE_GIT", "true")  # it runs git several times for each run
+# For each run, wandb would call git several times, and list all installed packages.
+os.environ.setdefault("WANDB_DISABLE_GIT", "true")
+os.environ.setdefault("WANDB_X_SAVE_REQUIREMENTS", "false")
 
 # No property test has a deadline: on a busy machine any of them is late now and then. Examples
 # follow from the tests alone, so that two runs of one tree agree; `make test

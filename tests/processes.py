@@ -44,6 +44,7 @@ _LIBRARIES = (
     "torch.distributed",
     "transformers.models.llama.modeling_llama",
     "wandb",
+    "wandb.sdk.launch.inputs.internal",  # which the first run of a process imports
 )
 
 

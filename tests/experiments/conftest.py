@@ -13,6 +13,7 @@ def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("experiments.harness.figures.plot_comparison", lambda *_: None)
     monkeypatch.setattr("experiments.harness.run.write_report", lambda directory: None)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
 
 
 @pytest.fixture(autouse=True)

@@ -162,6 +162,7 @@ def test_what_is_left_behind(finished):
     assert (finished / "config.yaml").exists()
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
     problems = written(tmp_path / "problems.json", PROBLEMS)
     config = composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *ARMS)
@@ -205,6 +206,7 @@ def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_a_custom_hmm_is_used(tmp_path):
     save(HMM.random(3, 512), tmp_path / "hmm")
     problems = written(tmp_path / "problems.json", PROBLEMS[:1])
@@ -215,6 +217,7 @@ def test_a_custom_hmm_is_used(tmp_path):
     assert "HMM of 3 states" in (run_dir / "table.md").read_text()
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
     problems = written(tmp_path / "p.json", PROBLEMS)
     options = (
@@ -399,6 +402,7 @@ def test_the_real_model_may_be_on_a_gpu(tmp_path):
     assert sum(report["posterior"]) == pytest.approx(1)
 
 
+@pytest.mark.usefixtures("tables_alone")
 @pytest.mark.slow
 def test_the_built_in_stories_run(tmp_path, monkeypatch):
     monkeypatch.setattr(builtin, "LOOSE", 100)
@@ -417,6 +421,7 @@ def test_the_built_in_stories_run(tmp_path, monkeypatch):
     assert table_of(reports, ["a note"]).endswith("- a note\n")
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_the_hmm_never_sees_a_constraint(tmp_path):
     """Other answers after the same prompts, within the same budgets, have the very same HMM."""
     asked = [{**PROBLEMS[0], "strings": strings} for strings in (["12", "3"], ["wide", "7", "x"])]
