@@ -341,7 +341,7 @@ class AnswerTables(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Store the parent slot and the token of each slot."""
+        """Store, for each slot, the slot whose prefix was extended, and the added token."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),

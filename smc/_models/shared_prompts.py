@@ -82,7 +82,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
-        """Build the table from the group of each item; items of a group stay in their order."""
+        """Group M items, given the group number of each one; they stay in order within groups."""
         counts = torch.bincount(group, minlength=num_groups)
         most = int(counts.max())
         order = torch.argsort(group, stable=True)
@@ -265,7 +265,7 @@ def _part(
     values: Float[Tensor, "G heads W d2"],
     visible: Bool[Tensor, "G 1 m 1 W"],
 ) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
-    """Attend to the keys of each group.
+    """Compute the attention of each group's queries to the keys and values of the group.
 
     Returns:
         The log of the sum of attention weights, and the weighted mean of the values, for each

@@ -89,7 +89,7 @@ class Removed(NamedTuple):
 
     @classmethod
     def nothing(cls, log_g: Float64[Tensor, "M"]) -> Removed:
-        """Return the value for prefixes without removed tokens, in the shape of `log_g`."""
+        """Return the values for M prefixes without removed tokens; `log_g` only gives the shape."""
         none = torch.zeros_like(log_g, dtype=torch.int64)
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 

@@ -176,7 +176,7 @@ class Tree:
         return _log_sum(np.array([self.log_found, open_mass]))
 
     def start(self, log_p: Float64[np.ndarray, "_"]) -> None:
-        """Begin with the log-probabilities of the tokens in `root`."""
+        """Begin the tree with the log-probabilities of the tokens in `root`."""
         if self._root.state == self._automaton.final:  # the empty text, which ends without EOS
             self.found[()] = 0.0
         else:

@@ -185,7 +185,7 @@ def selection_scores(
 
 
 class _Pair(NamedTuple):
-    """A log value for each class, and for each token with a separate factor."""
+    """Logarithms of numbers: one for each class, and one for each token with a separate factor."""
 
     by_class: Shaped[Tensor, "R C"]
     by_token: Shaped[Tensor, "R K"]
