@@ -1,9 +1,9 @@
 """Scores of the candidates of the discrete particle filter: s = w g.
 
 docs/design.md, section 6, explains the scores. A *candidate* is a prefix of weight W with a next
-token v. Its weight is w = W p_lm(v), and g is the proposal's factor for v: 1 for GCD, and the
-probability of completion for P-GCD. Scores are stored like guides, as one number per class of
-tokens, and one number for each of a few tokens.
+token v. The weight of the candidate is w = W p_lm(v), and g is the proposal's factor for v: 1 for
+GCD, and the probability of completion for P-GCD. Scores are stored like guides, as one number per
+class of tokens, and one number for each of a few tokens.
 
 **The defensive mixture** is computed over all candidates of an example together, because its
 prefixes compete with each other. Let G be the sum of w g and M the sum of w over these candidates.

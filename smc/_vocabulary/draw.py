@@ -1,8 +1,8 @@
 """Random numbers of the sampler, drawn by a single function, `Draw`.
 
 Random numbers are a *function*, not a stream: the uniform number of a choice depends only on (seed,
-example, particle, step, purpose). It doesn't depend on the order, the batch or the device of the
-choices. So a batch gives the same results as each example alone, and an interrupted run continues
+example, particle, step, purpose). The order, the batch and the device of the choices don't matter.
+So a batch gives the same results as each example alone, and an interrupted run continues
 identically. Such generators are called counter-based (Salmon, Moraes, Dror & Shaw, "Parallel random
 numbers: as easy as 1, 2, 3", 2011). This generator mixes in the five integers one after the other,
 each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood, 2014). It uses wrapping
