@@ -44,7 +44,7 @@ MOST_ANSWERS = 1 << 16
 
 
 class Ending(NamedTuple):
-    """Data of a step from which the answers that end with the next token are stored.
+    """Data of a step, to find the answers that are completed by a next token.
 
     Attributes:
         candidates: all next tokens of the R prefixes, with g, and whether they end the text.

@@ -124,7 +124,7 @@ def check_state(model: Any) -> None:
 
 
 def _check_adapters(model: Any) -> None:
-    """Raise an error if an active peft adapter isn't only a change of the weights.
+    """Raise an error unless all active peft adapters only change the weights.
 
     Inside peft's `generate`, `model` is the wrapped model, and peft prepares its inputs. So the
     wrapper is checked, too.
