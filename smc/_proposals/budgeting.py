@@ -229,7 +229,7 @@ class Ledger(NamedTuple):
     """Effect of the budget in all steps so far, for each of B examples.
 
     Attributes:
-        log_removed: log of the estimated probability that the budget removed.
+        log_removed: log of the estimated probability of the tokens that only the budget forbids.
         first, sufficient: as in `BudgetEffect`, but with `NEVER` instead of None.
     """
 
