@@ -5,9 +5,9 @@ weight, only the number of forward passes.
 
 `PromptLookup` searches the prompt and the answer so far for an earlier occurrence of the answer's
 end, and guesses the text that followed there. Values of tool calls and words of a question often
-come from the prompt. It compares bytes instead of tokens, because the same word has different
-tokens after a space and after a quotation mark. (Speculative decoding by prompt lookup, Saxena
-2023, compares tokens.)
+come from the prompt. `PromptLookup` compares bytes instead of tokens, because the same word has
+different tokens after a space and after a quotation mark. (Speculative decoding by prompt lookup,
+Saxena 2023, compares tokens.)
 """
 
 from __future__ import annotations

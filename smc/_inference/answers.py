@@ -44,7 +44,7 @@ MOST_ANSWERS = 1 << 16
 
 
 class Ending(NamedTuple):
-    """Data of a step from which the answers that end with the next token are stored.
+    """Data of a step, to find the answers that are completed by a next token.
 
     Attributes:
         candidates: all next tokens of the R prefixes, with g, and whether they end the text.
@@ -341,7 +341,7 @@ class AnswerTables(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Store the parent slot and the token of each slot."""
+        """Store, for each slot, the slot whose prefix was extended, and the added token."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),

@@ -9,9 +9,10 @@ answers that it has found, and of all *open branches*: continuations that it has
     lower <= P_lm(C within n) <= lower + open = upper
 
 Statistics of the particles can't detect branches that all particles missed, but these bounds
-include them. They depend neither on weights nor on the proposal. Prefixes of dead particles count,
-too. An answer that resampling dropped counts as an open branch. The upper bound is loose if much of
-an open branch leaves the constraint later or doesn't end in time, because only p(x v) is known.
+include them. The bounds depend neither on weights nor on the proposal. Prefixes of dead particles
+count, too. An answer that resampling dropped counts as an open branch. The upper bound is loose if
+much of an open branch leaves the constraint later or doesn't end in time, because only p(x v) is
+known.
 
 **Accounting** (`Frontier`). No data is stored per prefix. Once the tokens that a step takes from a
 prefix are known, the probabilities of all allowed tokens are summed. In this sum, a taken token
@@ -70,7 +71,7 @@ class Bounds:
     def certified(self) -> float:
         """The minimum share of the posterior that the found answers have, lower / upper.
 
-        It is one if the upper bound is zero.
+        The share is one if the upper bound is zero.
         """
         return self._share(self.log_lower)
 

@@ -7,11 +7,11 @@
     auto      static on a CUDA device if `forced_runs` is off and static shapes are supported;
               otherwise eager
 
-With forced runs, neither is always faster on a CUDA device. Static shapes are faster for few rows,
-and eager execution for hundreds (`benchmarks/README.md`). "auto" doesn't depend on the batch, so
-that a prompt gives the same result alone and in a batch.
+With forced runs, neither mode is always faster on a CUDA device. Static shapes are faster for few
+rows, and eager execution for hundreds (`benchmarks/README.md`). "auto" doesn't depend on the batch,
+so that a prompt gives the same result alone and in a batch.
 
-Both have the same target, and give the same tokens for the same seed if no tokens are forced.
+Both modes have the same target, and give the same tokens for the same seed if no tokens are forced.
 """
 
 from __future__ import annotations

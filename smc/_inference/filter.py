@@ -260,7 +260,7 @@ class DiscreteFilter(Generic[State]):
     ) -> Ledger:
         """Add the probability of the tokens that only the budget forbids in a step.
 
-        This includes the positions between the forced tokens of the step.
+        The positions between the forced tokens of the step are included.
         """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs = before.running, kept.kept

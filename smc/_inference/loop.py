@@ -44,7 +44,7 @@ class Stepper(Protocol):
 
     @property
     def reader(self) -> Reader[Any]:
-        """The language model and the proposal."""
+        """The reader, which runs the language model and updates the proposal's state."""
         ...
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:

@@ -36,7 +36,7 @@ class Particles(NamedTuple):
         row: row of the particle's prefix while the particle is running; arbitrary otherwise.
         founder: the particle's ancestor in the first step (`smc._results.reliability`).
         log_pi: log of the probability with which the discrete filter kept the prefix that ends in
-            each token; `NOT_CHOSEN` for all other tokens. It has no columns for SMC.
+            each token; `NOT_CHOSEN` for all other tokens. For SMC there are no columns.
     """
 
     tokens: Int64[Tensor, "P T"]

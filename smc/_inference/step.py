@@ -283,7 +283,7 @@ class ParticleFilter(Generic[State]):
     ) -> Ledger:
         """Add the probability of the tokens that only the budget forbids in a step.
 
-        This includes the positions between the forced tokens of the step. Each particle's weight is
+        The positions between the forced tokens of the step are included. Each particle's weight is
         divided by its potential, so that it estimates p_lm of the prefix.
         """
         budgets = self.reader.batch.budgets[prefixes.example]

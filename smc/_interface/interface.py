@@ -111,7 +111,7 @@ def sample(
             needed anyway (`smc._forward.read_ahead`). This reduces the number of passes. Answers
             and weights stay the same up to rounding. With "auto", passes over one row have up to
             four draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except
-            for small models). It requires eager execution.
+            for small models). Reading ahead requires eager execution.
         drafter: object that guesses the draft tokens; `smc.PromptLookup()` by default.
         target_error: maximum standard error of the log evidence, in nats. Sampling then runs in
             rounds that start with `particles` and double their number, until the reported error or
@@ -120,7 +120,7 @@ def sample(
         max_particles: maximum number of particles in a round.
         certify: minimum share of the posterior to find, such as 0.9. If sampling is certain to have
             found a smaller share (`Posterior.certified`), the model computes further prefixes, the
-            most probable first. It stops when it reaches the share, `max_tokens_read` or the
+            most probable first. The computation stops at this share, `max_tokens_read` or the
             deadline. The answers' probabilities are then their probabilities under the model,
             divided by the sum of these (`smc._search.certifying`).
         max_tokens_read: maximum number of tokens computed for `certify`, per prompt.

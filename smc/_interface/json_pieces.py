@@ -103,6 +103,6 @@ class JSONReader:
 def _is_closed(lexeme: str) -> bool:
     """Return whether a quote directly after `lexeme`, the beginning of a string, ends the string.
 
-    It doesn't if an odd number of backslashes precedes it.
+    The quote doesn't end the string if an odd number of backslashes precedes it.
     """
     return (len(lexeme) - len(lexeme.rstrip("\\"))) % 2 == 0

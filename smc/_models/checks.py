@@ -35,12 +35,10 @@ def check_lifted(automaton: object, example: int | None = None) -> None:
     """Raise ConstraintError unless a constraint is lifted to the tokens of a vocabulary."""
     if isinstance(automaton, TokenAutomaton):
         return
-    advice = "use gcd.lift(automaton, lm.vocabulary)"
-    if not isinstance(automaton, Automaton):
-        advice = "use gcd.lift(gcd.regex(...), lm.vocabulary), for example"
+    given = "automaton" if isinstance(automaton, Automaton) else "gcd.regex(...)"
     raise ConstraintError(
         f"expected the constraint{of_example(example)} to be a TokenAutomaton, got "
-        f"{type(automaton).__name__}; {advice}"
+        f"{type(automaton).__name__}; use gcd.lift({given}, lm.vocabulary)"
     )
 
 

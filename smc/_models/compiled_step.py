@@ -3,8 +3,8 @@
 A step of a small model launches about a thousand small kernels (norms, rotary positions, copies
 into the cache). On a CUDA device, where a step is captured as a graph, these kernels take most of
 the time. `torch.compile` fuses them. Compilation takes tens of seconds for each model and each
-number of rows. It is repeated for the second number of cache columns, and then holds for all
-numbers of columns.
+number of rows. Compilation is repeated once, for the second number of cache columns, and the result
+then works for all numbers of columns.
 """
 
 from __future__ import annotations

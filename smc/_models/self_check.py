@@ -60,7 +60,7 @@ class Mode(NamedTuple):
 
     @classmethod
     def of(cls, model: Any) -> Mode:
-        """Return the current mode of a model."""
+        """Return the current settings of a model that affect its self-check."""
         config = model.config.to_json_string(use_diff=False)
         return cls(config, model.dtype, model.device, _autocast(model))
 

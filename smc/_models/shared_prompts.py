@@ -7,10 +7,10 @@ L, d]. The queries of all its rows are multiplied with its keys in one matrix pr
 al., "Hydragen", arXiv 2402.05099).
 
 The tokens of all rows in a forward pass are concatenated (`Packed`), and the attention separates
-the rows. It writes the keys and values of each token to the token's position in its row. The token
-attends to the prompt (`Groups` by prompt), and to its row up to its position (`Groups` by row). Let
-s be the log of the sum of a part's attention weights, and m the mean of its values. Both parts are
-then combined exactly:
+the rows. The attention writes the keys and values of each token to the token's position in its row.
+The token attends to the prompt (`Groups` by prompt), and to its row up to its position (`Groups` by
+row). Let s be the log of the sum of a part's attention weights, and m the mean of its values. Both
+parts are then combined exactly:
 
     share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
 
@@ -19,12 +19,12 @@ in every pass and thread. Changing this configuration would affect other passes.
 a copy of the model with the same weights and another configuration (`with_shared_prompts`). The
 user's model can be used for other purposes at the same time.
 
-This is correct for plain causal attention with rotary or embedded positions. Models with windows,
-softcaps or biases, and models that don't call an attention function, use `smc._models.rows`
-instead. They are detected by their configuration, and by comparison with the plain cache
-(`smc._models.self_check`). Models with functions that are bound to their modules also use
-`smc._models.rows`, because these functions would call the user's modules. Compiled models and
-models on several devices have such functions.
+The computation is correct for plain causal attention with rotary or embedded positions. Models with
+windows, softcaps or biases, and models that don't call an attention function, use
+`smc._models.rows` instead. Such models are detected by their configuration, and by comparison with
+the plain cache (`smc._models.self_check`). Models with functions that are bound to their modules
+also use `smc._models.rows`, because these functions would call the user's modules. Compiled models
+and models on several devices have such functions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
-        """Build the table from the group of each item; items of a group stay in their order."""
+        """Group M items, given the group number of each one; they stay in order within groups."""
         counts = torch.bincount(group, minlength=num_groups)
         most = int(counts.max())
         order = torch.argsort(group, stable=True)
@@ -265,7 +265,7 @@ def _part(
     values: Float[Tensor, "G heads W d2"],
     visible: Bool[Tensor, "G 1 m 1 W"],
 ) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
-    """Attend to the keys of each group.
+    """Compute the attention of each group's queries to the keys and values of the group.
 
     Returns:
         The log of the sum of attention weights, and the weighted mean of the values, for each

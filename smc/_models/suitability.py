@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-_LOAD = "load one with transformers.AutoModelForCausalLM.from_pretrained(path)"
 _RANDOM = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
 _BY_MODE = (
     torch.nn.modules.batchnorm._NormBase,
@@ -48,28 +47,34 @@ def check_suitable(model: Any) -> None:
     """
     if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
         raise ValueError(
-            f"expected a language model of transformers, got {type(model).__name__}; {_LOAD}"
+            f"expected a language model of transformers, got {type(model).__name__}; load a model "
+            "with AutoModelForCausalLM.from_pretrained(path)"
         )
     name = _name(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(
-            f"expected a decoder-only language model, got the encoder-decoder {name}; {_LOAD}, or "
-            "use model.generate with smc.BudgetLogitsProcessor"
+            f"expected a decoder-only language model, got the encoder-decoder {name}; load a model "
+            "with AutoModelForCausalLM.from_pretrained(path), or use model.generate with "
+            "smc.BudgetLogitsProcessor"
         )
     if name.endswith("ForMaskedLM"):
         raise ValueError(
-            f"expected a causal language model, got the masked language model {name}; {_LOAD}"
+            f"expected a causal language model, got the masked language model {name}; load a model "
+            "with AutoModelForCausalLM.from_pretrained(path)"
         )
     parameters = inspect.signature(model.forward).parameters
     any_name = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     if "input_ids" not in parameters and not any_name:
-        raise ValueError(f"expected a model of token ids (input_ids), got {name}; {_LOAD}")
+        raise ValueError(
+            f"expected a model of token ids (input_ids), got {name}; load a model with "
+            "AutoModelForCausalLM.from_pretrained(path)"
+        )
     _check_adapters(model)
     if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
         kind = "the classifier" if "Classification" in name else "the model"
         raise ValueError(
             f"expected a model with a language-modeling head, got {kind} {name}, which has none; "
-            f"{_LOAD}"
+            "load a model with AutoModelForCausalLM.from_pretrained(path)"
         )
     for module in every_module(model):
         if type(module).__module__.startswith(_QUANTIZED):
@@ -109,16 +114,17 @@ def check_state(model: Any) -> None:
             checkpoints = any(
                 getattr(each, "gradient_checkpointing", False) for each in every_module(model)
             )
-            and_cache = ", and gradient checkpointing disables the KV cache"
+            effect = "dropout makes log-probabilities random"
+            if checkpoints:
+                effect += ", and gradient checkpointing disables the KV cache"
             raise ValueError(
                 f"expected a model in evaluation mode, but {whole} is in training mode, where "
-                f"dropout makes log-probabilities random{and_cache if checkpoints else ''}; call "
-                "model.eval() first"
+                f"{effect}; call model.eval() first"
             )
 
 
 def _check_adapters(model: Any) -> None:
-    """Raise an error if an active peft adapter isn't only a change of the weights.
+    """Raise an error unless all active peft adapters only change the weights.
 
     Inside peft's `generate`, `model` is the wrapped model, and peft prepares its inputs. So the
     wrapper is checked, too.
@@ -170,7 +176,7 @@ def num_logits(model: Any) -> int:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(
             f"expected logits of shape (1, 1, vocabulary) for one token from {_name(model)}, got "
-            f"{found}; {_LOAD}"
+            f"{found}; load a model with AutoModelForCausalLM.from_pretrained(path)"
         )
     _WIDTHS[model] = identity, logits.shape[2]
     return logits.shape[2]

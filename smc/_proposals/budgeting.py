@@ -89,7 +89,7 @@ class Removed(NamedTuple):
 
     @classmethod
     def nothing(cls, log_g: Float64[Tensor, "M"]) -> Removed:
-        """Return the value for prefixes without removed tokens, in the shape of `log_g`."""
+        """Return the values for M prefixes without removed tokens; `log_g` only gives the shape."""
         none = torch.zeros_like(log_g, dtype=torch.int64)
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
@@ -229,7 +229,7 @@ class Ledger(NamedTuple):
     """Effect of the budget in all steps so far, for each of B examples.
 
     Attributes:
-        log_removed: log of the estimated probability that the budget removed.
+        log_removed: log of the estimated probability of the tokens that only the budget forbids.
         first, sufficient: as in `BudgetEffect`, but with `NEVER` instead of None.
     """
 

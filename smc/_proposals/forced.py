@@ -1,10 +1,10 @@
 """Forced runs: consecutive forced tokens, each the only token that g allows.
 
 Most of a tool call is text that the constraint prescribes. If only one token is allowed, q gives it
-probability one. It can therefore be appended without a draw, and without a forward pass before it.
-A single forward pass then computes the preceding token and the whole run, and returns the
-log-probability of each token for the weight. Let f_1 ... f_k be the run after a drawn token d. The
-update
+probability one. The token can therefore be appended without a draw, and without a forward pass
+before it. A single forward pass then computes the preceding token and the whole run, and returns
+the log-probability of each token for the weight. Let f_1 ... f_k be the run after a drawn token d.
+The update
 
     weight  *=  product of p_lm(f_i)  ·  g(f_k) / g(d)
 

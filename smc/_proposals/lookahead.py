@@ -7,9 +7,9 @@ come next (a token or a class of tokens), a lookahead returns the logarithms of
     mass(v)     = P(v is next | prefix)
     eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
 
-under its own model. `smc.Twisted` turns these probabilities into a proposal. It implements tying,
-the defensive mixture and potentials for any kind of model. `smc.HMMLookahead` implements the
-protocol with a hidden Markov model.
+under its own model. `smc.Twisted` turns these probabilities into a proposal. `smc.Twisted` also
+implements tying, the defensive mixture and potentials for any kind of model. `smc.HMMLookahead`
+implements the protocol with a hidden Markov model.
 
 Weights are correct for any values, because the sampler uses the same g for the draw and for the
 weights. The accuracy of the values determines how many particles are needed. If the model equals

@@ -69,7 +69,7 @@ class AutomatonPosition(NamedTuple):
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
     def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
-        """Return the only token in the classes `alive`; -1 if there are several tokens or none."""
+        """Return the only token in the allowed classes; -1 if they have several tokens or none."""
         start = self.automata.classes.start[self.automaton_of_row]
         sizes = torch.where(alive, start.diff(dim=1), 0)
         klass = sizes.argmax(dim=1, keepdim=True)

@@ -140,12 +140,12 @@ class _View(NamedTuple):
 
     @property
     def log_g(self) -> Float64[Tensor, "R CK"]:
-        """Log g of the classes, followed by the tokens with exact g."""
+        """Log g of each class, followed by log g of each token with exact g."""
         return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
 
     @property
     def allowed(self) -> Bool[Tensor, "R CK"]:
-        """True for classes, followed by tokens with exact g, that are allowed within the budget."""
+        """True for each class, and then each token with exact g, if the budget allows it."""
         return torch.cat([self.alive, self.alive_too], dim=1)
 
 

@@ -132,8 +132,8 @@ class Posterior:
             it is low if the model is confident, even if the result is exact.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint's automaton accepts all of them. With
-            this package's proposals, `complete` and `valid` both equal `not dead`; they check
-            proposals that you write.
+            this package's proposals, `complete` and `valid` both equal `not dead`. Both attributes
+            are for checking your own proposals.
         exact: False if top_p < 1, or if a deadline or cancellation changed the target. It doesn't
             describe the accuracy of the estimate, so a dead posterior is exact, too. See
             `enumerated`.

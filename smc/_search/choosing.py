@@ -141,8 +141,9 @@ def choose(
                 written = prompt
             else:
                 raise ValueError(
-                    f"expected the prompt{of_example(name)} as a function of the options with "
-                    f"orders={orders}, got {type(prompt).__name__}; pass a function, or orders=1"
+                    f"expected the prompt{of_example(name)} to be a function of the options, as "
+                    f"orders={orders} requires, got {type(prompt).__name__}; pass a function, or "
+                    "orders=1"
                 )
             ids = tuple(lm.encode(written))
             check_example(lm, ids, automaton, budget, name)

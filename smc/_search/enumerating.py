@@ -176,7 +176,7 @@ class Tree:
         return _log_sum(np.array([self.log_found, open_mass]))
 
     def start(self, log_p: Float64[np.ndarray, "_"]) -> None:
-        """Begin with the log-probabilities of the tokens in `root`."""
+        """Begin the tree with the log-probabilities of the tokens in `root`."""
         if self._root.state == self._automaton.final:  # the empty text, which ends without EOS
             self.found[()] = 0.0
         else:
@@ -242,11 +242,11 @@ class Tree:
     def _branch(
         self, node: _Node, next_log_p: Float64[np.ndarray, "_"], following: int | None
     ) -> None:
-        """Store the answers that end after a prefix, and add its open branches.
+        """Store the answers that are complete after a prefix and one token; add the open branches.
 
         Args:
             node: the prefix.
-            next_log_p: log-probabilities of its allowed next tokens.
+            next_log_p: log-probabilities of the allowed next tokens after the prefix.
             following: the next token whose prefix is computed in the same run, and which therefore
                 has no open branch; None if there is none.
         """

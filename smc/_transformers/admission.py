@@ -1,8 +1,9 @@
 """Validation of requests before they enter a continuous batch.
 
 The requests of a batch share forward passes. A single invalid request would stop the manager and
-all other requests. It may have a token id outside of the input embedding, a prompt that doesn't fit
-into any cache, or a temperature of 0. So ids, lengths and sampling options are checked beforehand.
+all other requests. Such a request may have a token id outside of the input embedding, a prompt that
+doesn't fit into any cache, or a temperature of 0. So ids, lengths and sampling options are checked
+beforehand.
 """
 
 from __future__ import annotations

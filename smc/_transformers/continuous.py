@@ -281,9 +281,9 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Int32[Tensor, "R"]:
         """Compute the automaton states of the requests that get a next token.
 
-        The manager's tensor has one number per request, but a mask needs seven. So this object
-        stores the numbers until it is called with the scores of these requests, which is before the
-        next call of this method.
+        The manager's tensor has one number per request, but a mask needs seven numbers. So this
+        object stores the numbers. Before the manager calls this method again, it calls this object
+        with the scores of these requests.
         """
         rows, readers, self._states = [], {}, []
         for at, request in enumerate(requests_with_new_token):

@@ -7,8 +7,9 @@ second prompt may be the first prompt with its answer, and assisted decoding pas
 Among all `generate` calls on the stack, the outermost one that has this processor is the user's
 call. The calls of assistants are nested inside it.
 
-A `custom_generate` function gets more arguments. It doesn't get the streamer and the assistant,
-which `generate` only passes to its own decoding methods. They are found in the same way.
+A `custom_generate` function gets more arguments. But `generate` passes the streamer and the
+assistant only to its own decoding methods. The streamer and the assistant are therefore found on
+the call stack, too.
 
 Only arguments of `generate` and two numbers computed from them are read. If another version of
 `transformers` renames them, the call isn't found, and a processor raises an error that asks for the

@@ -1,9 +1,9 @@
 """Scores of the candidates of the discrete particle filter: s = w g.
 
 docs/design.md, section 6, explains the scores. A *candidate* is a prefix of weight W with a next
-token v. Its weight is w = W p_lm(v), and g is the proposal's factor for v: 1 for GCD, and the
-probability of completion for P-GCD. Scores are stored like guides, as one number per class of
-tokens, and one number for each of a few tokens.
+token v. The weight of the candidate is w = W p_lm(v), and g is the proposal's factor for v: 1 for
+GCD, and the probability of completion for P-GCD. Scores are stored like guides, as one number per
+class of tokens, and one number for each of a few tokens.
 
 **The defensive mixture** is computed over all candidates of an example together, because its
 prefixes compete with each other. Let G be the sum of w g and M the sum of w over these candidates.
@@ -185,7 +185,7 @@ def selection_scores(
 
 
 class _Pair(NamedTuple):
-    """A log value for each class, and for each token with a separate factor."""
+    """Logarithms of numbers: one for each class, and one for each token with a separate factor."""
 
     by_class: Shaped[Tensor, "R C"]
     by_token: Shaped[Tensor, "R K"]

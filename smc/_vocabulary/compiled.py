@@ -8,8 +8,8 @@ Sums are in float64. These loops read 4 bytes per token once. Tensor operations 
 read 8 bytes per token five times.
 
 Tensor operations are used for rows of fewer than `NARROW` tokens, because compiled calls for each
-row would take too long (128 prefixes of a dozen tokens: 29 s instead of 0.4 s). They are also used
-for guides that don't consist of class factors.
+row would take too long (128 prefixes of a dozen tokens: 29 s instead of 0.4 s). Tensor operations
+are also used for guides that don't consist of class factors.
 """
 
 from __future__ import annotations

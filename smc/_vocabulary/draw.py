@@ -1,8 +1,8 @@
 """Random numbers of the sampler, drawn by a single function, `Draw`.
 
 Random numbers are a *function*, not a stream: the uniform number of a choice depends only on (seed,
-example, particle, step, purpose). It doesn't depend on the order, the batch or the device of the
-choices. So a batch gives the same results as each example alone, and an interrupted run continues
+example, particle, step, purpose). The order, the batch and the device of the choices don't matter.
+So a batch gives the same results as each example alone, and an interrupted run continues
 identically. Such generators are called counter-based (Salmon, Moraes, Dror & Shaw, "Parallel random
 numbers: as easy as 1, 2, 3", 2011). This generator mixes in the five integers one after the other,
 each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood, 2014). It uses wrapping
@@ -150,7 +150,7 @@ class Categorical(NamedTuple):
 def bisect(
     cumulative: Float64[Tensor, "R V"], rows: Int64[Tensor, "M"], point: Float64[Tensor, "M"]
 ) -> Int64[Tensor, "M"]:
-    """Count the cumulative sums of each given row that don't exceed the point: O(M log V)."""
+    """Count, in each given row, the cumulative sums up to the row's point: O(M log V)."""
     V = cumulative.shape[1]
     below = torch.zeros_like(rows)
     for bit in reversed(range(V.bit_length())):

@@ -243,7 +243,7 @@ class Unread(ToyLM):
         ({"options": ["a", "\ud800"]}, "lone surrogate"),
         ({"options": ["c"]}, "can be written with the tokens"),
         ({"prompts": [PROMPT] * 2, "options": [["a"], []]}, "option of example 1, got none"),
-        ({"orders": 2}, "as a function of the options with orders=2, got tuple"),
+        ({"orders": 2}, "to be a function of the options, as orders=2 requires, got tuple"),
         ({"orders": 3, "prompts": [written]}, "orders to be at most 2 .* for 2 options, got 3"),
         ({"orders": 0}, "expected orders to be at least 1"),
         ({"spellings": "both"}, "expected spellings to be one of"),

@@ -140,11 +140,11 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "path": (lambda: "gpt2", "expected a language model of transformers, got str"),
     "classifier": (
         lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SIZES)),
-        "got the classifier LlamaForSequenceClassification, which has none; load one",
+        "got the classifier LlamaForSequenceClassification, which has none; load a model",
     ),
     "no head": (
         lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES)),
-        "got the model LlamaModel, which has none; load one with .*ForCausalLM",
+        "got the model LlamaModel, which has none; load a model with .*ForCausalLM",
     ),
     "masked": (
         lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
