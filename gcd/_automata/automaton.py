@@ -469,7 +469,7 @@ def _spend_on(delta: np.ndarray) -> None:
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
-    """Return the array in contiguous, writable memory, copied if necessary."""
+    """Return the array, or a copy if it isn't contiguous and writable."""
     plain = np.ascontiguousarray(array, dtype)
     return plain if plain.flags.writeable else plain.copy()
 

@@ -225,7 +225,7 @@ def _contains(
 
     Args:
         words: the words.
-        capitals: forms of these words with a capital, which count at the very beginning.
+        capitals: these words with a capital letter, for the beginning of the sentence.
         between: bytes that separate words.
         used: bytes that may occur.
     """

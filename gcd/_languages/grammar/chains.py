@@ -99,7 +99,7 @@ def flatten(
 
 
 class _Language(NamedTuple):
-    """Texts of a symbol, as an automaton in which byte i stands for the letter `letters[i]`."""
+    """Texts of a symbol, as an automaton in which byte i stands for the symbol `letters[i]`."""
 
     automaton: Automaton
     letters: list[Symbol]
@@ -258,10 +258,10 @@ class _Chains:
 
 
 class _Proof:
-    """Languages of a component over letters, found and proven exact as in the module docstring.
+    """Languages of mutually recursive symbols, found and proven as the module docstring explains.
 
     Attributes:
-        letters: the number of each letter.
+        letters: the byte that stands for each symbol that is not expanded (letter).
     """
 
     def __init__(
@@ -327,7 +327,8 @@ class _Proof:
     def _derived(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
         """Return the texts that the productions of a symbol form from the texts `found`.
 
-        A text has at least two non-empty parts, contains a letter, or is empty.
+        As the proof requires, these texts have at least two non-empty parts, contain a letter, or
+        are empty.
         """
         graph = Assembly()
         start, end = graph.node(), graph.node()
@@ -393,7 +394,7 @@ def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set
 
 
 def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol) -> Productions:
-    """Convert an automaton over letters to productions, with one symbol for each state."""
+    """Convert an automaton whose bytes stand for symbols to productions, a symbol per state."""
     automaton, letters = languages[name]
     targets = automaton.transitions
     edges = [

@@ -121,8 +121,9 @@ def merge(
 ) -> Facets:
     """Return the description of the values that satisfy all of the given plain schemas.
 
-    `closed` excludes undeclared members if an asserted schema has `properties`, and none has a
-    keyword of `OPENING`. Otherwise they are allowed, as in the standard.
+    If `closed`, objects exclude undeclared members if an asserted schema has `properties`, and no
+    asserted schema has a keyword for undeclared members (`OPENING`). Otherwise they allow them, as
+    in the standard.
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
@@ -291,7 +292,10 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Return the schemas of the element at `index`; for None, of elements after `prefixItems`."""
+    """Return the schemas of the element at `index`.
+
+    If `index` is None, return the schemas of elements after those of `prefixItems`.
+    """
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):

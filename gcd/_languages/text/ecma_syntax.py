@@ -177,7 +177,7 @@ class _Parser(PatternParser):
         return complement(inside) if negated else inside
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """Return the given code points and, if the flag i is set, their other cases."""
+        """Return code points and, if the flag i is set, those that differ only in case."""
         return self._with_other_cases(inside) if "i" in self._flags else inside
 
     def _class_atom(self, begin: int) -> Ranges:

@@ -345,7 +345,7 @@ class CommonParser(PatternParser):
         return single(ord(character))
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """Return the given code points and, if the flag i is set, their other cases."""
+        """Return code points and, if the flag i is set, those that differ only in case."""
         if not self._flags.i:
             return inside
         if self._flags.a:

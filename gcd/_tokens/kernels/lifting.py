@@ -83,8 +83,8 @@ def walk(
 ) -> cython.Py_ssize_t:
     """Follow the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
 
-    Append the allowed entries to `found`, and the states that they lead to to `target`, from index
-    `count` on. Return the new count. `states` is scratch space, one longer than the tree's depth.
+    Append the allowed entries to `found`, and the states after them to `target`, from index `count`
+    on. Return the new count. `states` is scratch space, one longer than the tree's depth.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
