@@ -121,9 +121,8 @@ def merge(
 ) -> Facets:
     """Return the description of the values that satisfy all of the given plain schemas.
 
-    If `closed`, objects exclude undeclared members if an asserted schema has `properties`, and no
-    asserted schema has a keyword for undeclared members (`OPENING`). Otherwise they allow them, as
-    in the standard.
+    If `closed`, undeclared members are excluded where an asserted schema has `properties`, and no
+    asserted schema has a keyword for undeclared members (`OPENING`).
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
@@ -292,10 +291,7 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Return the schemas of the element at `index`.
-
-    If `index` is None, return the schemas of elements after those of `prefixItems`.
-    """
+    """Return the schemas of the element at `index` (None: of elements after `prefixItems`)."""
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):

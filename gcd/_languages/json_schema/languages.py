@@ -418,11 +418,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return `held`, a language that enforces `keyword`, or `language`, which doesn't.
-
-        `held` is None if enforcing the keyword takes too many states. A caveat is then added, or an
-        error raised if caveats are not allowed.
-        """
+        """Return `held`, which enforces `keyword`; if it is None, `language` with a caveat."""
         if held is not None:
             return held
         assert place is not None
