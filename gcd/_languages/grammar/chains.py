@@ -17,14 +17,14 @@ component:
    through v to Z's entry. From Z's exit, the third leads through w to X's exit. The paths from the
    entry of X to its exit spell a superset R_X of the texts of X (Mohri and Nederhof, "Regular
    approximation of context-free grammars through transformation", 2001).
-2. *Improve.* Replace each R_X by the same guess for X alone, given R for the other symbols. Then
-   replace it by H(R)_X, the texts that the productions of X form from texts in R. The least fixed
-   point of both replacements is the texts of the grammar. So R stays a superset of these.
-3. *Prove.* If H(R) = R, then R is exact, because H has only one fixed point. To ensure this, H
-   forms each text from at least two non-empty parts, or with a letter. Productions that consist of
-   a single symbol (X -> Y, also beside symbols that derive the empty text) are eliminated by
-   following them. If R contained texts without a derivation, a shortest one would have a shorter
-   one as a part, which is impossible.
+2. *Improve.* First repeat the guess for each X alone, with R_Y in place of every other symbol Y.
+   Then replace R_X by H(R)_X, the texts that the productions of X form from texts in R. The least
+   fixed point of both replacements is the texts of the grammar. So R stays a superset of these.
+3. *Prove.* If H(R) = R, then R is exact: a shortest text of R without a derivation would have a
+   shorter text without a derivation as a part, which is impossible. For this argument, H must form
+   each text from at least two non-empty parts, or with a letter. So a production that consists of a
+   single symbol (X -> Y, also beside symbols that derive the empty text) is first replaced by the
+   productions of Y.
 
 The proof treats letters as distinct symbols. Its result also holds after the letters are replaced
 by their languages, because substitution preserves unions, products and least fixed points. If there
