@@ -17,8 +17,8 @@ component:
    through v to Z's entry. From Z's exit, the third leads through w to X's exit. The paths from the
    entry of X to its exit spell a superset R_X of the texts of X (Mohri and Nederhof, "Regular
    approximation of context-free grammars through transformation", 2001).
-2. *Improve.* First repeat the guess for each X alone, with R_Y in place of every other symbol Y.
-   Then replace R_X by H(R)_X, the texts that the productions of X form from texts in R. The least
+2. *Improve.* First repeat the guess for each X alone, with R in place of all other symbols. Then
+   replace R_X by H(R)_X, the texts that the productions of X form from texts in R. The least
    fixed point of both replacements is the texts of the grammar. So R stays a superset of these.
 3. *Prove.* If H(R) = R, then R is exact: a shortest text of R without a derivation would have a
    shorter text without a derivation as a part, which is impossible. For this argument, H must form
