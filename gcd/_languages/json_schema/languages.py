@@ -13,7 +13,7 @@ and
     narrow(P and not S) = narrow(P) - wide(P and S)
     wide(P and not S)   = wide(P) - narrow(P and S).
 
-They differ in how scalars are spelled: a wide language has every spelling of keys and constants,
+The two differ in how scalars are spelled: a wide language has every spelling of keys and constants,
 whole numbers with a fraction of zeros, zero with a sign, and all numbers with an exponent. The
 values of numbers with an exponent are not checked, because comparing them is not regular. In both
 languages, the members of objects have one order, which depends on all compared schemas
