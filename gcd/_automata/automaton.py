@@ -172,9 +172,8 @@ class Automaton:
             skips: epsilon edges: pairs (source node, target node) that are connected without
                 reading a byte.
             start, end: nodes where strings begin and end.
-            absorbing: index of a part that makes all other paths from its source node to `end`
-                redundant, because it leads to `end` and accepts every string of these paths. They
-                are then not followed. -1 if there is no such part.
+            absorbing: index of a part that leads to `end` and accepts every string of the other
+                paths from its source node to `end`, which are then not followed; -1 for none.
         """
         if not parts:  # only epsilon edges: the result is the empty string or the empty language
             parts, joints = [cls.empty()], [(start, start)]
@@ -275,11 +274,7 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings of this language that aren't in the other language.
-
-        Raises:
-            ConstraintError: the other automaton doesn't enforce its whole constraint (`caveats`).
-        """
+        """Return the strings that aren't in `other`; it must enforce its whole constraint."""
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
@@ -304,9 +299,8 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(
-                max_states(), what=f"a repetition ({copies} copies of {size} states)"
-            )
+            what = f"a repetition ({copies} copies of {size} states)"
+            raise StateLimitError(max_states(), what)
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
@@ -469,7 +463,7 @@ def _spend_on(delta: np.ndarray) -> None:
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
-    """Return the array in contiguous, writable memory, copied if necessary."""
+    """Return the array, or a copy if it isn't contiguous and writable."""
     plain = np.ascontiguousarray(array, dtype)
     return plain if plain.flags.writeable else plain.copy()
 

@@ -6,8 +6,8 @@ The language is an intersection of small automata, which have a few dozen states
     counted      at most `max_words` words, that is, at most `max_words` - 1 spaces
     contains g   for each group g of inflections: some word of the sentence is in the group
 
-A keyword only counts if it equals a whole word (`docs/languages.md` defines words). A checker with
-a looser definition of words therefore finds it, too. A word that is in two groups counts for both.
+A keyword only counts if it equals a whole word (`docs/languages.md` defines words). So a checker
+with a looser definition of words finds the keyword, too. A word that is in two groups counts for both.
 
 **Size.** The product has a state for each set of remaining groups and each beginning of one of
 their words: 600 to 1,400 states for five groups of five words. A limit on the number of words
@@ -79,9 +79,10 @@ class _Alphabet:
         known = {*MARKS, *JOINERS, *(mark for pair in pairs for mark in pair)}
         for mark in punctuation:
             if mark not in known:
+                allowed = f'{MARKS}{JOINERS}"()'
                 raise ConstraintError(
-                    f'expected punctuation from the marks {MARKS}{JOINERS}"(), with both brackets '
-                    f"or neither, got {mark!r}"
+                    f"expected punctuation from the marks {allowed}, with both brackets or "
+                    f"neither, got {mark!r}"
                 )
         marks = "".join(mark for mark in MARKS if mark in punctuation)
         apostrophes = "".join(mark for mark in JOINERS if mark in punctuation and mark != "-")
@@ -225,7 +226,7 @@ def _contains(
 
     Args:
         words: the words.
-        capitals: forms of these words with a capital, which count at the very beginning.
+        capitals: these words with a capital letter, for the beginning of the sentence.
         between: bytes that separate words.
         used: bytes that may occur.
     """

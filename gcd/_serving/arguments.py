@@ -69,11 +69,11 @@ def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
         )
     flags = array.flags
     if array.shape != shape or array.dtype != _INT32 or not flags.carray:
-        unlike = "" if flags.c_contiguous else ", not contiguous"
-        unlike += "" if flags.writeable else ", read-only"
+        layout = "contiguous" if flags.c_contiguous else "not contiguous"
+        layout += "" if flags.writeable else ", read-only"
         raise ValueError(
-            f"expected contiguous int32 of shape {shape} for masks, got {array.dtype} of shape "
-            f"{array.shape}{unlike}"
+            f"expected writable contiguous int32 of shape {shape} for masks, got {array.dtype} of "
+            f"shape {array.shape}, {layout}"
         )
     return array
 

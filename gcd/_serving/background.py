@@ -64,7 +64,7 @@ class BackgroundLift:
 
     @property
     def is_done(self) -> bool:
-        """True if the lift has ended, with a result or a reason."""
+        """True if the lift has ended, successfully or not."""
         return self._done.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:

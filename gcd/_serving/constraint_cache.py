@@ -334,7 +334,7 @@ class ConstraintCache:
         return found
 
     def _refuse(self, key: str, error: Exception) -> str:
-        """Store why a constraint is refused, and return it."""
+        """Store the error of a refused constraint, and return the error."""
         self._count("refused")
         reason = str(error) or type(error).__name__
         if len(reason) > _LONGEST_REASON:

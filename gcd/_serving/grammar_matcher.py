@@ -95,7 +95,7 @@ class GrammarMatcher:
         """Append a string as one step, in its fewest tokens; return False if it isn't allowed.
 
         Raises:
-            TypeError: if it is neither text nor bytes; pass token ids to `accept_token`.
+            TypeError: if `input_str` is neither text nor bytes; pass token ids to `accept_token`.
         """
         del debug_print
         text = input_str.encode() if isinstance(input_str, str) else input_str

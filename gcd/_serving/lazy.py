@@ -247,7 +247,7 @@ class LazyAutomaton:
         return 0 if state == self.final else int(self._bounds[state])
 
     def uses(self, token: int) -> bool:
-        """Return whether the byte automaton allows this token in any state, if it has bytes."""
+        """Return whether the token has bytes, and the byte automaton allows it in some state."""
         text, language = self.vocabulary.token_bytes[token], self._language
         states = np.arange(language.num_states if text else 0)
         for byte in text:

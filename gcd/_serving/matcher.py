@@ -223,7 +223,7 @@ class Matcher:
 
     @property
     def state(self) -> int:
-        """State of the automaton."""
+        """State of `automaton` after the tokens so far."""
         return self._sequence.state
 
     @property

@@ -132,7 +132,7 @@ class ServedAutomaton:
 
     @property
     def num_patterns(self) -> int:
-        """Number of patterns: distinct rows of transitions, apart from their targets."""
+        """Number of patterns; states whose transitions differ only in targets share a pattern."""
         return int(self._table.arrays.known_slot.size)
 
     @property

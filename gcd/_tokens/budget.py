@@ -1,9 +1,9 @@
 """Token budgets: masks of tokens after which the text can still be completed in time.
 
-A budget is the maximum number of generated tokens, EOS included. With r tokens left, a text in
-state s can be completed if `steps_to_accept[s] <= r`, the fewest tokens from s to `final`. One
-breadth-first search computes this number for every state. So the mask over next tokens doesn't need
-a table over r:
+A budget is the maximum number of generated tokens, EOS included. Let `steps_to_accept[s]` be the
+fewest tokens from state s to `final`; one breadth-first search computes it for every state. With r
+tokens left, a text in state s can be completed if `steps_to_accept[s] <= r`. So the mask over next
+tokens doesn't need a table over r:
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 

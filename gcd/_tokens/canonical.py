@@ -184,7 +184,7 @@ class _Places(NamedTuple):
 def _arrivals(
     delta: Int32[np.ndarray, "S C"], literal: Bool[np.ndarray, "S"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]]:
-    """List which classes lead to which literal states, each pair once, by state."""
+    """List the pairs of a literal state and a class that leads to it, ordered by state."""
     num_classes = max(delta.shape[1], 1)
     row, column = np.nonzero(literal[delta])
     keys = np.unique(delta[row, column].astype(np.int64) * num_classes + column)
@@ -255,8 +255,9 @@ def _groups(
 class _Product:
     """Product of the automaton with the behavior of the last token.
 
-    The first states are the automaton's states; its literal states are unused. Then one state for
-    each behavior follows.
+    A behavior is a group of tokens that lead to one literal state, and after which the same tokens
+    are allowed. The first states are the automaton's states; its literal states are unused. Then
+    one state for each behavior follows.
 
     Attributes:
         leads_on: for each token that follows a literal state, whether the end can be reached after

@@ -374,7 +374,7 @@ def _by_profiles(
 
 
 def _refuse_continuations(automaton: Automaton) -> None:
-    """Refuse a language in which a string is a prefix of another string; it needs an EOS token."""
+    """Refuse a language in which a string is a prefix of another one, as texts end without EOS."""
     goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
     if goes_on.any():
         example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()

@@ -97,7 +97,7 @@ def _with_specials(
     table: Int32[np.ndarray, "F C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "M C2"], Int32[np.ndarray, "V"]]:
-    """Keep the rows of single states, and add a class for each special token of the segments."""
+    """Keep the rows that stand for one state; add a class for each special token of segments."""
     num_states, num_classes = states.segment.size, table.shape[1]
     specials = [part.special for part in segments.parts]
     distinct = sorted({token for token in specials if token is not None})

@@ -208,7 +208,7 @@ def _renumber(
     number: cython.const[cython.int][::1],
     num_kept: cython.Py_ssize_t,
 ) -> tuple:
-    """Return the table and accepting states after renumbering, without the states of number -1.
+    """Return table and accepting states after renumbering; states numbered -1 are removed.
 
     States with the same number must agree on acceptance, and must lead to states with the same
     numbers.

@@ -39,7 +39,7 @@ _56_BITS = cython.declare(cython.longlong, 0xFFFFFFFFFFFFFF)
 @cython.final
 @cython.cclass
 class _Trees:
-    """Nodes of the escapes of one automaton, numbered from `first_node`."""
+    """Nodes of the trees of JSON escapes for one automaton, numbered from `first_node`."""
 
     step: cython.const[cython.int][:, ::1]
     class_of: cython.const[cython.uchar][::1]
@@ -153,7 +153,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def end(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node of the last digit, which contains the low four bits of the last byte.
+        """Return the node before the last digit of an escape, the low four bits of the last byte.
 
         `state` is the state before that byte. `high` is the value of the two bits above the digit,
         so the byte is `0x80 + 16 * high + digit`.
@@ -171,7 +171,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def two_digits(self, state: cython.int, first: cython.int) -> cython.int:
-        """Return the node of the last two digits, if two bytes of the character remain.
+        """Return the node before an escape's last two digits, if two bytes of the character remain.
 
         `state` is the state before the two bytes. The two digits determine two bits of the first
         byte: `first` is the smallest of its four possible values.
@@ -185,7 +185,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def three_digits(self, state: cython.int) -> cython.int:
-        """Return the node of the last three digits, if two bytes of the character remain."""
+        """Return the node before the last three digits, if two bytes of the character remain."""
         if state < 0:
             return -1
         if self.digits[state] == _UNKNOWN:
@@ -199,7 +199,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def half(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node of a pair's second surrogate, if two bytes of the character remain.
+        """Return the node before a second surrogate, if two bytes of the character remain.
 
         `state` is the state before these bytes. `high` is the value of the two highest bits that
         the first of these bytes has from the code point.
@@ -260,7 +260,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def low_digits(self, state: cython.int, is_ascii: cython.bint) -> cython.int:
-        """Return the node of the last three digits after the digit 0.
+        """Return the node after the first digit of an escape, if this digit is 0.
 
         If `is_ascii`, only characters of one byte may follow in this state.
         """
@@ -294,7 +294,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def after_backslash(self, state: cython.int) -> cython.int:
-        """Return the node after a backslash, for a state in which a code point may begin."""
+        """Return the node after an escape's backslash, for a state where a code point may begin."""
         row: cython.int[::1] = self.row[176:192]
         deeper: cython.int[::1] = self.row[192:208]
         i: cython.int
@@ -322,7 +322,7 @@ class _Trees:
 def escapes(
     delta: np.ndarray, class_of_byte: np.ndarray, max_states: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Construct the nodes of the escapes of an automaton over UTF-8 texts.
+    """Construct the trees of JSON escapes for an automaton over UTF-8 texts.
 
     The number of the first node is the number of states plus two. The targets of a `DIGIT` node are
     indexed by the digits 0 to 15. `BEFORE_U` and `BEFORE_BACKSLASH` nodes have a single target. An

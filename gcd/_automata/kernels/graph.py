@@ -21,7 +21,7 @@ _NUM_BYTES = cython.declare(cython.int, 256)
 def list_edges(
     after: cython.const[cython.int][:, ::1], start: cython.longlong[::1], seen: cython.int[::1]
 ) -> cython.int[::1]:
-    """List the distinct edges by their sources: write `start`, and return the targets.
+    """List the distinct edges (pairs of states) by sources: write `start`, return the targets.
 
     `seen` is scratch space with an entry for each state.
     """
@@ -59,7 +59,7 @@ def reverse_edges(
     sources: cython.int[::1],
     fill: cython.longlong[::1],
 ) -> cython.void:
-    """Sort the distinct edges by their targets: write `into` and `sources`.
+    """Sort the distinct edges (pairs of states) by targets: write `into` and `sources`.
 
     `fill` is scratch space with an entry for each state.
     """
@@ -127,7 +127,7 @@ def number_breadth_first(
 ) -> cython.Py_ssize_t:
     """Assign numbers to states in breadth-first order from state 0; return how many got one.
 
-    States of level -1 are left out. They, and states that are not reachable, get the number -1.
+    States with the level -1, and states that are not reachable, get the number -1.
     `queue` is scratch space with an entry for each state.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
@@ -174,7 +174,7 @@ def _write_levels(
 
 
 def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct edges of a table by their sources, as (start, targets).
+    """Return the distinct edges (pairs of states) of a table by sources, as (start, targets).
 
     The edges from one state are in the order of the first byte class that leads along them.
     """

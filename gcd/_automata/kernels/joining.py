@@ -124,8 +124,8 @@ def _close(
 ) -> cython.longlong:
     """Add all states that `members[:size]` reach without reading a byte; return the new size.
 
-    States that read no byte are then removed, except for the end node. `stamp` must be zero for all
-    states, and is zero again afterwards. The work is added to `work[0]`.
+    States without transitions are then removed, except for the end node. `stamp` must be zero for
+    all states, and is zero again afterwards. The work is added to `work[0]`.
     """
     i: cython.longlong
     q: cython.longlong

@@ -17,14 +17,14 @@ component:
    through v to Z's entry. From Z's exit, the third leads through w to X's exit. The paths from the
    entry of X to its exit spell a superset R_X of the texts of X (Mohri and Nederhof, "Regular
    approximation of context-free grammars through transformation", 2001).
-2. *Improve.* Replace each R_X by the same guess for X alone, given R for the other symbols. Then
-   replace it by H(R)_X, the texts that the productions of X form from texts in R. The least fixed
-   point of both replacements is the texts of the grammar. So R stays a superset of these.
-3. *Prove.* If H(R) = R, then R is exact, because H has only one fixed point. To ensure this, H
-   forms each text from at least two non-empty parts, or with a letter. Productions that consist of
-   a single symbol (X -> Y, also beside symbols that derive the empty text) are eliminated by
-   following them. If R contained texts without a derivation, a shortest one would have a shorter
-   one as a part, which is impossible.
+2. *Improve.* First repeat the guess for each X alone, with R in place of all other symbols. Then
+   replace R_X by H(R)_X, the texts that the productions of X form from texts in R. The least
+   fixed point of both replacements is the texts of the grammar. So R stays a superset of these.
+3. *Prove.* If H(R) = R, then R is exact: a shortest text of R without a derivation would have a
+   shorter text without a derivation as a part, which is impossible. For this argument, H must form
+   each text from at least two non-empty parts, or with a letter. So a production that consists of a
+   single symbol (X -> Y, also beside symbols that derive the empty text) is first replaced by the
+   productions of Y.
 
 The proof treats letters as distinct symbols. Its result also holds after the letters are replaced
 by their languages, because substitution preserves unions, products and least fixed points. If there
@@ -99,7 +99,7 @@ def flatten(
 
 
 class _Language(NamedTuple):
-    """Texts of a symbol, as an automaton in which byte i stands for the letter `letters[i]`."""
+    """Texts of a symbol, as an automaton in which byte i stands for the symbol `letters[i]`."""
 
     automaton: Automaton
     letters: list[Symbol]
@@ -258,10 +258,10 @@ class _Chains:
 
 
 class _Proof:
-    """Languages of a component over letters, found and proven exact as in the module docstring.
+    """Languages of mutually recursive symbols, found and proven as the module docstring explains.
 
     Attributes:
-        letters: the number of each letter.
+        letters: the byte that stands for each symbol that is not expanded (letter).
     """
 
     def __init__(
@@ -327,7 +327,8 @@ class _Proof:
     def _derived(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
         """Return the texts that the productions of a symbol form from the texts `found`.
 
-        A text has at least two non-empty parts, contains a letter, or is empty.
+        As the proof requires, these texts have at least two non-empty parts, contain a letter, or
+        are empty.
         """
         graph = Assembly()
         start, end = graph.node(), graph.node()
@@ -393,7 +394,7 @@ def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set
 
 
 def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol) -> Productions:
-    """Convert an automaton over letters to productions, with one symbol for each state."""
+    """Convert an automaton whose bytes stand for symbols to productions, a symbol per state."""
     automaton, letters = languages[name]
     targets = automaton.transitions
     edges = [

@@ -94,7 +94,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
 
 
 def _pay(language: Automaton, max_length: int) -> None:
-    """Count the work of counting an automaton's texts: its edges times the length."""
+    """Spend the work for counting an automaton's texts: its number of edges times the length."""
     edges = graph.distinct_edges(language.delta)[1].size
     spend(_PER_EDGE * edges * max_length, "counting texts")
 

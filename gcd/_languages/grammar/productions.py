@@ -191,7 +191,7 @@ class Rules:
         return part
 
     def _measure(self, made: Productions) -> None:
-        """Find the fewest bytes of each symbol, and drop productions without any text."""
+        """Find the length of each symbol's shortest text, and drop productions without texts."""
         fewest = self.fewest_bytes
         for name, ways in made.items():
             fewest[name] = math.inf
@@ -211,7 +211,7 @@ class Rules:
 
 
 def _fewest(language: Automaton) -> float:
-    """Return the fewest bytes of a text in a language; infinite if the language is empty."""
+    """Return the length in bytes of the shortest text; infinite if the language is empty."""
     if language.is_empty:
         return math.inf
     return float(graph.distances_to_accept(language.delta, language.accepting)[0])

@@ -52,7 +52,7 @@ class Analyzed(Protocol):
 
 
 class Unrolling:
-    """Texts of a rule with at most `max_depth` nested counted rules.
+    """Texts of a grammar in which at most `max_depth` counted rules are nested.
 
     Attributes:
         deeper: lower bound on the length in bytes of the texts that the depth limit excludes;
@@ -112,7 +112,7 @@ class Unrolling:
         return True
 
     def _measure(self) -> None:
-        """Find, for each place, the fewest bytes of text before and after it together."""
+        """Find, for each rule and level, the fewest bytes of text around a use of the rule."""
         pending: list[tuple[float, Place]] = [(0.0, self._start)]
         if self._start[1] > self._max_depth:
             self._made[self._start], pending = Automaton.empty(), []
@@ -127,7 +127,10 @@ class Unrolling:
                     heappush(pending, (around + others, inner))
 
     def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
-        """Yield the places in a place's productions, with the fewest bytes of the other symbols."""
+        """Yield the rules that a rule uses, each with its level and a number of bytes.
+
+        The number is the fewest bytes of the other symbols in the production.
+        """
         name, level = place
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)

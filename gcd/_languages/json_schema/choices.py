@@ -207,7 +207,7 @@ def _cases(
 def _combined(
     document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
 ) -> list[tuple[_Branch, ...]] | None:
-    """Return the satisfiable combinations of one branch for each choice; None if over `limit`."""
+    """Return the satisfiable combinations of one branch per choice; None if more than `limit`."""
     found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
     for choice in choices:
         outlines = [outline(document, held) for held, _ in choice]
@@ -318,7 +318,7 @@ def _constants_apart(
     merged, because there may be thousands.
 
     Returns:
-        The scalars of each branch that only lists scalars, by `identity`; and the other branches.
+        The scalars of each branch that only lists scalars (keys: `identity`); the other branches.
     """
     constants, others = [], []
     for branch in branches:

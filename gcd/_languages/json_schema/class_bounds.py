@@ -75,8 +75,8 @@ def bounded(found: dict[str, Any], core: Mapping[str, Any], bounds: Mapping[str,
 def has_distinct_values(core: Mapping[str, Any] | None) -> bool:
     """Return whether different JSON values of a type are still different as Python values.
 
-    They aren't in a set of numbers and booleans, because `1 == True`, or in a set of strings that
-    are stripped.
+    In a set of numbers and booleans they may be equal, because `1 == True`. So may strings that are
+    stripped.
     """
     if core is None:
         return False
@@ -94,9 +94,9 @@ def has_distinct_values(core: Mapping[str, Any] | None) -> bool:
 
 
 def indistinct(schema: Mapping[str, Any], members: str) -> Any:
-    """Refuse a minimum size if different JSON members may be equal in Python.
+    """Return a refusal of a minimum size, or None if different JSON members differ in Python.
 
-    Python counts equal members of a set or dict once. Return None if this cannot happen.
+    Python counts equal members of a set or dict once, so the size could be smaller than in JSON.
 
     Args:
         schema: the core schema of a set or dict.
@@ -121,7 +121,7 @@ def _choices(core: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the core schema inside a wrapper that adds no checks of JSON; None for others."""
+    """Return the core schema inside one with the same JSON values; None if there is none."""
     match core["type"]:
         case "json-or-python":
             inner: Mapping[str, Any] = core["json_schema"]
@@ -190,7 +190,7 @@ def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _has_numbers(core: Mapping[str, Any]) -> bool | None:
-    """Return whether a type has numbers, ordered in Python as in JSON; None if uncertain."""
+    """Return whether values are numbers, in the same order as in JSON; None if uncertain."""
     inner = _inner(core)
     if inner is not None:
         return _has_numbers(inner)

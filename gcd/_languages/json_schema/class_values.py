@@ -55,8 +55,8 @@ def refusal(name: str, reason: str) -> dict[str, Any]:
 def refused_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any] | None:
     """Return a refusal of constants that pydantic doesn't parse from JSON; None for all others.
 
-    pydantic parses a member of a plain `Enum` from its value if it is in an enum, but not in a
-    `Literal`.
+    pydantic parses members of a plain `Enum` class from their values, but not the members that a
+    `Literal` lists.
     """
     for value in values:
         is_plain = isinstance(value, Enum) and not isinstance(value, str | int | float)

@@ -150,7 +150,7 @@ class Document:
         self._cycle_of = cycles(self._below)
 
     def root(self) -> Conjunction:
-        """Return the conjunction that consists of the whole document."""
+        """Return the conjunction that consists of the document's root schema alone."""
         return (self._enter("", ()),)
 
     @property
@@ -199,7 +199,7 @@ class Document:
         return self._at(place, path, asserted=asserted, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
-        """Return a generated schema of the same value.
+        """Return a generated schema that applies to the same value as `place`.
 
         Two generated schemas are equal if `place` and `name` are equal.
         """

@@ -121,8 +121,8 @@ def merge(
 ) -> Facets:
     """Return the description of the values that satisfy all of the given plain schemas.
 
-    `closed` excludes undeclared members if an asserted schema has `properties`, and none has a
-    keyword of `OPENING`. Otherwise they are allowed, as in the standard.
+    If `closed`, undeclared members are excluded where an asserted schema has `properties`, and no
+    asserted schema has a keyword for undeclared members (`OPENING`).
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
@@ -243,7 +243,7 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
-    """Return the scalars that all given schemas list, by `identity`; None if no schema lists any.
+    """Return the scalars that all given schemas list (keys: `identity`); None if none lists any.
 
     Schemas that list objects or arrays are skipped, because they are handled as choices.
     """
@@ -291,7 +291,7 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Return the schemas of the element at `index`; for None, of elements after `prefixItems`."""
+    """Return the schemas of the element at `index` (None: of elements after `prefixItems`)."""
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):

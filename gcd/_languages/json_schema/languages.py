@@ -13,17 +13,17 @@ and
     narrow(P and not S) = narrow(P) - wide(P and S)
     wide(P and not S)   = wide(P) - narrow(P and S).
 
-They differ in how scalars are spelled. A wide language has every spelling of keys and constants,
+The two differ in how scalars are spelled: a wide language has every spelling of keys and constants,
 whole numbers with a fraction of zeros, zero with a sign, and all numbers with an exponent. The
 values of numbers with an exponent are not checked, because comparing them is not regular. In both
 languages, the members of objects have one order, which depends on all compared schemas
-(`compared_with`). In both, the asserted schemas determine whether undeclared members are allowed.
+(`compared_with`), and the asserted schemas determine whether undeclared members are allowed.
 
 **Objects that need undeclared members.** If undeclared members are excluded (`closed`), there may
 be no objects left where the standard has some. An example is a `oneOf` of two object schemas in
 which each branch allows the members of the other: only an undeclared member distinguishes them.
-Such a value, and everything inside it, follows the standard instead. The asserted schemas alone
-determine which values these are, so languages that are compared agree on them.
+Such a value, and everything inside it, may then have undeclared members, as in the standard. The
+asserted schemas alone determine which values these are, so languages that are compared agree.
 """
 
 from __future__ import annotations
@@ -418,11 +418,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return `held`, a language that enforces `keyword`, or `language`, which doesn't.
-
-        `held` is None if enforcing the keyword takes too many states. A caveat is then added, or an
-        error raised if caveats are not allowed.
-        """
+        """Return `held`, which enforces `keyword`; if it is None, `language` with a caveat."""
         if held is not None:
             return held
         assert place is not None

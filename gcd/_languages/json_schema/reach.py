@@ -83,7 +83,7 @@ def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[i
 def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -> bool:
     """Return whether upper bounds may be dropped after this error.
 
-    `reaches` are the lengths to which dropping each of them would limit the texts.
+    `reaches` has, for each bound, the maximum length of texts if this bound is dropped.
     """
     if unsupported == "refuse" or error.pointer is not None:  # the error belongs to an inner part
         return False
@@ -118,7 +118,7 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
 def not_counted(
     document: Document, places: Conjunction, kind: str, least: int, *, unsupported: str
 ) -> list[Caveat]:
-    """Return the caveats for upper bounds that are not counted, on values of one kind.
+    """Return the caveats for upper bounds that are not enforced, on values of one kind.
 
     Args:
         document: the document of the schemas.

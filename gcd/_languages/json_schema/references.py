@@ -151,7 +151,7 @@ class References:
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 
     def _outermost(self, keyword: str, found: str, anchor: str, shown: str) -> str:
-        """Return the target of a reference; `found` is the target that it has as a `$ref`."""
+        """Return the target of a reference; it is `found` unless the reference is dynamic."""
         everywhere = self._dynamic.get(anchor, [])
         dynamic = "$recursiveRef" if anchor == _RECURSIVE else "$dynamicRef"
         if keyword != dynamic or found not in everywhere or len(everywhere) == 1:

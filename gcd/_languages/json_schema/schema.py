@@ -18,8 +18,8 @@ The language is narrower than the standard in these respects, and in no others:
   name (`gcd._languages.values.names`).
 * **Undeclared members** are excluded where a schema has `properties` but no `additionalProperties`,
   `patternProperties` or `unevaluatedProperties`, as is common in structured generation. Write
-  `additionalProperties`, or pass `additional_properties="open"`, to follow the standard. If a value
-  could then have no objects although the standard has some, that value follows the standard.
+  `additionalProperties`, or pass `additional_properties="open"`, to follow the standard. If this
+  leaves no objects for a value, but the standard has some, undeclared members are allowed there.
 * **Numbers.** Integers have no fraction or exponent. Numbers have no exponent if they have a bound
   or a divisor, or are compared with others under `not`, `oneOf` and the like. Integers, and numbers
   with a bound or a divisor, are never `-0` (`gcd._languages.values.numbers`). Constants are written

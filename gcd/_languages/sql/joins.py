@@ -22,7 +22,7 @@ _STATES_PER_SET = 32  # fewest states for a set of tables
 
 
 class Joins:
-    """Joins of the tables of a schema.
+    """Possible joins between the tables of a database schema.
 
     Args:
         schema: tables and foreign keys.

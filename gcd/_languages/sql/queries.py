@@ -281,7 +281,7 @@ class Queries:
             raise StateLimitError(max_states())
 
     def _aggregate(self, source: int, target: int, tables: TableSet) -> None:
-        """Connect two nodes by aggregates of columns, and by the number of rows."""
+        """Connect two nodes by aggregates of columns, and by `COUNT(*)`."""
         self._insert(source, target, *self._of_column(self._column(tables)))
         self._insert(source, target, self._literal("COUNT(*)"))
 

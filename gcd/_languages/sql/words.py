@@ -31,7 +31,7 @@ def number() -> Automaton:
 
 
 def limit() -> Automaton:
-    """Return positive numbers of rows below a billion, for LIMIT; SQLite refuses larger ones."""
+    """Return the numbers of rows from 1 to 999,999,999, for LIMIT."""
     return regex(r"[1-9][0-9]{0,8}")
 
 

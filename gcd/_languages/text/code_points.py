@@ -31,7 +31,7 @@ _LENGTHS = ((0x80, 0x7FF, 0xC0), (0x800, 0xFFFF, 0xE0), (0x10000, 0x10FFFF, 0xF0
 
 
 def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
-    """Return the union of pairs (first, last), which may overlap, without surrogates."""
+    """Return the code points in ranges (first, last), which may overlap, without surrogates."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(pairs):
         if merged and first <= merged[-1][1] + 1:

@@ -147,10 +147,10 @@ class _Parser(PatternParser):
 
     def _modify(self, on: str, off: str, begin: int) -> None:
         """Set the flags `on`, and clear the flags that follow a hyphen in `off`."""
-        letters = on + off[1:]
-        if len(set(letters)) < len(letters) or off == "-" == on + off:
+        letters, written = on + off[1:], on + off
+        if len(set(letters)) < len(letters) or written == "-":
             raise self._error(
-                begin, f"expected some of the modifiers i, m, s, each at most once, got `{on}{off}`"
+                begin, f"expected some of the modifiers i, m, s, each at most once, got `{written}`"
             )
         self._flags = (self._flags | set(on)) - set(off[1:])
 
@@ -177,7 +177,7 @@ class _Parser(PatternParser):
         return complement(inside) if negated else inside
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """Return the given code points and, if the flag i is set, their other cases."""
+        """Return code points and, if the flag i is set, those that differ only in case."""
         return self._with_other_cases(inside) if "i" in self._flags else inside
 
     def _class_atom(self, begin: int) -> Ranges:

@@ -88,7 +88,7 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
 
 
 def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Automaton:
-    """Return the texts with one mark, at a position where the condition holds."""
+    """Return the texts with one mark (a special byte), at a position where a condition holds."""
     options = tuple(
         Sequence((_ANY, behind, Mark(mark), ahead, _ANY)) for behind, ahead in look.options
     )
@@ -97,7 +97,7 @@ def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Au
 
 
 def _everywhere(good: Automaton, mark: int) -> Automaton:
-    """Return the texts with any number of marks at positions where the condition holds.
+    """Return the texts with any number of marks, each at a position where a condition holds.
 
     `good` contains the texts with one such mark.
     """

@@ -158,7 +158,7 @@ class PatternParser:
         return ord(letter)
 
     def _with_other_cases(self, inside: Ranges) -> Ranges:
-        """Return the code points and all code points that have the same simple case folding."""
+        """Return all code points that have the simple case folding of one of the given ones."""
         if inside not in self._cased_before:
             self._cased_before.add(inside)
             self._spend(_PER_CASED_SET if _code_point(inside) is None else _PER_CASED_CHARACTER)

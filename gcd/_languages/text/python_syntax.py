@@ -1,15 +1,15 @@
 """Parser of the regular expression syntax on which Python's `re` and Rust's `regex` crate agree.
 
 Some syntax exists in only one of the two. It is accepted if the other one refuses it, or warns that
-it will adopt the same meaning. From Rust, these are flags in the middle of a
-pattern, nested classes with `&&`, `--` and `~~` between them, POSIX classes and `\\p{...}`. From
-Python, these are look-around, comments `(?#...)`, `\\0`, `{,n}` and a literal `{`. Syntax that the
-two interpret differently is refused: `a*+` (possessive in Python, a repetition of a repetition in
-Rust), `[--/]`, white space in classes under the flag x, and `\\<`.
+it will adopt the same meaning. From Rust, these are flags in the middle of a pattern, nested
+classes with `&&`, `--` and `~~` between them, POSIX classes and `\\p{...}`. From Python, these are
+look-around, comments `(?#...)`, `\\0`, `{,n}` and a literal `{`. Syntax that the two interpret
+differently is refused: `a*+` (possessive in Python, a repetition of a repetition in Rust), `[--/]`,
+white space in classes under the flag x, and `\\<`.
 
 Where the two disagree about the characters of a class, this parser follows Rust, and thus the
-Unicode standard. `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple
-case folding, and `$` is the end of the text, even after a line feed. The flags a (Python) and -u
+Unicode standard. `\\s` is White_Space, `\\w` is that of UTS #18, the flag i uses simple case
+folding, and `$` is the end of the text, even after a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
 Look-around exists only in Python, and look-behind may have any width here. Atomic groups and
@@ -345,7 +345,7 @@ class CommonParser(PatternParser):
         return single(ord(character))
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """Return the given code points and, if the flag i is set, their other cases."""
+        """Return code points and, if the flag i is set, those that differ only in case."""
         if not self._flags.i:
             return inside
         if self._flags.a:

@@ -72,7 +72,7 @@ def with_other_cases(inside: Ranges) -> Ranges:
 
 
 def with_other_ascii_cases(inside: Ranges) -> Ranges:
-    """Return a set with the other case of each ASCII letter in it."""
+    """Return a set of code points, and the other case of each of its ASCII letters."""
     found = list(inside)
     for shift, (low, high) in ((0x20, (0x41, 0x5A)), (-0x20, (0x61, 0x7A))):
         for first, last in inside:

@@ -78,7 +78,7 @@ def _is_nested(key: str, value: Any) -> bool:
 
 
 def is_schema(parameters: Any) -> bool:
-    """Return whether a value is a JSON schema rather than an object of descriptions by name."""
+    """Return whether a value is a JSON schema, rather than parameter descriptions by name."""
     if not isinstance(parameters, Mapping):
         return False
     if isinstance(parameters.get("type"), (str, list)):

@@ -9,7 +9,8 @@ of two forms (`docs/tools.md` has the details):
 * **xLAM** and similar formats: `parameters` maps the name of each parameter to a description with a
   `type`. The type is a Python type as a string (`gcd._languages.tools.type_strings`), or the name
   of a type. If the tool has a list `required`, or any parameter of the tool list has `"required":
-  true`, all other parameters are optional. Otherwise, only parameters that are marked optional are.
+  true`, all other parameters are optional. Otherwise, only parameters that are marked as
+  optional are.
 
 The rest of a tool (`description`, `return`, examples, units) does not constrain its calls.
 """

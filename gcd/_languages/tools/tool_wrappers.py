@@ -24,7 +24,6 @@ _CONFIGS = ("toolConfig", "tool_config", "result")
 _SEVERAL = ("function_declarations", "functionDeclarations")
 _SINGLE = ("function", "toolSpec", "tool_spec")
 _MARKS = ("cachePoint", "cache_point")  # Bedrock's cache marks, which may occur between tools
-_EXPECTED = "a list of objects, or an object that has such a list under 'tools'"
 _RUN_ELSEWHERE = (
     "remove it if the provider runs the tool itself, because its calls can't be constrained"
 )
@@ -77,7 +76,8 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
             is_text = isinstance(tools, (str, bytes))
             remedy = "parse JSON text with json.loads" if is_text else "pass a list of tools"
             raise ConstraintError(
-                f"expected the tools {at(pointer)} to be {_EXPECTED}; got {shown(tools)}; {remedy}"
+                f"expected the tools {at(pointer)} to be a list of objects, or an object that has "
+                f"such a list under 'tools'; got {shown(tools)}; {remedy}"
             )
         yield from ((tool, f"{pointer}/{i}") for i, tool in enumerate(tools))
         return
@@ -96,7 +96,10 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
     else:
         is_tool = "name" in tools or any(key in tools for key in _SINGLE)
         remedy = "put the tool into a list" if is_tool else "pass a list of tools"
-        raise ConstraintError(f"expected tools to be {_EXPECTED}; got {shown(tools)}; {remedy}")
+        raise ConstraintError(
+            "expected tools to be a list of objects, or an object that has such a list under "
+            f"'tools'; got {shown(tools)}; {remedy}"
+        )
 
 
 def _has_list(config: Any) -> bool:
@@ -173,7 +176,6 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
         )
     keys = ", ".join(repr(key) for key in list(entry)[:8]) or "no keys"
     raise ConstraintError(
-        f"{called}: expected a tool with a name, or one under "
-        f"{', '.join(map(repr, _SINGLE[:2]))} or {_SEVERAL[0]!r}, got an object with {keys}; "
-        f"{_RUN_ELSEWHERE}"
+        f"{called}: expected a tool with a name, or one under 'function', 'toolSpec' or "
+        f"'function_declarations', got an object with {keys}; {_RUN_ELSEWHERE}"
     )

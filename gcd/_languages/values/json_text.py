@@ -10,8 +10,8 @@ the short escapes `\\" \\\\ \\/ \\b \\f \\n \\r \\t`. Every code point can also 
 its states, and the next code point leads to another state. All spellings of the code point have to
 lead to the same state. So raw bytes keep their transitions, and every state between two code points
 gets an additional tree of escapes (`gcd._automata.kernels.escaping`). The result is deterministic,
-because a raw character never begins with a backslash. Cost: linear in the number of states, and for
-each state in the nodes of its tree.
+because a raw character never begins with a backslash. Cost: linear in the number of states and
+the number of nodes of their trees.
 """
 
 from __future__ import annotations

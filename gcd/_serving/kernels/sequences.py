@@ -58,7 +58,7 @@ class TokenSequence:
         self.end = 0 if initial == self.table.final else -1
 
     def limit(self, left: cython.longlong) -> None:
-        """Limit the number of further tokens (`NO_BUDGET`: no limit); the caller checks it."""
+        """Limit further tokens to a number, which the caller checks (`NO_BUDGET`: no limit)."""
         self.budget = left if left == _NO_BUDGET else self.count + left
 
     def copy(self) -> TokenSequence:

@@ -101,7 +101,7 @@ def _is_narrow(
     delta: cython.const[cython.int][:, ::1],
     width: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Return whether a state has too few allowed bytes to be a boundary."""
+    """Return whether a state allows too few bytes to be a boundary of a counted run."""
     total: cython.longlong = 0
     k: cython.Py_ssize_t
     for k in range(delta.shape[1]):
@@ -120,7 +120,7 @@ def _unit_at(
     members: cython.int[::1],
     unit: cython.short[:, ::1],
 ) -> cython.Py_ssize_t:
-    """Write the largest unit between two boundaries to the first rows of `unit`; return its size.
+    """Write the largest possible unit between two boundaries to `unit`; return its size.
 
     `place` and `members` are scratch space; `place` is -1 for all states before and after.
     """
@@ -190,9 +190,9 @@ def _fits(
     delta: cython.const[cython.int][:, ::1],
     members: cython.int[::1],
 ) -> cython.int:
-    """Write the states of the unit that begins at a state to `members`; return the next boundary.
+    """Write the states of the repeated unit that begins at a state to `members`.
 
-    Return -1 if the unit doesn't begin at this state.
+    Return the next boundary, or -1 if the unit doesn't begin at this state.
     """
     size: cython.Py_ssize_t = unit.shape[0]
     after: cython.int = -1
@@ -240,7 +240,7 @@ def _is_repeated(
     members: cython.int[::1],
     other: cython.short[:, ::1],
 ) -> cython.bint:
-    """Return whether the following boundaries have the same unit, several times or until a loop.
+    """Return whether the unit is repeated at the next boundaries, several times or in a loop.
 
     `other` is scratch space for a unit.
     """

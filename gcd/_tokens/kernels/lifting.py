@@ -83,8 +83,8 @@ def walk(
 ) -> cython.Py_ssize_t:
     """Follow the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
 
-    Append the allowed entries to `found`, and the states that they lead to to `target`, from index
-    `count` on. Return the new count. `states` is scratch space, one longer than the tree's depth.
+    Append the allowed entries to `found`, and the states after them to `target`, from index `count`
+    on. Return the new count. `states` is scratch space, one longer than the tree's depth.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
@@ -119,11 +119,7 @@ def walk_apart(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Find the entries that lead to different states from `state` and from `other`.
-
-    Write the entries to `found`, and the states to which they lead from `state` to `target`. Return
-    the number of entries. `states` and `others` are scratch space.
-    """
+    """Find the entries that lead from `state` to other states (`target`) than from `other`."""
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
@@ -315,9 +311,8 @@ def split_by_exits(
 ) -> None:
     """Split classes whose entries lead to different states after leaving the runs of a unit.
 
-    Runs of the unit may lead to different states at the same exit. `ways` has one boundary for each
-    of these cases. `exit_start` and `exits` are from the unit's profile. If `counted`, entries that
-    pass different numbers of boundaries before the exit are also separated.
+    `ways` has a boundary for each different way out of the runs. If `counted`, entries that pass
+    different numbers of boundaries before they leave the run are also separated.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
@@ -376,10 +371,9 @@ def references(
 ) -> np.ndarray:
     """For each state outside of runs, find a similar state of a run (its reference), or -1.
 
-    Most bytes of the state lead to one boundary. The candidates are the states of the cell before
-    this boundary. Two states differ in a byte if it leads to different states. The reference is
-    the candidate with the fewest tree nodes below such bytes: fewer than half of the nodes below
-    all bytes that the state allows.
+    Candidates are the states of the cell before the boundary to which most of the state's bytes
+    lead. The reference is the candidate with the fewest tree nodes below bytes that lead to
+    different states: fewer than half of the nodes below all bytes that the state allows.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)

@@ -164,7 +164,7 @@ def _weigh(
     total: cython.ulonglong[::1],
     live: cython.longlong[::1],
 ) -> cython.void:
-    """Add a row to the columns' sums (first pass)."""
+    """Add one row of the table to the sums of its columns (first pass)."""
     weight: cython.ulonglong = mix(state + 1)
     bits: cython.ulonglong = _64_BITS
     i: cython.Py_ssize_t
