@@ -155,7 +155,7 @@ class Pool(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Return the pool unchanged; it doesn't need parents, because it stores full texts."""
+        """Return this pool unchanged. It stores full texts, so it doesn't need parent indices."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:

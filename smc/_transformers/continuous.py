@@ -106,22 +106,29 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
                 "expected a manager that has not been started, got a running one; create the "
                 "processor before start()"
             )
-        ahead = {
-            "use_async_batching": config.use_async_batching,
-            "use_cuda_graph": any(config.cuda_graph_booleans),
+        unsuited = {
+            "use_async_batching": (
+                config.use_async_batching,
+                "a step would be prepared before the last token, on which its mask depends",
+            ),
+            "use_cuda_graph": (
+                any(config.cuda_graph_booleans),
+                "a captured step would repeat the mask of its capture",
+            ),
         }
-        for name, value in ahead.items():
+        for name, (value, reason) in unsuited.items():
             if value:
                 raise ValueError(
-                    f"expected a manager with {name}=False, because a mask needs the last token, "
-                    f"got {name}={value}; pass ContinuousBatchingConfig({name}=False)"
+                    f"expected a manager with {name}=False, because {reason}, got {name}={value}; "
+                    f"pass ContinuousBatchingConfig({name}=False)"
                 )
         safe = (*_KEEP_ONE, *map(per_request_processor, _KEEP_ONE))
         for other in processors.logits_processor:
             if not isinstance(other, safe):
                 raise ValueError(
-                    "expected no logits processor that may forbid every token that a constraint "
-                    f"allows, got {type(other).__name__}; unset its option in GenerationConfig"
+                    "expected logits processors that always leave an allowed token, got "
+                    f"{type(other).__name__}, which may forbid all of them; unset its option in "
+                    "GenerationConfig"
                 )
         self._manager, self._max_bytes = manager, max_bytes
         self._device = manager.model.device

@@ -112,7 +112,7 @@ class SelectionScores(NamedTuple):
 
 
 def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
-    """Return candidates with the g of a guide; tokens with g = 0 are not candidates."""
+    """Return the tokens that a guide allows (g > 0) as candidates, with their factors g."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()

@@ -119,7 +119,10 @@ def walk_apart(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Find the entries that lead from `state` to other states (`target`) than from `other`."""
+    """Find the tree entries whose bytes lead to different states from `state` and from `other`.
+
+    `target` receives the states that they lead to from `state`.
+    """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
