@@ -357,7 +357,7 @@ def test_a_head_wider_than_the_embedding():
         (
             {"suppress_tokens": [0]},
             {},
-            "allows, got SuppressTokensLogitsProcessor",
+            "an allowed token, got SuppressTokensLogitsProcessor, which",
         ),
     ],
 )
