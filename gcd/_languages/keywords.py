@@ -7,7 +7,7 @@ The language is an intersection of small automata, which have a few dozen states
     contains g   for each group g of inflections: some word of the sentence is in the group
 
 A keyword only counts if it equals a whole word (`docs/languages.md` defines words). So a checker
-with a looser definition of words finds the keyword, too. A word that is in two groups counts for both.
+with a looser definition of words finds the keyword, too. A word in two groups counts for both.
 
 **Size.** The product has a state for each set of remaining groups and each beginning of one of
 their words: 600 to 1,400 states for five groups of five words. A limit on the number of words

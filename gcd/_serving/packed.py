@@ -49,4 +49,6 @@ def unpack(packed: bytes) -> Automaton:
         known = tuple(Caveat(*each) for each in caveats)
         return Automaton(delta.astype(np.int32), accepting, class_of_byte, max_bytes, caveats=known)
     except (ValueError, TypeError, zlib.error) as error:
-        raise ConstraintError(f"expected bytes of a packed language, got {error}") from error
+        raise ConstraintError(
+            f"expected the bytes of a packed language, got others: {error}"
+        ) from error

@@ -185,7 +185,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def three_digits(self, state: cython.int) -> cython.int:
-        """Return the node before the last three digits, if two bytes of the character remain."""
+        """Return the node before an escape's last three digits, if two bytes remain."""
         if state < 0:
             return -1
         if self.digits[state] == _UNKNOWN:

@@ -318,7 +318,7 @@ def _constants_apart(
     merged, because there may be thousands.
 
     Returns:
-        The scalars of each branch that only lists scalars (keys: `identity`); the other branches.
+        The scalars of each branch that only lists scalars, keyed by `identity`; the other branches.
     """
     constants, others = [], []
     for branch in branches:

@@ -466,7 +466,7 @@ def _called(given: Any) -> Any:
 
 
 def _at_the_end(schema: Mapping[str, Any]) -> Any:
-    """Return the method that the class calls once a value's members are known; None without one."""
+    """Return the method that a class calls after parsing a value's members; None without one."""
     if schema.get("custom_init"):
         return schema["cls"].__init__
     if schema["cls"].__new__ is not object.__new__:

@@ -243,7 +243,7 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
-    """Return the scalars that all given schemas list (keys: `identity`); None if none lists any.
+    """Return the scalars that all given schemas list, keyed by `identity`; None without a list.
 
     Schemas that list objects or arrays are skipped, because they are handled as choices.
     """

@@ -72,7 +72,7 @@ def next_boundary(
     width: cython.const[cython.longlong][::1],
     weight: cython.longlong[::1],
 ) -> tuple[cython.int, cython.longlong]:
-    """Return the state that most bytes lead to, and the number of these bytes.
+    """Return the state to which most bytes lead from a state, and the number of these bytes.
 
     `weight` is scratch space of zeros.
     """

@@ -2,7 +2,7 @@
 
 `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is a tuple of arrays (label,
 depth, skip, entry) of a `gcd._tokens.trie.Trie`. `label[node]` is the byte class on the edge into a
-node (with a unit whose columns are bytes, the byte).
+node, or the byte itself if the table has a column for each byte.
 
 Loops over many states release the interpreter's lock, because constraints are lifted in the
 background (`gcd._serving.background`) while other constraints are served.
@@ -11,8 +11,8 @@ background (`gcd._serving.background`) while other constraints are served.
 unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
 place and the number of boundaries that it passes matter. If it leaves the run, at an *exit*, the
 rest of the string must be followed in the automaton. `walk_apart` follows all strings from two
-states at once, and only visits nodes where they differ. It is for states that exclude a few words
-from a run, and are otherwise like a boundary of it.
+states at once, and only visits nodes where they differ. It is for states outside of a run that allow
+the same strings as a boundary of the run, except for a few words.
 """
 
 from __future__ import annotations
