@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> None:
     def asked(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
         """Return the prompt and the parameters of a request for an answer to a schema.
 
-        Without `times`, the request is as short as possible. It shows whether the schema is refused.
+        Without `times`, the request is as short as possible: it shows if the schema is refused.
         """
         text = json.dumps(case.schema)
         content = f"Write a JSON document for this schema:\n{text}"
