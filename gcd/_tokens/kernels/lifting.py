@@ -11,8 +11,8 @@ background (`gcd._serving.background`) while other constraints are served.
 unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
 place and the number of boundaries that it passes matter. If it leaves the run, at an *exit*, the
 rest of the string must be followed in the automaton. `walk_apart` follows all strings from two
-states at once, and only visits nodes where they differ. It is for states outside of a run that allow
-the same strings as a boundary of the run, except for a few words.
+states at once, and only visits nodes where they differ. It is for states outside of a run that
+allow the same strings as a boundary of the run, except for a few words.
 """
 
 from __future__ import annotations
