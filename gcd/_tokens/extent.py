@@ -21,7 +21,7 @@ from gcd._tokens.token_automaton import TokenAutomaton
 
 
 def longest_answer(automaton: TokenAutomaton) -> int | None:
-    """Return the tokens of a longest answer, EOS included; None if answers are unbounded."""
+    """Return the number of tokens of a longest answer, EOS included; None if unbounded."""
     pairs = edges(automaton.delta)
     pairs = pairs[pairs[:, 0] != automaton.final]  # without the loop of the final state
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]

@@ -137,9 +137,8 @@ class Segmentation:
     def _may_matter(self, before: str, after: str, tokens: list[int], text: str) -> bool:
         """Return whether a pair has to be tried in this context.
 
-        The text after a pair only matters if the pair ends in a space. A context that ends in an
-        apostrophe, as in `it's`, only matters if the apostrophe and the pair's first token don't
-        form a single token together.
+        Text after the pair only matters if the pair ends in a space. An apostrophe before the pair,
+        as in `it's`, only matters if it doesn't form a single token with the pair's first token.
         """
         if after and not text[-1].isspace():
             return False

@@ -122,7 +122,7 @@ class _Reader:
             if priority:
                 raise ConstraintError(
                     f"the priority {priority} of the terminal {name} is not supported, because "
-                    "there is no lexer; remove it, and exclude texts in the regular expression"
+                    "there is no lexer; remove it, and exclude texts in the terminal itself"
                 )
             with blamed(lambda name=name: f"the terminal {name!r}"):  # type: ignore[misc]
                 self._terminals[name] = self._terminal(tree, name)

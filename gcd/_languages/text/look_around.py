@@ -65,9 +65,10 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool) -> Automaton:
-    """Return the texts of a syntax tree; they may contain marks that are not in `free`.
+    """Return the texts of a syntax tree in which all conditions hold.
 
-    The conditions in the tree get marks from `free`.
+    `free` are the marks (special bytes) that conditions in the tree may use. The texts may contain
+    other marks, which are already in the tree.
     """
     looks = dict.fromkeys(_looks(tree))
     if len(looks) > len(free):
