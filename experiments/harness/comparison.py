@@ -212,7 +212,7 @@ def report(
 
 
 def _settings(config: DictConfig) -> str:
-    """Describe the settings that all tasks share in one sentence."""
+    """Describe, in one sentence, the values of the settings that all tasks have."""
     task = config.task
     return (
         f"Budget {title_of_budgets(task.budget)}, literals={task.literals}, temperature "

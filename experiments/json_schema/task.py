@@ -89,9 +89,8 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
-                f"its correct answer violates its schema: {shown(right)}; is it valid, are "
-                "its members in the order of `properties`, are whole numbers spelled without a "
-                "point?"
+                f"expected a correct answer that satisfies the schema, got {shown(right)}; write "
+                "members in the order of `properties`, and whole numbers without a point"
             )
         return allowed
 

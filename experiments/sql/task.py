@@ -65,8 +65,8 @@ def check(config: DictConfig) -> None:
     at_least("task.subquery_depth", task.subquery_depth, 0)
     if config.data.hub is not None:
         raise ValueError(
-            f"data.hub={config.data.hub}: questions need their databases, which a hub's data set "
-            "does not hold; give data.path=FOLDER with both"
+            f"expected data.path for this task, got data.hub={config.data.hub}; give data.path="
+            "FOLDER with the questions and their databases, which data sets on the hub don't have"
         )
 
 
@@ -102,8 +102,8 @@ def read(config: DictConfig) -> Asked:
     if len(judge.unjudged) == len(questions.records):
         name, reason = next(iter(judge.unjudged.items()))
         raise DataError(
-            f"data.path={folder}: none of the {len(questions.records)} questions can be judged; "
-            f"the first, {name}: {reason}"
+            f"expected questions that can be judged in data.path={folder}, but none of "
+            f"{len(questions.records)} can; the reason of the first, {name}, is: {reason}"
         )
     return Asked(questions, databases, judge)
 

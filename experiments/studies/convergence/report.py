@@ -108,7 +108,7 @@ def _described_headline(found: dict[str, Any]) -> str:
 
 
 def _headline_table(found: dict[str, Any]) -> Table:
-    """Return one row per arm."""
+    """Return the headline table, with a row per method and algorithm."""
     most = found["most_particles"]
     arms = found["arms"].values()
     equal = dict.fromkeys(n for each in arms for n in each["equal_reads"])
@@ -157,7 +157,7 @@ def _problem_table(reports: Sequence[Report]) -> Table:
 
 
 def _arm_table(report: Report, shown: Sequence[int], at: int, found: dict[str, Any]) -> Table:
-    """Return one row per arm on one problem."""
+    """Return a table of one problem, with a row per method and algorithm."""
     rows = []
     for arm in arms_of([report]):
         by = {e["particles"]: e for e in estimates_of(report, arm)}

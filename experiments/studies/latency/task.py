@@ -72,8 +72,8 @@ def check(config: DictConfig) -> None:
         one_of("task.kinds", kind, KINDS)
     if "lm" not in task.kinds:
         raise ValueError(
-            f"task.kinds={list(task.kinds)}: the others are compared with our own unconstrained "
-            "loop; add lm"
+            f"expected lm in task.kinds, because other methods are compared with it; got "
+            f"{list(task.kinds)}"
         )
     if "pgcd" in task.kinds:
         distinct("task.hidden", task.hidden)
@@ -94,8 +94,8 @@ def check(config: DictConfig) -> None:
     device = resolve_device(config.model.device)
     if config.model.path == SHAPE and device.type != "cuda":
         raise ValueError(
-            f"model.path={SHAPE} has 8 billion weights, 16 GB in bfloat16, and is for a CUDA "
-            f"device, not for {device}: give model=smollm2, or a checkpoint that is small"
+            f"expected a CUDA device for model.path={SHAPE}, which has 8 billion weights (16 GB in "
+            f"bfloat16), got {device}; give model=smollm2, or a small checkpoint"
         )
 
 

@@ -114,7 +114,7 @@ def test_a_command_fails_above_the_stated_share(
         words = f"{path}: {bad} of {3 + bad} records ({share:.1%}) are malformed and skipped"
         assert f"{words}; the first (4): no number" in caplog.text
         with (
-            pytest.raises(DataError, match=r"more than data\.max_skipped=0\.1 allows"),
+            pytest.raises(DataError, match=r"at most data\.max_skipped=0\.1 of the records"),
             at_most_skipped("data.max_skipped", 0.1),
         ):
             done.append(read_lines(path, _whole, "a number"))
