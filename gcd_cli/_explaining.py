@@ -55,7 +55,7 @@ class Standing:
         return before.count(b"\n") + 1, self.viable - (before.rfind(b"\n") + 1) + 1
 
     def reason(self) -> str | None:
-        """Return a sentence that states why the text isn't in the language; None if it is in it."""
+        """Return a sentence that states why the text isn't in the language; None if it is."""
         if self.in_language:
             return None
         after = readable_bytes(self.text[: self.viable])

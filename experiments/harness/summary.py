@@ -239,7 +239,7 @@ def evidence_reference(rows: Sequence[Row]) -> str:
         reference = f"the evidence itself, enumerated ({enumerated} of {total} requests)" + (
             f", else {reference}" if nearest.keys() - _enumerated(rows).keys() else ""
         )
-    return f"Evidence found is a share of {reference}; 0 where no answer was found."
+    return f"Evidence found is a share of {reference}; it is 0 for requests without an answer."
 
 
 def _estimates(rows: Sequence[Row]) -> list[Row]:

@@ -138,8 +138,8 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         table=as_table(summary),
         notes=[
             "An answer is correct if it equals the correct JSON value; the order of keys is "
-            "ignored. Accuracies in percent with 95% bootstrap intervals over requests; dead rows "
-            "count as wrong."
+            "ignored. Accuracies are in percent, with 95% bootstrap intervals over requests. Rows "
+            "whose particles all died count as wrong."
         ],
         more={"ignored_keywords": dict(ignored)},
     )

@@ -96,7 +96,7 @@ def test_runs_of_several_tasks_are_reported_and_not_compared(capsys, tmp_path):
     assert conclude(tmp_path)
     printed = capsys.readouterr().out
     assert f"  +task=toy: {tmp_path / 'toy'}" in printed
-    assert "They are not compared: " in printed
+    assert "The runs can't be compared: " in printed
     assert "expected runs of one task" in printed
 
 

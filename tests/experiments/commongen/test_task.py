@@ -99,7 +99,7 @@ def test_a_run_writes_everything_and_goes_on_where_it_was(model, tmp_path, monke
     assert len(summary["published"]) == 4
     table = (directory / "table.md").read_text()
     assert table.count("\n| GCD") == 1
-    assert "with other models and other metric code" in table
+    assert "with other models and implementations of metrics" in table
     for name in ("accuracy.png", "reads.png"):
         assert (directory / name).read_bytes().startswith(b"\x89PNG")
 

@@ -154,4 +154,4 @@ def test_the_command_lists_skipped_records_and_fails_above_the_share(tmp_path: P
         assert (summary["records"], summary["malformed"]) == (2, 1)
         assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
         table = (tmp_path / "run" / "table.md").read_text()
-        assert "1 malformed records left out. They are 33.3% of what the source holds." in table
+        assert "1 malformed records left out. They are 33.3% of the records in the source." in table
