@@ -50,7 +50,7 @@ class Run(NamedTuple):
 def runs(
     lm: smc.TransformersLM, name: str, clock: str, particles: int, parts: list[float]
 ) -> Iterator[Run]:
-    """Sample answers to one schema, without a deadline and then with each."""
+    """Sample answers to one schema, first without a deadline and then with each deadline."""
     text = (SCHEMAS / f"{name}.json").read_text("utf-8-sig")
     schema = json.dumps(json.loads(text)["schema"])
     prompt = f"A JSON schema:\n{schema}\nA JSON document that obeys it, in full detail:\n"

@@ -1,4 +1,4 @@
-"""Language models and constraints of this project as potentials of `genlm-control`, which has AWRS.
+"""Language models and constraints of this project as potentials of the package `genlm-control`.
 
 This module imports that package. Tokens are token ids; all EOS ids together are the package's
 single end of sequence.

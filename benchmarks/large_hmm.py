@@ -64,7 +64,7 @@ class Part(NamedTuple):
         return Part(*(each[:count] for each in self))
 
     def grams(self, size: int, order: int) -> Grams:
-        """Return the n-grams of these answers."""
+        """Return the n-grams of this part's answers."""
         inside = torch.arange(LENGTH, device=self.lengths.device) < self.lengths.unsqueeze(1)
         return Grams.of(self.tokens, inside, size, order)
 

@@ -55,7 +55,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Int64[Tensor, "n"], size: int) -> Counts:
-        """Count these pairs, context · size + token."""
+        """Count pairs of a context and a token, given as context · size + token."""
         found, count = torch.unique(pairs, return_counts=True)
         contexts, place = torch.unique(found // size, return_inverse=True)
         total = torch.bincount(place, weights=count.double())
@@ -93,7 +93,7 @@ class KneserNey:
         return p
 
     def fitted(self, grams: Grams) -> list[float]:
-        """Return the discounts with the highest likelihood of these tokens, one after another."""
+        """Return the discounts, chosen one by one for the highest likelihood of `grams`."""
         chosen = [0.75] * len(self.counts)
         for turn in [*reversed(range(len(chosen)))] * 2:
             options = [[*chosen[:turn], d, *chosen[turn + 1 :]] for d in DISCOUNTS]

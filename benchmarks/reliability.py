@@ -325,7 +325,7 @@ def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
 
 
 def truth_of(problem: Problem, particles: Sequence[int]) -> smc.Posterior:
-    """Enumerate the posterior as far as these numbers of prefixes suffice."""
+    """Enumerate a problem's posterior with growing numbers of prefixes, until it is known."""
     for number in particles:
         (truth,) = smc.sample(
             problem.lm, [problem.prompt], problem.constraint, budget=problem.budget,

@@ -187,7 +187,7 @@ def theirs(case: Case, particles: int, direct: bool, uncached: bool) -> list[Way
 
 
 class Reference(NamedTuple):
-    """The evidence, and the distance of its two estimates (0 if it is exact)."""
+    """Reference value of the evidence, and the distance between its two estimates (0 if exact)."""
 
     log_evidence: float
     gap: float

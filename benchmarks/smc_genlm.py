@@ -41,7 +41,7 @@ log evidence and the number of tokens of all particles, EOS included."""
 
 
 class TokenCondition(ConditionPotential):
-    """Condition over the package's tokens instead of token ids."""
+    """A constraint as a potential over the package's tokens instead of token ids."""
 
     async def prefix(self, context: list[Any]) -> float:
         """Return the weight of a prefix."""
@@ -96,9 +96,9 @@ def on_its_backend(
     particles: int,
     pattern: str | None,
 ) -> dict[str, Prepare]:
-    """Return AWRS on the package's backend, with prompt caching or its default.
+    """Return ways with AWRS on the package's backend, with prompt caching and with its default.
 
-    For a pattern it uses the package's own automaton, and there is also direct sampling.
+    For a regular expression they use the package's automaton, and there is also direct sampling.
     """
     # A batch size equal to the number of particles avoids waiting for a timer.
     backend = AsyncTransformer(lm.model, lm.tokenizer, batch_size=particles)

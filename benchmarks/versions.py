@@ -186,7 +186,10 @@ def serve_requests(given: dict[str, Any]) -> None:
 
 
 def start(python: str, checkout: Path, given: dict[str, Any]) -> Callable[..., Any]:
-    """Start a worker, and return a function that returns its ms and result."""
+    """Start a process; return a function that lets it do a piece of work.
+
+    The function returns the milliseconds and the result.
+    """
     # -P: this file's folder isn't searched for modules; it has its own `smc.py`.
     command = [python, "-P", str(HERE), "--worker", json.dumps(given)]
     environment = os.environ | {"PYTHONPATH": str(checkout), "GCD_CACHE_DIR": ""}

@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> None:
     def asked(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
         """Return the prompt and the parameters of a request for an answer to a schema.
 
-        Without `times`, the request is as short as possible: it shows if the schema is refused.
+        Without `times`, the request is as short as possible, to see whether the schema is refused.
         """
         text = json.dumps(case.schema)
         content = f"Write a JSON document for this schema:\n{text}"
@@ -168,7 +168,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def table(options: argparse.Namespace) -> None:
-    """Print the rows, over the schemas that all sides have answered with every budget."""
+    """Print a table of all sides, over the schemas that every side answered with every budget."""
     rows = read(options.out)
     count = Counter(row["schema"] for row in rows)
     sides = [side for side in SIDES if any(row["side"] == side for row in rows)]

@@ -39,8 +39,8 @@ def compare(directories: Sequence[Path], out: Path | None = None) -> Path:
     for run in runs:
         if run.task != runs[0].task:
             raise ValueError(
-                f"{run.directory} is a run of the task {run.task}, {runs[0].directory} one of "
-                f"{runs[0].task}: compare runs of one task"
+                f"expected runs of one task, got the task {run.task} in {run.directory} and the "
+                f"task {runs[0].task} in {runs[0].directory}"
             )
     _refuse_other_records(runs)
     digest = fingerprint([run.identity for run in runs])
@@ -69,9 +69,10 @@ def _refuse_other_records(runs: Sequence[RunData]) -> None:
     for run in runs:
         if run.identity.get(key) != runs[0].identity.get(key):
             raise ValueError(
-                f"{run.directory} has other records than {runs[0].directory} ({key} "
-                f"{run.identity.get(key)} and {runs[0].identity.get(key)}): compare runs on the "
-                "same data, with the same data.* and task.num_examples"
+                f"expected runs on the same records, but {run.directory} has other records than "
+                f"{runs[0].directory} ({key} is {run.identity.get(key)} and "
+                f"{runs[0].identity.get(key)}); repeat a run with the data.* and "
+                "task.num_examples of the other"
             )
 
 

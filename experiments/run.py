@@ -51,10 +51,10 @@ def task_of(config: DictConfig) -> ExperimentTask:
     """
     known = ", ".join(f"+task={name}" for name in TASKS)
     if OmegaConf.is_missing(config, "task"):
-        raise ValueError(f"no task was chosen: add one of {known}")
+        raise ValueError(f"expected a task, got none; add one of {known}")
     task = TASKS.get(OmegaConf.select(config, "task.name"))
     if task is None or OmegaConf.get_type(config.task) is not task.config:
-        raise ValueError(f"unknown task {config.task}: add one of {known}")
+        raise ValueError(f"expected one of {known}, got the unknown task {config.task}")
     return task
 
 

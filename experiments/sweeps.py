@@ -90,9 +90,9 @@ def conclude(sweep: Path) -> bool:
         try:
             compare([Path(directory) for directory in directories], sweep)
         except ValueError as error:
-            print(f"They are not compared: {error}")
+            print(f"The runs can't be compared: {error}")
         else:
-            print(f"All on one page: {sweep}/report.html (rows.csv); of some of them:")
+            print(f"Comparison of these runs: {sweep}/report.html and rows.csv. For some of them:")
             print(f"  python -m experiments.compare {' '.join(directories)}")
     return len(finished) == len(outcomes)
 

@@ -55,7 +55,7 @@ class Standing:
         return before.count(b"\n") + 1, self.viable - (before.rfind(b"\n") + 1) + 1
 
     def reason(self) -> str | None:
-        """Return a sentence on why the text is not in the language; None if it is."""
+        """Return a sentence that states why the text isn't in the language; None if it is."""
         if self.in_language:
             return None
         after = readable_bytes(self.text[: self.viable])
@@ -71,7 +71,7 @@ class Standing:
         )
 
     def report(self) -> dict[str, Any]:
-        """Return the fields of the JSON output; bytes that aren't UTF-8 are escaped."""
+        """Return the report as plain values for JSON; bytes that aren't UTF-8 are escaped."""
         return {
             "in_language": self.in_language,
             "refused": self.is_refused,
@@ -172,7 +172,10 @@ def spacing_hint(
 
 
 def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
-    """Return a hint with the accepted order of a JSON text's members; None if there is none."""
+    """Return a hint with an accepted order of a JSON text's members.
+
+    The result is None if the text isn't accepted in any order.
+    """
     found = reordered(language, text.strip())
     if found is None:
         return None
@@ -181,7 +184,7 @@ def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
 
 
 def caveat_lines(report: dict[str, Any], language: gcd.Automaton) -> list[tuple[str, str]]:
-    """Return lines about the parts of a constraint that aren't enforced; add them to a report."""
+    """Return lines that describe the unenforced parts of a constraint, and add them to a report."""
     if language.caveats:
         report["caveats"] = [str(caveat) for caveat in language.caveats]
     return [("not held", str(caveat)) for caveat in language.caveats]

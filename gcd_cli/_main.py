@@ -449,7 +449,7 @@ def _sources(
     """Compile a constraint; return its language, and its token automaton if there is a tokenizer.
 
     Quick checks come first, because compiling may take seconds. A budget that is too small for any
-    text isn't an error here. Every text is then refused.
+    text isn't an error here; the command later reports that no text fits.
     """
     import gcd
     from gcd_cli import _sources as sources

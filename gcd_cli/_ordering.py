@@ -34,7 +34,10 @@ class Orders:
         self._comma, self._colon = comma, colon
 
     def ends(self, state: int, value: Any) -> _Ends:
-        """Yield (state after the text, text) for each allowed text of the value, from a state."""
+        """Yield each JSON text of a value that the language allows after `state`.
+
+        Texts come in pairs with the state after the text.
+        """
         self._steps -= 1
         if state < 0 or self._steps < 0:
             return
@@ -84,7 +87,7 @@ class Orders:
 
 
 def reordered(language: gcd.Automaton, text: bytes) -> str | None:
-    """Return a JSON text with its members reordered so that a language accepts it, or None.
+    """Reorder the members of a JSON text so that a language accepts it; None if no order is.
 
     The result has the spaces of `json.dumps`, or no spaces.
     """

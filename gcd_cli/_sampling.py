@@ -170,7 +170,7 @@ def _report(posterior: smc.Posterior) -> dict[str, Any]:
 
 
 def _fields(posterior: smc.Posterior) -> dict[str, Any]:
-    """Return `Posterior.fields` by JSON pointer; empty if answers aren't JSON."""
+    """Return `Posterior.fields`, whose keys are JSON pointers; empty if answers aren't JSON."""
     try:
         return {pointer: asdict(field) for pointer, field in posterior.fields().items()}
     except ValueError:

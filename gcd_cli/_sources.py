@@ -213,7 +213,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _config(path: Path) -> SimpleNamespace:
-    """Return the fields of a configuration as attributes; empty if there is no such file."""
+    """Read a model's JSON configuration as an object with attributes; empty without the file."""
     if not path.is_file():
         return SimpleNamespace()
     found = read_json(str(path))

@@ -71,7 +71,7 @@ _INTERFACES = (
 
 
 def _bases() -> tuple[type, ...]:
-    """Return the processor interfaces that the installed vLLM has."""
+    """Return the interfaces of logits processors in the installed vLLM, for V1 and V2."""
     found: tuple[type, ...] = ()
     for name in _INTERFACES:
         try:
@@ -140,7 +140,7 @@ class Processor(*_bases()):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Do nothing: only V1 calls this method."""
+        """Do nothing; V1 has this method in its interface, and V1's processor overrides it."""
 
 
 class Disabled(Processor):

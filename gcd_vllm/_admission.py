@@ -122,7 +122,7 @@ class Engine:
             return self._cache
 
     def warm_up(self) -> None:
-        """Read the vocabulary while the engine starts."""
+        """Read the vocabulary now, at the engine's start, so that the first request is faster."""
 
         def work() -> None:
             try:
@@ -251,7 +251,7 @@ class Engine:
             self.cache.prepare(request, lift=lift, budget=min(limits, default=None))
 
     def takes(self, processor: Any) -> bool:
-        """Return whether this processor masks requests; only the first processor does."""
+        """Return whether the processor is the first one of this engine, which masks requests."""
         with self._lock:
             if self._processor() is None:
                 self._processor = ref(processor)
@@ -259,11 +259,11 @@ class Engine:
 
     @property
     def has_processor(self) -> bool:
-        """Return whether a processor masks requests of this model."""
+        """Return whether this engine has a processor that masks requests."""
         return self._processor() is not None
 
     def pool(self, device: Any) -> AutomatonPool:
-        """Create the `AutomatonPool` that keeps the automata of requests on a device."""
+        """Create an `AutomatonPool`, which stores the automata of requests on a device."""
         size = self.model.get_vocab_size()
         ends: tuple[Any, ...] = ()
         with suppress(Exception):  # without a vocabulary every request is refused
@@ -305,7 +305,11 @@ class Engine:
             return self.refuse(error, room)
 
     def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
-        """Add a request's automaton to the pool; if it doesn't fit, refuse the request."""
+        """Copy a request's automaton to the device; if it doesn't fit, refuse the request.
+
+        Returns:
+            The request, or its refusal; and the place of its automaton in the pool.
+        """
         if not isinstance(admitted.automaton, TokenAutomaton):
             return admitted, END  # an automaton that is not lifted is masked on the host
         try:
@@ -318,7 +322,7 @@ class Engine:
         return Admitted(None, 1, reason=refusal.reason), END
 
     def refuse(self, error: Exception, room: int) -> Admitted:
-        """Return an answer of at most `room` tokens that states why a request isn't served."""
+        """Replace a request by one whose only answer states the error, in at most `room` tokens."""
         reason = f"{REFUSED}{error}"
         _LOG.warning("%s", reason[:_LONGEST])
         with suppress(Exception):  # no vocabulary
@@ -390,7 +394,7 @@ def check_prefix(
 
 
 def prefix_of(particle: ParticleRequest, prompt: Sequence[int]) -> list[int]:
-    """Return the tokens of the prompt that belong to the answer."""
+    """Return the last tokens of a particle's prompt, which are the beginning of its answer."""
     return list(prompt[max(0, len(prompt) - particle.prefix_tokens) :])
 
 
@@ -399,7 +403,7 @@ _engines_lock = Lock()
 
 
 def engine_of(vllm_config: Any) -> Engine:
-    """Return the shared state of an engine's requests, which is created once per process."""
+    """Return the `Engine` object for a configuration; it is created once in each process."""
     key = id(vllm_config)
     with _engines_lock:
         if key not in _engines:
@@ -442,8 +446,9 @@ def check_conflicts(params: Any) -> None:
     wrong = {i: bias for i, bias in biases if not abs(bias) <= _LARGEST_BIAS}
     if wrong:
         raise ConstraintError(
-            f"logit_bias={wrong!r} may forbid all tokens that the constraint allows; use numbers "
-            f"of at most {_LARGEST_BIAS:g}, because -100 already prevents a token"
+            f"expected logit_bias from -{_LARGEST_BIAS:g} to {_LARGEST_BIAS:g}, got {wrong!r}; "
+            "larger numbers may forbid all tokens that the constraint allows, and -100 already "
+            "prevents a token"
         )
 
 

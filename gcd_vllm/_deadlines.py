@@ -72,7 +72,7 @@ class Deadlines:
         return self._pace.lap()
 
     def tokens_within(self, until: float | None, now: float) -> int:
-        """Return how many tokens there is time for between `now` and `until`."""
+        """Return how many tokens can be drawn between `now` and `until` at the engine's pace."""
         return MANY if until is None else int(min(MANY, self._pace.tokens_within(until - now)))
 
 

@@ -58,7 +58,7 @@ class DeviceWeights(WeightTable):
 
     @torch.inference_mode()
     def before_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
-        """Compute log p of these rows from logits that aren't masked yet."""
+        """Compute log p of all tokens for these rows, from logits that aren't masked yet."""
         self.note_drawn()
         count, size = len(rows.slots), logits.shape[1]
         if self._scores.shape[1] < count or self._scores.shape[2] != size:
@@ -69,7 +69,7 @@ class DeviceWeights(WeightTable):
 
     @torch.inference_mode()
     def after_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
-        """Compute log q of the same rows from the masked logits."""
+        """Compute log q of all tokens for the rows passed to `before_mask`, from masked logits."""
         self._log_softmax(logits, rows, 1)
         self._last = rows
 
@@ -81,7 +81,7 @@ class DeviceWeights(WeightTable):
 
     @torch.inference_mode()
     def note_drawn(self) -> None:
-        """Store the values of the last step at the tokens that were drawn after it.
+        """Store log p and log q of the tokens that were drawn in the last step.
 
         The engine discards steps of unfinished prompts. It repeats them later, which overwrites the
         values stored for the discarded steps.

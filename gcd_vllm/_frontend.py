@@ -2,7 +2,7 @@
 
 `validate_params` only receives a request's parameters, without tokenizer or configuration. But its
 caller on the stack, the frontend's input processor, has the engine's configuration as
-`vllm_config`, and one of the outer frames has the request's prompt. Only these two names are read.
+`vllm_config`, and one of the outer frames has the request's prompt. Only these variables are read.
 If another version of vLLM names them differently, the engine makes the checks that need the
 vocabulary (`gcd_vllm._admission`).
 
@@ -75,7 +75,8 @@ def validate(params: Any) -> None:
     """Raise an error for a request whose constraint cannot be enforced.
 
     Raises:
-        ValueError: with the problem, the value received, and the remedy.
+        ValueError: the constraint can't be enforced; the message has the problem, the value
+            received, and the remedy.
     """
     text = params.extra_args[NAME]
     config, prompt = _caller()
@@ -99,7 +100,7 @@ def validate(params: Any) -> None:
 
 
 def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
-    """Raise an error if V1 would not call processors, or not pass tokens to them."""
+    """Raise an error for settings with which V1 doesn't call processors or hides tokens."""
     if config.use_v2_model_runner:
         return
     if prompt and not prompt.get("prompt_token_ids"):
@@ -118,7 +119,10 @@ def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
 
 
 def _caller() -> tuple[Any, dict[str, Any]]:
-    """Return the configuration of the calling engine, and the prompt; None if not found."""
+    """Find the engine's configuration and the request's prompt in the callers' stack frames.
+
+    Each of the two results is None if it isn't found.
+    """
     frame: FrameType | None = sys._getframe(1)
     config = None
     for _ in range(_DEPTH):

@@ -51,7 +51,7 @@ class InProcessEngine:
 
     @property
     def cache(self) -> Any:
-        """The compiled constraints, which the engine's frontend shares."""
+        """The cache of compiled constraints that the engine's frontend uses, too."""
         return engine_of(self._config).cache
 
     def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
@@ -134,7 +134,10 @@ class InProcessEngine:
         return bool(config.scheduler_config.async_scheduling and not config.use_v2_model_runner)
 
     def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
-        """Return log p of a token that the workers haven't received, as vLLM reports it."""
+        """Return log p of a token that V1 didn't pass to the workers.
+
+        For an EOS token the workers have stored it; for others vLLM reports it.
+        """
         token, eos = answer.token_ids[place], self.vocabulary.eos_ids
         if token in eos:
             return values[LOG_P_EOS + eos.index(token)]
@@ -171,7 +174,7 @@ class InProcessEngine:
         return {}
 
     def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Call a method of all workers; for each particle, return the most complete result."""
+        """Call a method of all workers; return, for each particle, the longest of their results."""
         found: dict[str, Any] = {}
         for each in self._llm.collective_rpc(method, args=arguments):
             for key, values in each.items():
@@ -202,7 +205,7 @@ class InProcessEngine:
 
 
 def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
-    """Return vLLM's `SamplingParams` for a part; only masks and temperature affect sampling.
+    """Return vLLM's `SamplingParams` for a part; options that change the distribution are off.
 
     Args:
         part: the part.
@@ -244,7 +247,7 @@ def _check_config(config: Any) -> None:
     if others:
         raise ValueError(
             f"expected {_PROCESSOR} to be the only logits processor, got also {others}; start an "
-            "engine without them, because they change the distribution that weights refer to"
+            "engine without other processors, because they change the sampled distribution"
         )
 
 

@@ -61,7 +61,7 @@ class CompilingMiddleware:
         body = bytearray()
 
         async def read() -> Message:
-            """Receive a message; after the last part of the body, compile the constraint."""
+            """Receive a message of a request; once its body is complete, compile the constraint."""
             message = await receive()
             if message["type"] == "http.request":
                 body.extend(message.get("body", b""))
@@ -106,7 +106,7 @@ def _is_json(scope: Message) -> bool:
 
 
 def _engine(scope: Message) -> Engine | None:
-    """Return the state of the engine that a server uses; None if it isn't found."""
+    """Return the `Engine` object of a server; None if its configuration isn't found."""
     state = getattr(scope.get("app"), "state", None)
     config = getattr(getattr(state, "engine_client", None), "vllm_config", None)
     if config is None:

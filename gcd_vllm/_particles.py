@@ -267,7 +267,7 @@ def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: 
 def _ancestors(
     weights: Weights, members: Sequence[int], name: int, number: int, how: SMC, draw: Draw
 ) -> list[int]:
-    """Return, for each member of one group, the particle that it becomes a copy of."""
+    """Draw, for each member of a group, the member that it becomes a copy of."""
     named = torch.tensor([list(members)], dtype=torch.int64, device="cpu")
 
     def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "1 M"]:
@@ -299,7 +299,7 @@ def _posterior(
     running: Sequence[int],
     alive: Sequence[int],
 ) -> Posterior:
-    """Make the posterior from one prompt's final particles."""
+    """Make the posterior of a prompt from its particles after the last part."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     answers = {ids: vocabulary.decode(content(ids, eos)) for ids in {each.ids for each in system}}

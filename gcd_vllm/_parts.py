@@ -96,7 +96,7 @@ class Engine(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens."""
+        """Vocabulary of the engine's model."""
         ...
 
     @property
@@ -114,10 +114,10 @@ class Engine(Protocol):
         ...
 
     def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
-        """Return the constraint that names this automaton in requests.
+        """Store an automaton in the engine; return a constraint with which requests refer to it.
 
         Raises:
-            ConstraintError: requests can't name it.
+            ConstraintError: the engine only accepts constraints that it compiles itself.
         """
         ...
 

@@ -53,28 +53,30 @@ class PGCD:
             )
 
     def member(self) -> dict[str, Any]:
-        """Return the value of the member `pgcd` of a particle request."""
+        """Return these options as the member `pgcd` of a particle request's JSON object."""
         return asdict(self)
 
     @classmethod
     def of(cls, given: Any) -> PGCD:
-        """Read the member `pgcd` of a particle request.
+        """Read the options from the member `pgcd` of a particle request's JSON object.
 
         Raises:
-            ConstraintError: it has other members, or a value is invalid.
+            ConstraintError: the object has an unknown member, or a value is invalid.
         """
         if not isinstance(given, Mapping):
-            raise ConstraintError(f"expected pgcd to be an object with hmm, got {given!r}")
+            raise ConstraintError(
+                f"expected pgcd to be an object with the name of an HMM as hmm, got {given!r}"
+            )
         try:
             return cls(**given)
         except (TypeError, ValueError) as error:
             raise ConstraintError(f"cannot use the options of pgcd: {error}") from None
 
     def directory(self) -> Path:
-        """Return the directory of the HMM in this process.
+        """Return the directory of the HMM, inside of the directory in `GCD_VLLM_HMMS`.
 
         Raises:
-            ConstraintError: the engine has no directory of HMMs, or none of this name.
+            ConstraintError: `GCD_VLLM_HMMS` isn't set, or its directory has no HMM of this name.
         """
         root = os.environ.get(DIRECTORY)
         if not root:

@@ -169,7 +169,10 @@ def sample_with(
     draw: Draw | None,
     options: Options,
 ) -> list[Posterior]:
-    """Sample as `sample` does, with any `Engine`; `cache` compiles the constraints."""
+    """Sample as `sample` does, with an engine in this process or on a server.
+
+    `cache` compiles the constraints.
+    """
     check_list(prompts)
     names = (
         list(range(len(prompts)))

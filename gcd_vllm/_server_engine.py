@@ -141,7 +141,11 @@ class ServerEngine:
         return [found[i] for i in range(len(parts))]
 
     def _all(self, do: Callable[[Any], Any], given: Sequence[Any]) -> dict[int, Any]:
-        """Call a function for each argument in threads; return each result or error by index."""
+        """Call a function in threads, once per argument.
+
+        Returns:
+            The result, or the error, for the index of each argument.
+        """
 
         def tried(argument: Any) -> Any:
             try:
@@ -171,7 +175,7 @@ class ServerEngine:
         return tuple(choice["token_ids"]), log_q, int(details.get("cached_tokens") or 0)
 
     def _score(self, text: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, ...]:
-        """Return log p of the tokens after a prompt."""
+        """Request log p of the tokens at the end of a text, which follow its prompt."""
         prompt, ids = text
         reply = self._complete([*prompt, *ids], max_tokens=1, prompt_logprobs=0)
         return prompt_log_p(reply["choices"][0]["prompt_logprobs"], ids)
@@ -186,7 +190,7 @@ class ServerEngine:
         return self._post("/v1/completions", given | more)
 
     def _probe(self) -> None:
-        """Generate one forced token, and check how the server reports it."""
+        """Request one token under a constraint that forces it, and check the server's reply."""
         token = lone_byte(self.vocabulary)
         text = self.vocabulary.token_bytes[token].decode("ascii")
         constraint = json.dumps({"choice": [text], "budget": 2})
@@ -210,8 +214,8 @@ class ServerEngine:
             )
         if abs(log_q[0]) > _CERTAIN:
             raise ValueError(
-                "expected log-probabilities under the mask (logprobs_mode=processed_logprobs), got "
-                f"{log_q[0]:.3f} for the only allowed token; start the server: {START}"
+                "expected the log-probability 0 for the only token that the mask allows, got "
+                f"{log_q[0]:.3f}; start the server with logprobs_mode=processed_logprobs: {START}"
             )
 
     def _get(self, path: str) -> Any:
@@ -259,7 +263,7 @@ def lone_byte(vocabulary: Vocabulary) -> int:
 
 
 def scores_of(scored: dict[int, Any]) -> dict[int, tuple[float, ...]]:
-    """Return the results without errors."""
+    """Return the results that aren't errors."""
     return {i: each for i, each in scored.items() if not isinstance(each, BaseException)}
 
 

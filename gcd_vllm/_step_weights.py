@@ -93,7 +93,7 @@ class WeightedRows:
     def log_softmax(
         self, logits: Float[Tensor, "L V"], part: slice, out: Float[Tensor, "P V"]
     ) -> None:
-        """Write log p at each row's temperature, for a part of the rows."""
+        """Write log p of all tokens to `out`, for a slice of the rows, at their temperatures."""
         if self._at is None:
             given = logits[self._first + part.start : self._first + part.stop]
         else:
@@ -139,7 +139,7 @@ class StepWeights(WeightTable):
 
     @torch.inference_mode()
     def before_mask(self, logits: Float[Tensor, "L V"], rows: WeightedRows) -> None:
-        """Compute log p of the rows, from logits that aren't masked yet."""
+        """Compute log p of all tokens for these rows, from logits that aren't masked yet."""
         self.note_drawn()
         count, size = len(rows), logits.shape[1]
         if self._log_p.shape[0] < count or self._log_p.shape[1] != size:
@@ -179,7 +179,7 @@ class StepWeights(WeightTable):
         self._last = _Step(rows, [len(each.tokens) for each in rows.rows], log_z, twisted)
 
     def _parts(self, count: int, size: int) -> Iterator[slice]:
-        """Yield the rows that are computed at once, for which there is scratch memory."""
+        """Divide `count` rows of length `size` into slices; allocate memory for one slice."""
         most = max(1, _AT_ONCE.get(self._device.type, _AT_ONCE_ELSEWHERE) // size)
         if self._scratch.shape[0] < min(most, count) or self._scratch.shape[1] != size:
             shape = (min(most, count), size)
@@ -189,7 +189,10 @@ class StepWeights(WeightTable):
 
     @torch.inference_mode()
     def note_drawn(self) -> None:
-        """Store the values of the last step; log p and log q are NaN for unknown tokens."""
+        """Store log Z of the last step, and log p and log q of the tokens that were drawn in it.
+
+        They are NaN for tokens that aren't known.
+        """
         last, self._last = self._last, None
         if last is None:
             return

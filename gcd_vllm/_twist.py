@@ -58,7 +58,10 @@ class Group:
 
     @torch.inference_mode()
     def step(self, rows: Sequence[TwistedRow]) -> Any:
-        """Advance the state for these rows and return it; drop the other rows of the group."""
+        """Update the group's state by the new tokens of these rows, and return the rows' part.
+
+        Other rows of the group lose their entry.
+        """
         slots, new = [0], [[-1]]
         for row in rows:
             slot, tokens = row.unread()
@@ -96,14 +99,17 @@ class TwistedRow:
         self._known: list[int] = []
 
     def unread(self) -> tuple[int, list[int]]:
-        """Return the entry of the group's state to continue from, and the tokens after it."""
+        """Return the row's entry in the group's state, and the tokens that it doesn't include yet.
+
+        For a new row, and for a row that lost tokens, this is entry 0 and all tokens.
+        """
         known = self._known
         if self._slot and self._tokens[: len(known)] == known:
             return self._slot, self._tokens[len(known) :]
         return 0, [*self._prefix, *self._tokens]
 
     def keep(self, slot: int) -> None:
-        """Record the entry of the group's state that includes all tokens so far."""
+        """Record that an entry of the group's state includes all tokens of the row so far."""
         self._slot, self._known = slot, list(self._tokens)
 
 
@@ -143,7 +149,7 @@ class Twists:
         tokens: list[int],
         temperature: float,
     ) -> TwistedRow:
-        """Make a row; load the HMM and compute its table if they are new.
+        """Make a row, and load its HMM and compute the HMM's table unless this was done before.
 
         Raises:
             ConstraintError: there is no such HMM, or its table would be too large.
@@ -179,7 +185,10 @@ class Twists:
 
 
 def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | None:
-    """Return log Z of each row of the logits, NaN for rows without P-GCD; None without any."""
+    """Return log Z of each row of the logits; NaN for rows that don't use P-GCD.
+
+    The result is None if no row uses P-GCD.
+    """
     if not twisted:
         return None
     found = twisted[0].log_z.new_full((rows,), torch.nan)

@@ -80,11 +80,14 @@ class _Row:
         self._reader.fill_mask(self.tokens, out, fit)
 
     def state(self) -> int:
-        """Return the state after the tokens; `DEAD` if a token is not allowed or not known yet."""
+        """Return the automaton state after the row's tokens.
+
+        The state is `DEAD` if a token isn't allowed, or isn't known yet.
+        """
         return self._reader.state(self.tokens) if isinstance(self._reader, TokenReader) else DEAD
 
     def left(self, state: int, fit: int) -> int:
-        """Return the remaining budget in this state, limited by the time left."""
+        """Return the number of tokens left in this state, limited by the time that is left."""
         left = self.budget - len(self.tokens)
         if not isinstance(self.automaton, TokenAutomaton) or state == DEAD or fit >= left:
             return left

@@ -9,8 +9,8 @@ A slot's state is computed from its constraint and its committed tokens; `count`
 tokens processed so far. When a request enters, or returns after preemption, its slot starts at the
 beginning and processes all its tokens. A step commits at most one token more than it had drafts.
 
-The runner does not tell when a request ends. So the pool only has to have the constraints of the
-current batch, and other constraints may be evicted. If a slot returns to the batch, its automaton
+The runner does not tell when a request ends. So the device only has to store the automata of the
+current batch, and other automata may be evicted. If a slot returns to the batch, its automaton
 is added again, possibly at another location. The slot's state stays valid, because states are
 numbered within the automaton.
 
@@ -84,7 +84,7 @@ class EngineProcessor(Processor):
         return True
 
     def _note_particle(self, slot: int, params: Any) -> None:
-        """Store the weights of a request that requires them."""
+        """Prepare to store weights for a slot, if its request is a particle that asks for them."""
         admitted = self._taken[slot]
         if admitted is None or admitted.particle is None or not admitted.particle.key:
             return
@@ -96,7 +96,7 @@ class EngineProcessor(Processor):
         self._temperatures[slot] = params.temperature
 
     def apply_staged_writes(self) -> None:
-        """Do nothing; `apply` writes the data, which depends on the batch."""
+        """Do nothing, because `apply` copies data to the device, depending on the batch."""
 
     def _leave(self, slot: int) -> None:
         automaton = self._placed.pop(slot, None)
@@ -104,7 +104,10 @@ class EngineProcessor(Processor):
             self._pool.leave(automaton)
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
-        """Add the constraints of the batch's slots to the pool, evicting others if needed."""
+        """Copy the automata of the batch's slots to the device, unless they are already there.
+
+        If memory is short, automata of other requests are evicted.
+        """
         for slot in self._placed.keys() - set(batch):
             self._leave(slot)
         entering = [slot for slot in batch if slot not in self._placed]
@@ -242,7 +245,10 @@ class EngineProcessor(Processor):
         self._weighted[stale] = False
 
     def _fit(self, batch: list[int], now: float) -> Tensor | None:
-        """Return how many tokens each slot has time for; None if no deadline matters."""
+        """Return how many tokens each slot can draw before its deadline.
+
+        The result is None if no deadline is near enough to matter.
+        """
         fits = {slot: self._deadlines.tokens_within(self._until[slot], now) for slot in batch}
         few = {s: fit for s, fit in fits.items() if fit < self._requests.all_token_ids.gpu.shape[1]}
         if not few:

@@ -32,7 +32,7 @@ NO_ROW = 0
 
 
 class Record:
-    """Values of one particle's steps.
+    """A particle whose values are stored, with its place in the table.
 
     Attributes:
         row: row of the table; `NO_ROW` once the values were taken or dropped.
@@ -72,7 +72,7 @@ class WeightTable:
 
     @property
     def last_step(self) -> int:
-        """Step whose values are never read."""
+        """The last step of the table, which collects the values of superfluous steps."""
         return self._table.shape[1] - 1
 
     def _empty(self, rows: int, steps: int) -> Float[Tensor, "rows steps K"]:
@@ -110,7 +110,7 @@ class WeightTable:
         self._free += range(have_rows, have_rows + rows)
 
     def _drop(self, keys: Sequence[str]) -> None:
-        """Free the rows of these particles."""
+        """Free the rows of the table that hold the values of these particles."""
         records = [self._records.pop(key) for key in keys]
         self._table[[record.row for record in records]] = torch.nan
         for record in records:
@@ -119,7 +119,7 @@ class WeightTable:
         self.dropped += len(records)
 
     def note_drawn(self) -> None:
-        """Store the values of the last step, whose tokens are known now."""
+        """Store the values of the engine's last step, whose drawn tokens are known now."""
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -162,7 +162,7 @@ _lock = Lock()
 
 
 def take(run: str) -> dict[str, Any]:
-    """Call `WeightTable.take` for all engines of this process."""
+    """Return and delete the values of a run's particles in all engines of this process."""
     found: dict[str, Any] = {}
     with _lock:
         for table in list(_tables):
@@ -171,6 +171,6 @@ def take(run: str) -> dict[str, Any]:
 
 
 def forget(run: str) -> int:
-    """Call `WeightTable.forget` for all engines of this process."""
+    """Delete the values of a run's particles in all engines of this process; return how many."""
     with _lock:
         return sum(table.forget(run) for table in list(_tables))

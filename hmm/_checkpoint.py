@@ -226,7 +226,7 @@ def _ctrlg_weights(directory: Path) -> Path:
 
 
 def save_step(step: Step, directory: str | Path) -> None:
-    """Save the state of training: the model, and everything else that the next EM step needs."""
+    """Save the model and the expected counts of EM, so that training can continue later."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
@@ -243,7 +243,7 @@ def save_step(step: Step, directory: str | Path) -> None:
 
 
 def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
-    """Load the state of training that `save_step` saved; return None if there is no such file.
+    """Load what `save_step` saved, to continue training; return None if there is no such file.
 
     Raises:
         ValueError: the file is damaged.
@@ -313,7 +313,7 @@ def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
-    """Raise an error if a vocabulary differs from the HMM's, as described in `config`."""
+    """Raise an error if a vocabulary isn't the one that the HMM's `config` describes."""
     _same_number(hmm, vocabulary.size, directory)
     ends = config.get(ENDS)
     # Ctrl-G's layout has a single EOS id, and ours a list. An empty list means unknown.

@@ -162,7 +162,12 @@ def _edges(
     Int64[np.ndarray, "E"],
     UInt8[np.ndarray, "sets C"],
 ]:
-    """Return source, target and set of classes of each edge, and the sets as rows of 0 and 1."""
+    """Find the edges of an automaton.
+
+    Returns:
+        The source and target state of each edge; the index of its set of classes; and the sets of
+        classes, as rows in which the members are 1 and the other classes are 0.
+    """
     delta, C = automaton.delta, automaton.num_classes
     number = np.random.default_rng(0).integers(0, 1 << 64, C, dtype=np.uint64)
     E = kernels.count_edges(delta, automaton.final)

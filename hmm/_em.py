@@ -64,7 +64,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """Return zero counts in the shapes of a model's parameters."""
+        """Return counts of zero, for sequences that will be added, in the shapes of a model."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
@@ -74,7 +74,7 @@ class Statistics(NamedTuple):
         )
 
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
-        """Apply a function to each array, together with the corresponding arrays of `others`."""
+        """Apply a function to corresponding arrays of these counts and of `others`."""
 
         def mapped(*values: Any) -> Any:
             several = isinstance(values[0], tuple)
@@ -157,7 +157,10 @@ def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """Sum the counts of all processes **in place**; with one process, return them unchanged."""
+    """Sum the counts of all processes of `torch.distributed`, **in place**.
+
+    With one process, the counts are unchanged.
+    """
 
     def reduced(values: Tensor) -> Tensor:
         dist.all_reduce(values)

@@ -63,7 +63,10 @@ _INDEPENDENT = 1e-14  # relative cutoff of singular values in the least-squares 
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """Compute beta_unbounded, as a table with one level that is valid for any remaining budget."""
+    """Compute the probability of completion without a budget, for all hidden states and states.
+
+    The result is a table of beta with a single level, which is used for every remaining budget.
+    """
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     parts = Components.of(edges)
@@ -107,7 +110,7 @@ class Components(NamedTuple):
 
     @classmethod
     def of(cls, edges: Edges) -> Components:
-        """Find the components of the graph that the edges form."""
+        """Find the components of the graph of automaton states and edges."""
         S, source, target = edges.num_states, edges.source, edges.target
         # scipy is imported here because the import takes half a second and is rarely needed.
         from scipy.sparse import csr_array
@@ -183,7 +186,7 @@ class _BetaRows:
     def rows(
         self, states: Int64[np.ndarray, "n"]
     ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-        """Return copies of the states' rows, and the logs of their scales."""
+        """Return copies of the rows of beta of these states, and the logs of their scales."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         return self.level.b.index_select(0, at), self.level.log_scale.index_select(0, at)
 
@@ -193,7 +196,7 @@ class _BetaRows:
         b: Float[Tensor, "n H"],
         log_scale: Float64[Tensor, "n"],
     ) -> None:
-        """Store rows of some states."""
+        """Store new rows of beta for some states, in place of their old ones."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         self.level.b.index_copy_(0, at, b)
         self.level.log_scale.index_copy_(0, at, log_scale)
@@ -203,7 +206,7 @@ class _BetaRows:
 def _settle(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
 ) -> None:
-    """Solve the equations of some states; all cycles through them stay among them.
+    """Solve the equations for beta of some states, by sweeps; their cycles have no other states.
 
     Solved components are excluded from further sweeps, so that their result doesn't depend on the
     other components.
@@ -236,7 +239,7 @@ def _settle(
 def _steps(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"]
 ) -> list[tuple[Int64[np.ndarray, "some"], bool]]:
-    """Plan a sweep: return the states of each step, and whether they can be computed in place.
+    """Plan a sweep as steps: the states of each step, and whether their rows are written in place.
 
     Cuts with an edge to a cut are computed `REPEATS` more times at the end.
     """
@@ -275,7 +278,7 @@ class _Rows(NamedTuple):
 
 
 def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H"]:
-    """Divide each element of `rows` by `last`, entry by entry; ratios to zero entries are 0."""
+    """Divide several sets of rows of beta by the set `last`, entry by entry; x / 0 is 0."""
     log_scale = np.stack([row.log_scale for row in rows])
     none = np.isneginf(last.log_scale)
     rise = np.where(none, -np.inf, log_scale - np.where(none, 0.0, last.log_scale))
@@ -300,7 +303,10 @@ class _Mixing:
         self.mixed = self.settled = False
 
     def next(self, swept: _Rows) -> _Rows | None:
-        """Return the next x after a sweep with the result `swept`; None if it is `swept` itself."""
+        """Return the x for the next sweep, given the result `swept` of the last one.
+
+        None means that the next sweep continues from `swept` without extrapolation.
+        """
         present = swept.b > 0
         before = [*self.before[-WINDOW:], self.x]
         after = [*self.after[-WINDOW:], swept]

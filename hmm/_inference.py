@@ -118,7 +118,7 @@ class Packed(NamedTuple):
     tokens: Int64[Tensor, "n"]
 
     def rows(self) -> list[slice]:
-        """Return the slice of each time step in arrays over all positions."""
+        """Return, for each time, the slice of its tokens in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
 
 
@@ -339,9 +339,9 @@ def _condition(
     tokens: Int64[Tensor, "N"],
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """Write the posterior of the state, given one more token, to `out`; return P(token).
+    """Write the distribution of the state, given one more token, to `out`; return P(token).
 
-    Impossible tokens have a posterior of zero.
+    If a token has probability zero, its row of `out` is zero.
     """
     if hmm.emission.dtype == out.dtype:
         torch.index_select(hmm.emission, 0, tokens, out=out)
@@ -354,7 +354,7 @@ def _condition(
 
 
 class _Forward(NamedTuple):
-    """Results of the filter at all positions: P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
+    """Results of the filter: P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t) at all positions."""
 
     filtered: Float[Tensor, "n H"]
     predicted: Float[Tensor, "n H"]
@@ -367,8 +367,8 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
     Args:
         hmm: the model.
         packed: the sequences.
-        keep: whether to return the distributions at all positions. Otherwise only the scales are
-            meaningful.
+        keep: whether to return the distributions at all positions. Otherwise, only P(x_t | x_<t) of
+            the result is meaningful.
     """
     total = len(packed.tokens)
     room = total if keep else max(packed.sizes, default=0)
@@ -388,7 +388,7 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
-    """Sum log P(x_t | x_<t) over each sequence; return the sums in the original order."""
+    """Return log P(x), the sum of log P(x_t | x_<t), of each sequence in the original order."""
     in_rows = scale.new_zeros(packed.order.shape[0])
     for rows in packed.rows():
         gains = scale[rows].log()

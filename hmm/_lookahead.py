@@ -173,7 +173,7 @@ def _expect(
 
 
 def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
-    """Return the error for a row that the table doesn't have."""
+    """Return the error for a budget and state for which the table has no row of beta."""
     if not table.settled and bool((remaining > table.max_remaining + 1).any()):
         return ValueError(
             f"expected at most {table.max_remaining} tokens left after the next token, the maximum "
@@ -194,7 +194,7 @@ def _compiled(
     item: Int64[Tensor, "R K"],
     emission: Float[Tensor, "items H"],
 ) -> Expected:
-    """Compute `_expect` on the CPU, in compiled loops."""
+    """Compute the log-probabilities of items on the CPU, in compiled loops; see `_expect`."""
     predicted = predicted.to(table.completion.b.dtype)
     if emission.dtype != predicted.dtype or not emission.is_contiguous():
         used, item = item.unique(return_inverse=True)
@@ -228,7 +228,7 @@ def _item_sums(
     entry: Int64[Tensor, "R K"],
     alive: Bool[Tensor, "R K"],
 ) -> Expected:
-    """Compute `_expect` on any device.
+    """Compute the log-probabilities of items by tensor operations, on any device; see `_expect`.
 
     `entry` is the row of beta after each item. The sum of emission · predicted over h is the mass,
     and the sum of emission · predicted · beta is the joint probability.

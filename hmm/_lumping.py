@@ -59,11 +59,11 @@ class Lumping:
         return total.index_add_(0, self.class_of.to(values.device), values)
 
     def lumped(self, hmm: HMM) -> HMM:
-        """Return the model over classes that corresponds to a model over tokens."""
+        """Convert a model over tokens to a model over classes, which sums the tokens' emissions."""
         return HMM(hmm.initial, hmm.transition, self.sums(hmm.emission))
 
     def spread(self, hmm: HMM) -> HMM:
-        """Return the model over tokens that corresponds to a model over classes.
+        """Convert a model over classes to a model over tokens.
 
         The probability of a class is distributed evenly among its tokens.
         """

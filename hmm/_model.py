@@ -75,7 +75,7 @@ class HMM:
 
     @property
     def num_parameters(self) -> int:
-        """Number of stored parameters; a distribution over n outcomes has n parameters."""
+        """Number of stored parameters; a distribution over n outcomes is stored as n numbers."""
         parts = (self.initial, *self.transition.factors, self.emission)
         return sum(part.numel() for part in parts)
 
@@ -85,14 +85,14 @@ class HMM:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of `initial` and of the transitions, in which inference computes."""
+        """Dtype of `initial` and of the transitions, and of the results of inference."""
         return self.initial.dtype
 
     def check(self) -> None:
         """Check that parameters are probabilities and that distributions sum to one.
 
         Raises:
-            ValueError: they don't; the message names the part, the distribution and its sum.
+            ValueError: a check fails; the message names the part, the distribution and its sum.
         """
         check_distribution("`initial`", self.initial)
         self.transition.check()

@@ -89,7 +89,7 @@ class LookaheadTable:
 
     @property
     def num_rows(self) -> int:
-        """Number of stored rows. A row has beta of all hidden states, for a budget and a state."""
+        """Number of stored rows; a row has beta_r(h, s) of all h, for one r and s."""
         return self.completion.b.shape[0] - COMPUTED
 
     @property
@@ -100,7 +100,7 @@ class LookaheadTable:
 
     @cached_property
     def compiled(self) -> Tables:
-        """The table as arrays for compiled loops on the CPU."""
+        """The arrays of the table that compiled loops on the CPU use."""
         batch, completion = self.batch, self.completion
         return Tables(
             batch.automaton_of.numpy(),
@@ -140,9 +140,10 @@ class LookaheadTable:
     def row(
         self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
     ) -> Int64[Tensor, "*N"]:
-        """Return the row of `completion` with beta_r of each state (of the table); -1 for no row.
+        """Return the index of the row with beta_r for each pair of r and a state of the table.
 
-        A negative r counts as 0, where only `final` is completed.
+        The index is -1 for pairs without a row. A negative r counts as 0, where only texts in the
+        state `final` are complete.
         """
         level = remaining.clamp(min=0, max=self.max_remaining)
         found = self.completion.entry[level, states].long()
@@ -241,7 +242,10 @@ def check_table(
 def _needed(
     hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
 ) -> Bool[np.ndarray, "levels S"]:
-    """Find the pairs (remaining budget, state) that need a row, for texts within these budgets."""
+    """Find the pairs (remaining budget, state) that texts within these budgets can reach.
+
+    The result is true for the pairs that need a row of beta.
+    """
     distinct = list(dict.fromkeys(automata))
     # Only the edges are needed, which don't depend on emissions.
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
@@ -280,10 +284,7 @@ def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int
 
 
 def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
-    """Return the automata as a batch; refuse objects other than token automata.
-
-    Token automata are deterministic.
-    """
+    """Convert one or several token automata, which are deterministic, to a batch on a device."""
     if isinstance(automata, AutomatonBatch):
         return automata
     if isinstance(automata, TokenAutomaton):

@@ -130,7 +130,7 @@ class Level(NamedTuple):
 
 
 class Start(NamedTuple):
-    """State in which a text begins, and the maximum number of its tokens."""
+    """Automaton state in which a text begins, and the maximum number of the text's tokens."""
 
     state: int
     budget: int
@@ -226,7 +226,7 @@ def completion(
 
 
 def rows_at_once(hmm: HMM) -> int:
-    """Return the number of rows that are computed at once, which depends on the device."""
+    """Return the number of rows of beta that are computed at once on the HMM's device."""
     return max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // hmm.num_states)
 
 
@@ -249,7 +249,7 @@ def rows_of(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute the rows of some states, and append the rows that changed to the table.
+    """Compute the rows of beta of some states, and append those that changed to the table.
 
     Args:
         hmm, edges: the model, and the edges of the automata.
@@ -285,7 +285,7 @@ def _rows_compiled(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute `rows_of` on the CPU; all steps are done for a few rows before the next few.
+    """Compute `rows_of` on the CPU, with all steps for a few rows at a time.
 
     Rows are computed in memory that is reused, and only rows that changed are copied to the table,
     because the first write to new memory is slow.
@@ -359,9 +359,9 @@ def _rescale(
     rows: Float[Tensor, "n H"],
     log_rows: Float64[Tensor, "n"],
 ) -> Bool[np.ndarray, "n"]:
-    """Scale rows to a maximum of one; return which rows differ from the state's previous row.
+    """Scale new rows of beta to a maximum of one, and return which states' rows changed.
 
-    It is equivalent to `kernels.rescale`, with a host synchronization.
+    It is equivalent to `kernels.rescale`, on any device, with a host synchronization.
     """
     top = rows.amax(dim=1)
     rows /= torch.where(top > 0, top, 1).unsqueeze(1)

@@ -2,7 +2,7 @@
 
 An HMM over a vocabulary of 49,152 tokens is trained on sequences in which a few thousand tokens
 occur. All other tokens have no counts, and therefore the same row of emission probabilities. So the
-matrix (V x H) is stored as its R different rows and the row number of each token:
+matrix (V x H) is stored as its R distinct rows and the row number of each token:
 
     emission[v] = rows[row_of[v]],      rows (R x H),   row_of (V, int32, 0 <= row_of[v] < R)
 
@@ -22,10 +22,10 @@ from torch import Tensor
 
 
 class SharedRows(NamedTuple):
-    """A matrix, stored as its different rows and the number of each row.
+    """A matrix without its repeated rows.
 
     Attributes:
-        rows: the different rows; no two have the same bytes.
+        rows: the distinct rows; no two have the same bytes.
         row_of: index in `rows` of each row of the matrix.
     """
 
@@ -34,7 +34,7 @@ class SharedRows(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes, in memory as in a file."""
+        """Number of bytes that the two arrays take, in memory or in a file."""
         return self.rows.nbytes + self.row_of.nbytes
 
     def matrix(self) -> Float[Tensor, "V H"]:
@@ -80,7 +80,10 @@ def pool_rare(
 
 
 def share_rows(matrix: Float[Tensor, "V H"]) -> SharedRows:
-    """Store a matrix of any type and device as its different rows and their numbers."""
+    """Convert a matrix, of any type and on any device, to its distinct rows.
+
+    The result also has the number of the distinct row for each row of the matrix.
+    """
     plain = matrix.detach().to("cpu").contiguous()
     raw = plain.view(torch.uint8).numpy() if plain.numel() else np.empty((len(plain), 0), np.uint8)
     number: dict[bytes, int] = {}

@@ -155,7 +155,7 @@ def shrink(config: Any, decoder: bool) -> Any:
 
 
 def spread_over(values: Sequence[Any], count: int) -> list[Any]:
-    """Keep `count` of the values, with one of each kind as far as possible."""
+    """Keep `count` of the values, with as many different ones as possible, in their order."""
     try:
         kinds = list(dict.fromkeys(values))
     except TypeError:

@@ -197,7 +197,10 @@ def _reasons(found: list[str]) -> Counter[str]:
 
 
 def check_suite(suite: Path, *, update: bool) -> tuple[str, bool]:
-    """Return tables, and whether a schema is compiled wrongly; print the other outcomes."""
+    """Check all drafts; return tables, and whether a schema is compiled wrongly.
+
+    Outcomes other than "compiled" are printed.
+    """
     found = {draft: outcomes(suite, draft) for draft in DRAFTS}
     for draft, by_schema in found.items():
         for key, outcome in by_schema.items():

@@ -180,7 +180,7 @@ def markdown_blocks(lines: list[str], first: int = 1) -> Iterator[list[Line]]:
 
 
 def _taken(block: list[Line]) -> Iterator[list[Line]]:
-    """Yield a copy of the collected lines, if there are any, and forget them."""
+    """Yield a copy of the collected lines, if there are any, and clear the list."""
     if block:
         yield [*block]
         block.clear()

@@ -49,7 +49,7 @@ def errors(package: str) -> Iterator[str]:
 
 
 def collect() -> dict[str, list[str]]:
-    """Return all texts of each kind."""
+    """Return all docstrings, errors and paragraphs of the project, by kind."""
     pages = (path for path in files(["README.md", "docs"]) if path.suffix == ".md")
     return {
         "docstrings": [text for package in PACKAGES for text in docstrings(package)],

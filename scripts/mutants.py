@@ -141,7 +141,7 @@ def changes(function: ast.FunctionDef) -> Iterator[Change]:
 
 
 def _changes_below(node: ast.AST, body: list[ast.stmt] | None = None) -> Iterator[Change]:
-    """Yield the changes of a node and of all within it; `body` holds a statement."""
+    """Yield the changes of a syntax node and its children; `body` is the list with a statement."""
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -162,7 +162,7 @@ def _changes_below(node: ast.AST, body: list[ast.stmt] | None = None) -> Iterato
 
 
 def _own_changes(node: ast.AST, body: list[ast.stmt] | None) -> Iterator[Change]:
-    """Yield the changes of a node itself."""
+    """Yield the changes of a syntax node, without those of its children."""
     line = getattr(node, "lineno", 0)
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPS:
         yield _swap(line, node, node.ops[0], lambda new: node.ops.__setitem__(0, new))

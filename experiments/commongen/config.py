@@ -43,13 +43,13 @@ def check(config: DictConfig) -> None:
     if task.inflections not in (AUTO, LEMMINFLECT):
         if not Path(task.inflections).is_file():
             raise ValueError(
-                f"task.inflections={task.inflections}: no such file; give {AUTO}, {LEMMINFLECT}, "
-                "or a file with a list of lists of words a line"
+                f"expected task.inflections to be {AUTO}, {LEMMINFLECT} or a file, got "
+                f"{task.inflections}; give a file in which each line has a list of lists of words"
             )
         if config.data.path is None:
             raise ValueError(
-                f"task.inflections={task.inflections} goes line by line with data.path, and none "
-                "is given"
+                f"expected data.path with task.inflections={task.inflections}, whose lines belong "
+                "to the lines of data.path; got none"
             )
     try:
         gcd.keywords([["a"]], letters=task.letters, punctuation=task.punctuation)

@@ -66,7 +66,7 @@ def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSe
     def make(row: Any, line: str) -> ConceptSet:
         words = known.get(int(line), "")
         if not words.strip():
-            raise ValueError(f"{inflections} has no line {line}")
+            raise ValueError(f"expected inflections in line {line} of {inflections}, got no line")
         return record_of({**_object(row), "inflections": json.loads(words)}, line)
 
     return reading.read_lines(path, make, _NEEDS)
@@ -94,10 +94,10 @@ def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
     references = fields.get("scene", fields.get("target"))
     sentences = [references] if isinstance(references, str) else references
     if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
-        raise ValueError(f"no sentences: scene or target is {references!r}")
+        raise ValueError(f"expected sentences in scene or target, got {references!r}")
     sentences = [sentence.strip() for sentence in sentences if sentence.strip()]
     if not sentences:
-        raise ValueError("the set has no sentence to compare with")
+        raise ValueError("expected at least one reference sentence, got none")
     given = fields.get("inflections") if inflections == AUTO else None
     words = [by_rule(*each) for each in concepts] if given is None else _checked(given, concepts)
     identity = fields.get("id")
@@ -111,7 +111,7 @@ def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
 
 def _object(row: Any) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise ValueError(f"a record is an object, not {type(row).__name__}")
+        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
     return dict(row)
 
 
@@ -120,7 +120,7 @@ def _concepts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     given = fields.get("concept_set", fields.get("concepts"))
     names = given.split("#") if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"no concepts: concept_set or concepts is {given!r}")
+        raise ValueError(f"expected a list of words in concept_set or concepts, got {given!r}")
     names = [name.strip() for name in names if name.strip()]
     if not names:
         raise ValueError("the set of concepts is empty")
@@ -129,10 +129,12 @@ def _concepts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _checked(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
     if not isinstance(given, list) or len(given) != len(concepts):
-        raise ValueError(f"{len(concepts)} concepts, but their inflections are {given!r}")
+        raise ValueError(
+            f"expected a list of inflections for each of {len(concepts)} concepts, got {given!r}"
+        )
     for (word, _), words in zip(concepts, given, strict=True):
         if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
-            raise ValueError(f"the inflections of {word!r} are {words!r}; expected a list of words")
+            raise ValueError(f"expected the inflections of {word!r} to be words, got {words!r}")
         if not words:
             raise ValueError(f"the concept {word!r} has no inflections")
     return [without_capitals(words) for words in given]

@@ -103,13 +103,13 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         summary=summary,
         table=as_table(summary),
         notes=[
-            "The answer of a row is the most probable one; dead rows are empty answers. Coverage "
-            "is the share of concepts that an independent check finds. BLEU-4 is sacrebleu's, of "
-            "the corpus, ROUGE-L the best F1 over references, both times 100; the log-probability "
-            "is the model's own, unconstrained, in nats. Brackets are 95% bootstrap intervals "
-            "over concept sets. `read` is the mean number of prefixes that the model computed for "
-            "one set, without the prompt.",
-            f"Published, with other models and other metric code: {published}.",
+            "The answer of a row is the most probable one; if all particles died, it is empty. "
+            "Coverage is the share of concepts that an independent check finds. BLEU-4 is computed "
+            "by sacrebleu over the corpus, and ROUGE-L is the best F1 over the references; both "
+            "are multiplied by 100. The log-probability is that of the model without a constraint, "
+            "in nats. Brackets are 95% bootstrap intervals over concept sets. `read` is the mean "
+            "number of prefixes that the model computed for one set, without the prompt.",
+            f"Published results, with other models and implementations of metrics: {published}.",
         ],
         more={"published": [list(each) for each in PUBLISHED]},
         metric="ROUGE-L, weighted by the posterior",

@@ -39,8 +39,8 @@ def read_training(paths: Sequence[Path], limit: int | None = None) -> list[Conce
                 sets.setdefault(concepts, []).append(sentence)
     if not sets:
         raise DataError(
-            f"no set of {FEWEST} to {MOST} concepts with a sentence in "
-            f"{', '.join(map(str, paths))}: a line has concepts, a tab and a sentence"
+            f"expected lines with {FEWEST} to {MOST} concepts, a tab and a sentence in "
+            f"{', '.join(map(str, paths))}; got no well-formed line"
         )
     return [
         ConceptSet(concepts, tuple(concepts.split()), tuple(sentences), ())

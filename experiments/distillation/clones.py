@@ -129,8 +129,8 @@ def cloned(
     """
     if num_states < FEWEST_STATES:
         raise ValueError(
-            f"a cloned HMM needs at least {FEWEST_STATES} states (tokens, and the ends of a text), "
-            f"got {num_states}"
+            f"expected at least {FEWEST_STATES} states for a cloned HMM (one for tokens, and one "
+            f"for the ends of a text), got {num_states}"
         )
     ends = torch.isin(torch.arange(visited.num_tokens), torch.tensor(eos_ids).long())
     expected = visited.expected(torch.zeros_like(visited.token), 1)[0]
@@ -206,7 +206,7 @@ def _shared_out(
     num_kinds: int,
     num_states: int,
 ) -> Int64[Tensor, "K"]:
-    """Return the number of clones of each kind: at least one, at most its number of points."""
+    """Return the number of clones of each kind: from one to the number of the kind's prefixes."""
     total = torch.zeros(num_kinds).index_add_(0, kinds, weight)
     first = torch.zeros(num_kinds, points.shape[1]).index_add_(0, kinds, points * weight[:, None])
     second = torch.zeros(num_kinds).index_add_(0, kinds, points.square().sum(dim=1) * weight)
@@ -293,7 +293,7 @@ def _transition(
 def _within_kinds(
     values: Float64[Tensor, "n H"], kind_of: Int64[Tensor, "H"], num_kinds: int
 ) -> Float64[Tensor, "n H"]:
-    """Divide the values of the states of a kind by their sum, which gives P(state | kind)."""
+    """Normalize each row within each kind of states, which gives P(state | kind)."""
     sums = values.new_zeros(len(values), num_kinds).index_add_(1, kind_of, values)
     return values / sums[:, kind_of]
 

@@ -163,7 +163,10 @@ def check(config: DictConfig) -> None:
 
 def _check_model(config: DictConfig) -> None:
     if config.transition == "dense" and config.block is not None:
-        raise ValueError("block is the size of Monarch blocks: give transition=monarch with it")
+        raise ValueError(
+            f"expected block={config.block}, the size of Monarch blocks, only with "
+            "transition=monarch; give this, or leave block out"
+        )
     try:
         factor_shapes(config.num_states, monarch_of(config))
     except ValueError as error:
@@ -183,7 +186,7 @@ def _check_init(config: DictConfig) -> None:
     at_least("num_states (with init=clones)", config.num_states, FEWEST_STATES)
     if config.transition != "dense":
         raise ValueError(
-            f"init=clones makes dense transitions, and transition={config.transition}: give "
+            f"expected transition=dense with init=clones, got transition={config.transition}; give "
             "transition=dense, or another init"
         )
 
@@ -191,16 +194,19 @@ def _check_init(config: DictConfig) -> None:
 def _check_data(config: DictConfig) -> None:
     data = config.data
     if config.records.path and config.records.hub:
-        raise ValueError("give records.path or records.hub, not both")
+        raise ValueError("expected records.path or records.hub, got both; leave one out")
     if data.path is None:
         return
     if not Path(data.path).expanduser().is_dir():
         raise ValueError(
-            f"data.path={data.path} isn't a directory of an earlier sampling; "
-            "give one, such as runs/sequences-..."
+            f"expected data.path to be the directory of an earlier sampling, got {data.path}; give "
+            "one, such as runs/sequences-..."
         )
     if config.records.path or config.records.hub:
-        raise ValueError("data.path holds sequences, records.* requests to sample from: give one")
+        raise ValueError(
+            "expected either data.path, with sampled sequences, or records.*, with requests to "
+            "sample answers to; got both, so leave one out"
+        )
 
 
 def _check_ignored(config: DictConfig) -> None:

@@ -111,7 +111,7 @@ class Sequences:
         return self.prompt_lengths.cumsum(0) - self.prompt_lengths
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens (B x T), padded with zeros, and the lengths (B) of these sequences."""
+        """Return tokens (B x T), padded with zeros, and lengths (B) of the sequences in `rows`."""
         return _padded(self.tokens, self._starts[rows], self.lengths[rows])
 
     def prompt(self, row: int) -> list[int]:
@@ -174,8 +174,8 @@ def split(sequences: Sequences, held_out: float, seed: int) -> tuple[Sequences, 
     count = max(1, round(len(groups) * held_out))
     if count >= len(groups):
         raise ValueError(
-            f"{len(groups)} prompts or sequences cannot be split with held_out={held_out}: "
-            "give more of them"
+            f"expected enough prompts for a part of held_out={held_out} and another part, got "
+            f"{len(groups)}; give more records or sequences"
         )
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
     chosen = torch.isin(sequences.groups, groups[order[:count]])
@@ -221,7 +221,7 @@ def read(directory: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
     """
     files = sorted(Path(directory).expanduser().glob("*.safetensors"))
     if not files:
-        raise ValueError(f"{directory} has no .safetensors file of sequences")
+        raise ValueError(f"expected .safetensors files of sequences in {directory}, got none")
     return Sequences.joined([_read_file(file, remedy) for file in files])
 
 
@@ -245,8 +245,8 @@ def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
     if bool(wrong.any()):
         token = int(sequences.tokens[wrong.nonzero()[0]])
         raise ValueError(
-            f"{source} holds token {token}, but the vocabulary has {num_tokens}; give the model "
-            "that the sequences were sampled from"
+            f"expected tokens below {num_tokens}, the size of the model's vocabulary, in {source}, "
+            f"got token {token}; give the model that the sequences were sampled from"
         )
 
 

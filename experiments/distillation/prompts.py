@@ -50,8 +50,8 @@ class PromptSource(NamedTuple):
         if self.needs and not given:
             also = ", or records.hub=NAME" if self.hub else ""
             raise ValueError(
-                f"source={config.source}: an HMM is distilled from answers to records that it is "
-                f"not measured on: give records.path={self.needs}{also}"
+                f"expected records for source={config.source}, got none; give records.path="
+                f"{self.needs}{also}, with other records than those of the experiments"
             )
 
 
@@ -80,7 +80,9 @@ def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int
         ValueError: the prompts aren't compact.
     """
     if config.model.prompt != "compact":
-        raise ValueError(f"model.prompt={config.model.prompt}: give model.prompt=compact")
+        raise ValueError(
+            f"expected model.prompt=compact with source=commongen, got {config.model.prompt}"
+        )
     sets = read_training([Path(config.records.path).expanduser()])
     rng = random.Random(f"concepts-{config.seed}")
     some = rng.sample(sets, min(num, len(sets)))

@@ -34,7 +34,10 @@ def check_out(out: Path, run_dir: Path) -> None:
         ValueError: the directory isn't writable, or has something other than a replaceable model.
     """
     if out.resolve() == run_dir.resolve():
-        raise ValueError(f"out={out} is the run's own directory: give another, or leave it out")
+        raise ValueError(
+            f"expected another directory than the run directory, got out={out}; give another, or "
+            "leave out= away"
+        )
     writable("the model", "out", out)
     if not out.exists():
         return
@@ -47,9 +50,9 @@ def check_out(out: Path, run_dir: Path) -> None:
         foreign.append(CARD)
     if foreign:
         raise ValueError(
-            f"{out} holds files that are not of a distilled HMM ({', '.join(foreign[:5])}), and "
-            f"the model would have its own {CARD} and {CONFIG} there: give an empty directory with "
-            "out=DIR"
+            f"expected an empty directory or a distilled HMM in out={out}, where files such as "
+            f"{CARD} and {CONFIG} will be written; got {', '.join(foreign[:5])}; give another "
+            "directory with out=DIR"
         )
 
 
@@ -87,10 +90,10 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
 def table_of(summary: dict[str, Any], dtype: str) -> str:
     """Format the comparison in Markdown."""
     lines = [
-        f"## Held out: {summary['held_out_sequences']} sequences, {summary['held_out_tokens']} "
-        "tokens",
+        f"## Evaluation on {summary['held_out_sequences']} held-out sequences "
+        f"({summary['held_out_tokens']} tokens)",
         "",
-        "| model | log-likelihood, nats a token | perplexity | above the unigram |",
+        "| model | log-likelihood, nats per token | perplexity | difference from the unigram |",
         "|---|---:|---:|---:|",
     ]
     nats = summary["nats_per_token"]
@@ -99,15 +102,16 @@ def table_of(summary: dict[str, Any], dtype: str) -> str:
         lines.append(f"| {name} | {value:.4f} | {_perplexity(value)} | {value - floor:+.4f} |")
     lines += [
         "",
-        f"Sequences: {summary['source']}. {summary['training_sequences']} of them "
-        f"({summary['training_tokens']} tokens) are "
-        f"for training, those of other prompts held out; {summary['unended_share']:.1%} have no "
-        "end-of-sequence token. Tokens include it. The HMM, the unigram and the bigram do not see "
-        "the prompt; the language model does. "
-        f"HMM: {summary['num_states']} states, {summary['num_parameters']} parameters, as saved in "
-        f"{dtype}{_pooled(summary)}. Unigram: counts plus one half. Bigram: counts plus "
-        f"{summary['bigram_strength']:g} times the unigram, the best power of two on the held-out "
-        "sequences themselves.",
+        f"The sequences are {summary['source']}. {summary['training_sequences']} of them "
+        f"({summary['training_tokens']} tokens) were used for training, and those to other prompts "
+        f"were held out. {summary['unended_share']:.1%} were cut off before the end-of-sequence "
+        "token, which counts as a token. The HMM, the unigram and the bigram don't see the prompt; "
+        "the language model does.",
+        "",
+        f"The HMM has {summary['num_states']} states and {summary['num_parameters']} parameters, "
+        f"and is evaluated as saved in {dtype}.{_pooled(summary)} The unigram has one half added "
+        f"to each count. The bigram has {summary['bigram_strength']:g} times the unigram's "
+        "probabilities added to its counts, the best power of two on the held-out sequences.",
         "",
     ]
     return "\n".join(lines)
@@ -118,8 +122,9 @@ def _pooled(summary: Mapping[str, Any]) -> str:
     if most is None:
         return ""
     return (
-        f", tokens that were seen at most {most} times with the emissions of all others seen as "
-        f"often ({summary['hmm_before_rounding']:.4f} before that)"
+        f" Tokens that were seen at most {most} times have the mean emissions of all tokens that "
+        "were seen equally often. (Before this and before rounding, the log-likelihood was "
+        f"{summary['hmm_before_rounding']:.4f}.)"
     )
 
 
@@ -138,19 +143,18 @@ license: apache-2.0
 
 # A hidden Markov model of a language model's answers
 
-{summary["num_states"]} states, {kind} transitions, {summary["num_tokens"]} tokens,
-{megabytes:.1f} MB in {config.save_dtype}.
-Distilled from {summary["source"]}.
+The HMM has {summary["num_states"]} states, {kind} transitions, and a vocabulary of
+{summary["num_tokens"]} tokens. It takes {megabytes:.1f} MB in {config.save_dtype}.
+It was distilled from {summary["source"]}.
 
     import hmm
     import smc
     ahead = hmm.load("{out}", vocabulary=lm.vocabulary).hmm  # lm: the model's `smc.TransformersLM`
     proposal = smc.PGCD(ahead, lookahead="in_time")  # for models that read prompts
 
-It is for the tokenizer of the model named here and no other, and sees generated tokens only, never
-a prompt.
+Use it only with the tokenizer of this language model. It models answers without their prompts.
 
-{table.replace("## ", "## Evaluation. ", 1)}
+{table}
 ## Training
 
     {command(config)}
@@ -162,18 +166,20 @@ a prompt.
 def _training(config: DictConfig, last: Point) -> str:
     begun = _INITIALS[config.init]
     if last.step == 0:
-        return f"No training: the parameters are those of\n{begun}."
-    return f"""Stepwise expectation-maximization: {last.step} steps, {last.epoch:.1f} passes, from
+        return f"The HMM is the result of\n{begun}, without further training."
+    return f"""Stepwise expectation-maximization took {last.step} steps, in {last.epoch:.1f} passes
+over the training sequences. It began with
 {begun}.
-Pseudo-counts {config.pseudo_count:g} for each initial and transition entry and, in proportion to
-the tokens' frequencies, {config.emission_pseudo_count:g} for the emissions of each state."""
+In each step, {config.pseudo_count:g} is added to each initial and transition count, and
+{config.emission_pseudo_count:g} to the emission counts of each state, in proportion to the tokens'
+frequencies."""
 
 
 _INITIALS = {
     "random": "random parameters",
     "latent": "latent variable distillation (k-means of the language model's logits)",
-    "clones": "clones of tokens (k-means of the language model's logits after prefixes; averages\n"
-    "of what it says there as parameters)",
+    "clones": "a cloned HMM (its states are clusters of prefixes by the language model's logits,\n"
+    "and its parameters are averages over these prefixes)",
 }
 
 

@@ -55,8 +55,8 @@ def sample_to(
     fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) <= room]
     if not fitting:
         raise ValueError(
-            f"no prompt leaves room for max_length={max_length} tokens in the model's context of "
-            f"{lm.context}; lower max_length"
+            f"expected prompts that leave max_length={max_length} tokens in the model's context of "
+            f"{lm.context} tokens, but all are longer; lower max_length"
         )
     if len(fitting) < len(prompts) and rank == 0:
         _LOG.warning(

@@ -150,7 +150,7 @@ def _records_identity(config: DictConfig) -> dict[str, str]:
         return {}
     path = Path(config.records.path).expanduser()
     if not path.exists():
-        raise ValueError(f"records.path={config.records.path} does not exist")
+        raise ValueError(f"expected an existing file, got records.path={config.records.path}")
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     return {"records_sha256": distill_data.digest(files)}
 
@@ -264,7 +264,7 @@ def _unended(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...])
 
 
 def _in_words(config: DictConfig) -> str:
-    """Describe the sequences."""
+    """Describe the origin of the sequences in a phrase."""
     if config.data.path is not None:
         return f"the sequences of {Path(config.data.path).name}"
     model = title_of(config.model)

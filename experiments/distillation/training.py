@@ -269,7 +269,7 @@ def read_curve(directory: Path) -> list[Point]:
     try:
         return [Point(**entry) for entry in entries]
     except TypeError as error:
-        raise ValueError(f"{path} isn't a curve ({error}); {remedy}") from error
+        raise ValueError(f"expected a training curve in {path}, got {error}; {remedy}") from error
 
 
 def _write_curve(worker: Worker, curve: list[Point]) -> None:

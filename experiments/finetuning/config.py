@@ -70,7 +70,7 @@ def check(config: DictConfig) -> None:
     distinct("paths", config.paths)
     for path in config.paths:
         if not Path(path).expanduser().is_file():
-            raise ValueError(f"paths: {path} does not exist; give files of records")
+            raise ValueError(f"expected paths to be files of records, but {path} does not exist")
     at_least("limit", config.limit, 1)
     at_least("prompts", config.prompts, 2)
     for key in ("epochs", "batch", "most_tokens", "longest", "lora.rank"):
@@ -83,11 +83,16 @@ def check(config: DictConfig) -> None:
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
     at_least("stop_after", config.stop_after, 0)
     if config.model.dtype not in ("float32", "bfloat16"):
-        raise ValueError(f"model.dtype={config.model.dtype}: train in float32 or bfloat16")
+        raise ValueError(
+            f"expected model.dtype to be float32 or bfloat16 for training, got {config.model.dtype}"
+        )
     if config.model.adapter not in ("none", "auto"):
         raise ValueError(
-            f"model.adapter={config.model.adapter}: training begins with the model as it comes; "
-            "leave it out"
+            f"expected no adapter, because training begins with the model as released; got "
+            f"model.adapter={config.model.adapter}; leave it out"
         )
     if config.model.prompt == "chat":
-        raise ValueError("model.prompt=chat: lessons are compact prompts; leave it out")
+        raise ValueError(
+            "expected model.prompt=compact or none, because training uses compact prompts; got "
+            "model.prompt=chat; leave it out"
+        )

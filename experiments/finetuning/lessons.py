@@ -158,7 +158,9 @@ def _asked(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
         for answered in by_database.values():
             together += [answered[i : i + _QUESTIONS] for i in range(0, len(answered), _QUESTIONS)]
     if not together:
-        raise DataError(f"no question with a query that can be written in {paths}")
+        raise DataError(
+            f"expected a question in {paths} whose query is in the language of gcd.sql, got none"
+        )
     return together
 
 

@@ -44,12 +44,14 @@ def _run(run: Run, items: list[Any]) -> None:
     data = split(items, config.held_out, config.seed, config.prompts)
     out = Path(config.out).expanduser() if config.out else run.directory / "adapter"
     if out.exists() and out != run.directory / "adapter":
-        raise ValueError(f"out={out} exists: give another, or remove it")
+        raise ValueError(
+            f"expected a new directory, but out={out} exists; remove it or give another"
+        )
     lm, tokenizer = load_model(config.model)
     if tokenizer.eos_token_id is None:
         raise ValueError(
-            f"model.path={config.model.path}: its tokenizer names no end-of-sequence token, which "
-            "answers must end with; set eos_token in tokenizer_config.json"
+            f"expected an end-of-sequence token in the tokenizer of model.path={config.model.path},"
+            " because answers must end with it; set eos_token in tokenizer_config.json"
         )
     run.open()
     trainer = Trainer(run, adapted(lm.model, config), tokenizer, data)
@@ -75,13 +77,13 @@ def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> No
     title = title_of(config.model)
     write_base(out, identity_of(config.model.path), title)
     points = [f"| {point.step} | {point.held_out:.4f} |" for point in trainer.curve]
-    curve = "\n".join(["| step | nats a token, held out |", "|---|---|", *points])
+    curve = "\n".join(["| step | negative log-likelihood, nats per token |", "|---|---|", *points])
     names = [Path(path).name for path in config.paths]
     kept = {k: v for k, v in plain(config).items() if k not in _NOT_REPEATED}
     usual = plain(OmegaConf.structured(settings.FinetuneConfig))
     command = to_repeat("scripts.finetune_lm", kept | {"paths": names}, usual)
     listed = ", ".join(f"`{name}`" for name in names)
-    longer = f"; {trainer.too_long} longer than {config.longest} tokens were left out"
+    longer = f"; {trainer.too_long} records of more than {config.longest} tokens were left out"
     card = f"""---
 library_name: peft
 license: apache-2.0
@@ -89,13 +91,14 @@ license: apache-2.0
 
 # {out.name}
 
-A LoRA adapter (Hu et al., arXiv 2106.09685; rank {config.lora.rank}, every linear layer, float16)
-of {title}, trained on {counts[0]} records of {listed}; loss on the
-answers alone. Prompts are compact ones, as `experiments` writes them.
+This is a LoRA adapter (Hu et al., arXiv 2106.09685) of the model {title}.
+It has rank {config.lora.rank}, covers every linear layer, and is stored in float16.
+It was trained on {counts[0]} records of {listed}, to predict the
+answers to the compact prompts of `experiments`.
 
 {curve}
 
-{counts[1]} records were held out for the curve{longer if trainer.too_long else ""}.
+{counts[1]} records were held out to compute the log-likelihood{longer if trainer.too_long else ""}.
 
     {command}
 """

@@ -50,7 +50,7 @@ def split(items: Sequence[Any], share: float, seed: int, most: int | None = None
         ValueError: there are fewer than two items.
     """
     if len(items) < 2:
-        raise ValueError(f"{len(items)} usable records: at least two are needed")
+        raise ValueError(f"expected at least two usable records, got {len(items)}")
     order = list(items)
     random.Random(f"split-{seed}").shuffle(order)
     order = order[:most]
@@ -151,8 +151,8 @@ class Trainer:
         ):
             if not left:
                 raise ValueError(
-                    f"all {len(items)} {kind} records are longer than longest="
-                    f"{self._config.longest} tokens: give more"
+                    f"expected {kind} records of at most longest={self._config.longest} tokens, "
+                    f"but all {len(items)} are longer; raise longest"
                 )
         return sum(map(len, self._data)) - len(training) - len(self._held_out)
 
@@ -181,8 +181,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self._weights, self._config.clip)
         if not math.isfinite(float(norm)):
             raise ValueError(
-                f"the gradient is {float(norm)} at step {self.step}: lower learning_rate="
-                f"{self._config.learning_rate}"
+                f"expected a finite gradient, got {float(norm)} at step {self.step}; lower "
+                f"learning_rate={self._config.learning_rate}"
             )
         for group in self._optimizer.param_groups:
             group["lr"] = self._config.learning_rate * rate(

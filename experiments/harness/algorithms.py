@@ -48,7 +48,7 @@ class Variant:
         return cast(Options, {**read, **self.fixed})
 
     def arguments(self, config: DictConfig) -> dict[str, Any]:
-        """Return the arguments of `smc.sample` that select it: algorithm, execution and options."""
+        """Return the arguments with which `smc.sample` runs this algorithm with its options."""
         given = config.smc
         chosen = {"execution": given.execution, "read_ahead": given.read_ahead}
         return {"algorithm": self.algorithm, **chosen, **self.options(config)}
@@ -155,5 +155,5 @@ class Arm(NamedTuple):
 
 
 def arms_in(records: Iterable[Mapping[str, Any]]) -> list[Arm]:
-    """Return the distinct arms of rows or records, in order of first appearance."""
+    """Return the distinct pairs of method and algorithm in rows, in order of first appearance."""
     return list(dict.fromkeys(map(Arm.of, records)))

@@ -161,19 +161,19 @@ def report(
     }
     notes = [_counts(read, prepared), _once(config, prepared), *notes]
     notes.append(
-        "Means per request: `read`, prefixes that the language model computed, without the prompt; "
-        "`forced`, tokens that were the only ones allowed; LM calls, forward passes that included "
-        "the request; tokens computed, with the prompt; seconds, its share, by tokens, of the time "
-        "of its batches."
+        "Costs are means per request. `read` is the number of prefixes that the language model "
+        "computed, without the prompt, and `forced` the number of tokens that were the only ones "
+        "allowed. LM calls are forward passes that included the request. Tokens computed include "
+        "the prompt. Seconds are the request's share, by tokens, of the time of its batches."
     )
     reference = evidence_reference(rows)
     notes += filter(None, [reference, fitted_in_words(config)])
     if any(each["drafted"] for each in summary):
         notes.append(
-            "`read ahead`: tokens that prompt look-up guessed and forward passes computed in "
-            "advance. `of it used`: guessed tokens that became part of an answer without another "
-            "forward pass. `choices without a pass`: used tokens that were chosen, not forced, "
-            "also per LM call."
+            "`read ahead` is the number of tokens that prompt look-up guessed and forward passes "
+            "computed in advance. `of it used` is the number of guessed tokens that became part of "
+            "an answer without another forward pass. `choices without a pass` is the number of "
+            "used tokens that were chosen, not forced, and their number per LM call."
         )
     if config.task.repeats > 1:
         notes.append(
@@ -197,9 +197,9 @@ def report(
         other = method_of(config.task.reference).title
         text += (
             f"\n### Difference to {other} at equal particles\n\n"
-            f"{as_markdown(as_paired_table(found, compared))}\n\n95% intervals of paired "
-            "differences, over the same resamples of requests for both methods; "
-            f"calls and seconds are relative to {other}.\n"
+            f"{as_markdown(as_paired_table(found, compared))}\n\nBrackets are 95% intervals of "
+            "paired differences, with the same resampled requests for both methods. LM calls and "
+            f"seconds are multiples of those of {other}.\n"
         )
     run.report(
         text,
@@ -212,7 +212,7 @@ def report(
 
 
 def _settings(config: DictConfig) -> str:
-    """Describe the settings that all tasks share in one sentence."""
+    """Describe, in one sentence, the values of the settings that all tasks have."""
     task = config.task
     return (
         f"Budget {title_of_budgets(task.budget)}, literals={task.literals}, temperature "
@@ -228,20 +228,20 @@ def _counts(read: ReadResult[Any], prepared: Preparation) -> str:
     well_formed = f"{sampled + refused} {what}: {sampled} sampled, {refused} refused"
     text = f"{well_formed}; {len(read.skipped)} malformed records left out."
     if read.skipped:
-        text += f" They are {read.share_skipped:.1%} of what the source holds."
+        text += f" They are {read.share_skipped:.1%} of the records in the source."
     return text
 
 
 def _once(config: DictConfig, prepared: Preparation) -> str:
     """Describe the work that all methods share, which isn't in the seconds of rows."""
     text = (
-        f"Shared by all methods: constraints compiled in {prepared.seconds:.1f} s, "
-        f"prompts prefilled in {prepared.prompt_seconds:.1f} s."
+        f"Work that all methods share: compiling the constraints took {prepared.seconds:.1f} s, "
+        f"and prefilling the prompts {prepared.prompt_seconds:.1f} s."
     )
     if prepared.unkept:
         text += (
-            f" model.prompt_mib={config.model.prompt_mib} is too small for {prepared.unkept} "
-            "prompts: each method prefills them, in its own seconds."
+            f" With model.prompt_mib={config.model.prompt_mib}, {prepared.unkept} prompts don't "
+            "fit into the cache, so each method prefills them in its measured time."
         )
     return text
 

@@ -55,7 +55,7 @@ class ModelConfig:
 
 @dataclass
 class SMCConfig:
-    """Options of `smc._inference.algorithms.SMC`, and those of all algorithms."""
+    """Options of SMC (`smc._inference.algorithms.SMC`), and options that all algorithms have."""
 
     resampling: str = cast(str, SMC.resampling)
     ess_threshold: float = SMC.ess_threshold
@@ -131,7 +131,10 @@ class Config:
 
 @dataclass
 class RecordConfig:
-    """Methods x algorithms x particle counts on the same records; a task sets its own defaults."""
+    """Settings of tasks that compare methods, algorithms and particle counts on the same records.
+
+    Tasks derive from it and set other defaults.
+    """
 
     num_examples: int = 100
     methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])

@@ -178,7 +178,8 @@ def prepare(
     examples.sort(key=lambda example: example.number)
     if not examples:
         raise ValueError(
-            f"none of the {len(records)} records can be run; the first: {refused[0][1]}"
+            f"expected records that can be run, but all {len(records)} were refused; the reason "
+            f"of the first is: {refused[0][1]}"
         )
     names = [name_of_example(example) for example in examples]
     needs = {method: [e.table_bytes[method] for e in examples] for method in proposals}
@@ -281,7 +282,7 @@ def _sample(
     proposal: smc.Proposal,
     **others: Any,
 ) -> None:
-    """Sample these examples; `others` are further arguments of the sampler."""
+    """Sample the given examples; `others` are further arguments of the sampler."""
     if isinstance(lm, VllmModel):
         others.pop("observe", None)  # an engine doesn't show its steps
         lm.sample(trial, examples, config, proposal, **others)
@@ -361,7 +362,7 @@ def trials_of(task: DictConfig) -> list[Trial]:
 
 
 def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
-    """Return the keys of all rows of these examples, in the order of the results."""
+    """Return the keys of all rows of the given examples, in the order of the results."""
     return [trial.key(example) for trial in trials_of(task) for example in examples]
 
 

@@ -84,10 +84,11 @@ def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Pat
         return UNFITTED
     if kind not in known:
         raise ValueError(
-            f"hmm.lookahead=auto: the HMM in {directory} has been fitted for "
-            f"{', '.join(known) or 'no prompts'}, not for {kind}: fit it with "
-            f"`python -m scripts.fit_lookahead +task={config.task.name} ...` on other records than "
-            "these, or give hmm.lookahead=in_time, conditional, or a number between 0 and 1"
+            f"expected an HMM whose lookahead was fitted for prompts of the kind {kind}, because "
+            f"hmm.lookahead=auto; the one in {directory} was fitted for "
+            f"{', '.join(known) or 'no prompts'}. Fit it with `python -m scripts.fit_lookahead "
+            f"+task={config.task.name} ...` on other records than these, or give "
+            "hmm.lookahead=in_time, conditional, or a number between 0 and 1"
         )
     return float(known[kind])
 
@@ -139,7 +140,7 @@ class Method:
             ValueError: the method needs an HMM and none was given, or the proposal rejects it.
         """
         if self.needs_hmm and hmm is None:
-            raise ValueError(f"the method {self.title} needs an HMM, and none was given")
+            raise ValueError(f"expected an HMM for the method {self.title}, got none")
         fixed = replace(settings, **self.fixed) if self.fixed else settings
         return self.make(fixed, hmm if self.needs_hmm else None)
 
@@ -236,8 +237,8 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
         if config.model.path != smollm2.NAME or not own.is_dir():
             names = ", ".join(n for n in methods_of(config) if needs_hmm(n) and ":" not in n)
             raise ValueError(
-                f"task.methods has {names}, which needs an HMM distilled from "
-                f"model.path={config.model.path} for the task {config.task.name}: make one with "
+                f"expected an HMM for {names} in task.methods, but there is none distilled from "
+                f"model.path={config.model.path} for the task {config.task.name}; make one with "
                 f"`python -m scripts.distill_hmm source={config.task.name} records.path=FILE "
                 f"model.path={config.model.path}` and give hmm.path=DIR, or leave {names} out of "
                 "task.methods"
@@ -255,8 +256,9 @@ def existing_hmm(key: str, path: str) -> Path:
     directory = Path(path).expanduser()
     if not (directory / "config.json").is_file():
         raise ValueError(
-            f"{key}={path}: no HMM there ({directory} has no config.json); give a directory that "
-            "scripts.distill_hmm has written (runs/distill-*/hmm), or one in Ctrl-G's layout"
+            f"expected an HMM in {key}={path}, but {directory} has no config.json; give a "
+            "directory that scripts.distill_hmm has written (runs/distill-*/hmm), or one in "
+            "Ctrl-G's layout"
         )
     try:
         check_files(directory)
@@ -381,9 +383,9 @@ def refuse_little_memory(
         if large:
             most = max(large, key=sizes.__getitem__)
             raise ValueError(
-                f"the lookahead tables of {len(large)} of {len(sizes)} records are larger than "
-                f"hmm.max_table_mib={limit >> 20}, that of record {records[most]} "
-                f"takes {sizes[most] / 2**20:.1f} MiB: give hmm.max_table_mib="
+                f"expected lookahead tables of at most hmm.max_table_mib={limit >> 20} MiB, but "
+                f"those of {len(large)} of {len(sizes)} records are larger. The largest, of record "
+                f"{records[most]}, takes {sizes[most] / 2**20:.1f} MiB; give hmm.max_table_mib="
                 f"{math.ceil(sizes[most] / 2**20)}, lower the budget, or leave {name} out of "
                 "task.methods"
             )

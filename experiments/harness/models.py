@@ -78,8 +78,9 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     spread = settings.device_map != "none"
     if spread and settings.adapter != "none":
         raise ValueError(
-            f"model.device_map={settings.device_map} with an adapter: an adapter cannot be merged "
-            "into parts of a model; save the merged model, or give model.adapter=none"
+            f"expected model.adapter=none with model.device_map={settings.device_map}, because an "
+            f"adapter can't be merged into parts of a model; got {settings.adapter}; save the "
+            "merged model, or give model.adapter=none"
         )
     path = found(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
@@ -93,7 +94,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"model.path={settings.path}: cannot load it: {cause}; give a whole checkpoint "
+            f"cannot load model.path={settings.path}: {cause}; give a complete checkpoint "
             f"directory, a hub name that can be reached from here, or `{smollm2.NAME}`"
         ) from error
     if adapter is not None:
@@ -120,16 +121,16 @@ def found(path: str) -> str:
         return str(smollm2.checkpoint())
     if path == SHAPE:
         raise ValueError(
-            f"model.path={path} has the shape of a model and no weights: it is for +task=latency; "
-            "give a checkpoint directory, a hub name, or `smollm2`"
+            f"expected a model with weights, got model.path={path}, which is only a shape for "
+            "+task=latency; give a checkpoint directory, a hub name, or `smollm2`"
         )
     if not (path.startswith((".", "/", "~")) or Path(path).exists()):
         return path
     directory = Path(path).expanduser()
     if not (directory / "config.json").is_file():
         raise ValueError(
-            f"model.path={path}: no checkpoint there ({directory} has no config.json); give a "
-            f"Hugging Face checkpoint directory, a hub name, or `{smollm2.NAME}`"
+            f"expected a checkpoint in model.path={path}, but {directory} has no config.json; give "
+            f"a Hugging Face checkpoint directory, a hub name, or `{smollm2.NAME}`"
         )
     return str(directory)
 
@@ -148,7 +149,9 @@ def resolve_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"model.device={name}: {str(error).splitlines()[0]}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"model.device={name}: no CUDA device here; use model.device=cpu")
+        raise ValueError(
+            f"expected a CUDA device for model.device={name}, got none; use model.device=cpu"
+        )
     return device
 
 
@@ -227,8 +230,8 @@ def existing_adapter(path: str) -> Path:
     if not has_weights or not (directory / "adapter_config.json").is_file():
         missing = "adapter_config.json" if has_weights else weights[0]
         raise ValueError(
-            f"model.adapter={path}: no adapter there ({directory} has no {missing}); give a "
-            "directory that scripts.finetune_lm has written, or `none`"
+            f"expected an adapter in model.adapter={path}, but {directory} has no {missing}; give "
+            "a directory that scripts.finetune_lm has written, or `none`"
         )
     return directory
 
@@ -248,11 +251,15 @@ def check_base(directory: Path, base: str, path: str) -> None:
         return
     known = read_json(directory / BASE, remedy="copy the adapter again")
     if not isinstance(known, dict) or not {"base", "title"} <= known.keys():
-        raise ValueError(f"{directory / BASE} does not name a base; copy the adapter again")
+        raise ValueError(
+            f"expected {directory / BASE} to name the weights that the adapter was trained on, got "
+            f"{known!r}; copy the adapter again"
+        )
     if known["base"] != base:
         raise ValueError(
-            f"model.adapter={directory} was trained for {known['title']}, and model.path={path} "
-            "has other weights; give model.adapter=none, or train one with scripts.finetune_lm"
+            f"expected an adapter of model.path={path}, but model.adapter={directory} was trained "
+            f"for {known['title']}; give model.adapter=none, or train an adapter with "
+            "scripts.finetune_lm"
         )
 
 
@@ -278,7 +285,7 @@ def merged(model: Any, directory: Path) -> Any:
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"model.adapter={directory}: cannot load it: {cause}; copy it again, or give "
+            f"cannot load model.adapter={directory}: {cause}; copy it again, or give "
             "model.adapter=none"
         ) from error
 
@@ -295,10 +302,13 @@ def is_chat(kind: str, tokenizer: Any) -> bool:
     """
     if kind not in PROMPTS:
         allowed = ", ".join(PROMPTS)
-        raise ValueError(f"unknown value {kind!r} for the kind of prompt: use one of {allowed}")
+        raise ValueError(f"expected the kind of prompt to be one of {allowed}, got {kind!r}")
     has_template = getattr(tokenizer, "chat_template", None) is not None
     if kind == "chat" and not has_template:
-        raise ValueError("this tokenizer has no chat template: use the prompt kind 'compact'")
+        raise ValueError(
+            "expected a tokenizer with a chat template for 'chat' prompts, got one without; use "
+            "'compact' prompts"
+        )
     return kind != "compact" and has_template
 
 
@@ -345,7 +355,10 @@ def dialogue(
             return write([{"role": "user", "content": both}, *messages[2:]])
     except TemplateError as error:
         roles = ", ".join(message["role"] for message in messages)
-        raise PromptError(f"the chat template refuses messages of {roles}: {error}") from error
+        raise PromptError(
+            f"expected a chat template for messages of the roles {roles}, but this one refuses "
+            f"them: {error}"
+        ) from error
 
 
 def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:

@@ -59,9 +59,9 @@ def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None
         dist.all_gather_object(prepared, list(records))
         other = next(rank for rank in range(world) if digests[rank] != digests[0])
         raise ValueError(
-            f"the processes under torchrun have not prepared the same records: "
-            f"{first_difference(prepared[0], prepared[other], other)}. Are code, settings, data "
-            "and models the same on every machine?"
+            f"expected the same records in all processes under torchrun, but "
+            f"{first_difference(prepared[0], prepared[other], other)}; use the same code, "
+            "settings, data and models on every machine"
         )
 
 
@@ -73,7 +73,7 @@ def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> s
     if len(first) != len(other):
         longer, name = (first, 0) if len(first) > len(other) else (other, rank)
         extra = longer[min(len(first), len(other))]
-        counts = f"process 0 has {len(first)} and process {rank} {len(other)}"
+        counts = f"process 0 has {len(first)} and process {rank} has {len(other)}"
         return f"{counts}; only process {name} has {extra}"
     return f"what determines the results differs between process 0 and process {rank}"
 

@@ -54,7 +54,10 @@ class ReadResult(Generic[R]):
         """Return `count` records after the first `offset`; raise `DataError` if there are none."""
         records = self.records[offset : offset + count]
         if not records:
-            raise DataError(f"data.offset={offset} leaves none of the {len(self.records)} records")
+            raise DataError(
+                f"expected data.offset to be less than the number of records, {len(self.records)}, "
+                f"got {offset}"
+            )
         return ReadResult(records, self.skipped, self.total)
 
 
@@ -89,8 +92,8 @@ def at_most_skipped(key: str, share: float) -> Iterator[None]:
     worst = max(losses, key=lambda loss: loss.share, default=None)
     if worst is not None and worst.share > share:
         raise DataError(
-            f"{worst.words}. They aren't in the results; that is more than {key}={share:g} allows, "
-            "so correct the records, or raise it"
+            f"expected at most {key}={share:g} of the records to be malformed, but {worst.words}; "
+            f"correct the records, or raise {key}"
         )
 
 
@@ -130,9 +133,11 @@ def read_list(
     try:
         rows = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
+        raise DataError(
+            f"expected JSON in {path}, got {error}; if it has JSON lines, name it *.jsonl"
+        ) from error
     if not isinstance(rows, list):
-        raise DataError(f"{path} holds a {type(rows).__name__}; expected a list of {what}")
+        raise DataError(f"expected a list of {what} in {path}, got a {type(rows).__name__}")
     named = ((number, f"{prefix}{number}", row) for number, row in enumerate(rows, 1))
     return collect(named, record_of, str(path), needs)
 
@@ -174,11 +179,13 @@ def refuse_unwritable(record: Any, answer: Any) -> None:
     try:
         json.dumps(answer, allow_nan=False)
     except ValueError as error:
-        raise ValueError(f"an answer holds a number that JSON does not have: {error}") from error
+        raise ValueError(
+            f"expected an answer with JSON values only, got another one ({error})"
+        ) from error
     try:
         json.dumps(dataclasses.asdict(record), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"the record holds text that is not Unicode: {error}") from error
+        raise ValueError(f"expected text that UTF-8 can represent, got {error}") from error
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
@@ -187,15 +194,15 @@ def read_text(path: str | Path, errors: str = "strict") -> str:
         text = Path(path).read_text(encoding="utf-8-sig", errors=errors)
         return text.replace("\n\ufeff", "\n")  # byte order marks within concatenated files
     except FileNotFoundError as error:
-        raise DataError(f"no such file: {path}; give the path of an existing one") from error
+        raise DataError(f"expected an existing file, got {path}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         place = f"line {line}, byte {error.start + 1} of the file"
         raise DataError(
-            f"{path} cannot be read: {place} is 0x{error.object[error.start]:02x}, which is not "
-            "UTF-8; save it in that encoding"
+            f"expected UTF-8 in {path}, got 0x{error.object[error.start]:02x} in {place}; save the "
+            "file in UTF-8"
         ) from error
 
 
@@ -217,8 +224,8 @@ def collect(
     if not records:
         first = f"; the first ({skipped[0].position}): {skipped[0].reason}" if skipped else ""
         raise DataError(
-            f"no well-formed record in {source}: {len(skipped)} malformed{first}. A record needs "
-            f"{needs}"
+            f"expected records with {needs} in {source}, got {len(skipped)} malformed and no "
+            f"well-formed record{first}"
         )
     result = ReadResult(tuple(records), tuple(skipped), len(records) + len(skipped))
     if skipped:
@@ -239,5 +246,7 @@ def _parsed(line: str) -> Any:
         line.encode()
     except UnicodeEncodeError as error:
         byte = ord(line[error.start]) & 0xFF
-        raise ValueError(f"character {error.start + 1} is 0x{byte:02x}, not UTF-8") from None
+        raise ValueError(
+            f"expected UTF-8, got 0x{byte:02x} at character {error.start + 1}"
+        ) from None
     return json.loads(line)

@@ -67,7 +67,7 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
 
 
 def to_repeat(module: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """Return the command with these settings, leaving out defaults."""
+    """Return the command that repeats a run with the given settings, leaving out defaults."""
     defaults = flat(dict(usual))
     settings = flat(dict(given)).items()
     changed = [f"{key}={_word(value)}" for key, value in settings if defaults[key] != value]
@@ -210,7 +210,7 @@ class ResultStore:
         self._rows |= written
 
     def rows(self, keys: Iterable[Key]) -> list[Row]:
-        """Return the rows of these keys, in this order.
+        """Return the rows with the given keys, in the order of the keys.
 
         Raises:
             ValueError: rows are missing; the message names the first.
@@ -221,15 +221,15 @@ class ResultStore:
             first = missing[0]
             again = f", repetition {first.repeat}" if first.repeat else ""
             raise ValueError(
-                f"{len(missing)} of {len(keys)} rows are missing from {self.run_dir}; the first is "
-                f"that of example {first.example}, method {first.method}, algorithm "
-                f"{first.algorithm}, {first.particles} particles{again}. Did a process end early, "
-                "or see other records? The same command makes the missing rows"
+                f"expected {len(keys)} rows in {self.run_dir}, but {len(missing)} are missing; the "
+                f"first is that of example {first.example}, method {first.method}, algorithm "
+                f"{first.algorithm}, {first.particles} particles{again}. Repeat the command to "
+                "make the missing rows, with the same records in all processes"
             )
         return [self._rows[key] for key in keys]
 
     def merge(self, keys: Iterable[Key]) -> list[Row]:
-        """Rewrite `results.jsonl` with exactly these rows in order, and remove the other files.
+        """Rewrite `results.jsonl` with the rows of the given keys, and remove the processes' files.
 
         Raises:
             ValueError: a row is missing; the files stay unchanged.
@@ -253,15 +253,15 @@ class ResultStore:
 
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
-    """Add the name of the file to the error of a full disk."""
+    """Name the file in the error that is raised in this context if the disk is full."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise OSError(
-            f"{path} could not be written: {error.strerror}; make space, and the run goes on from "
-            "the rows that are there"
+            f"cannot write {path}: {error.strerror}; make space and repeat the command, which "
+            "resumes the run"
         ) from error
 
 
@@ -289,14 +289,14 @@ def read_rows(
         try:
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError(f"it holds {row!r}")
+                raise ValueError(f"got {row!r} instead of a JSON object")
             missing = [name for name in needs if name not in row]
             if missing:
-                raise ValueError(f"it has no {', '.join(missing)}")
+                raise ValueError(f"got a row without {', '.join(missing)}")
             rows.append(row)
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {number} isn't a row of results ({error}); {remedy}"
+                f"expected a row of results in line {number} of {path} ({error}); {remedy}"
             ) from error
     return rows
 
@@ -312,7 +312,7 @@ def refuse_cut_short(path: Path, remedy: str) -> None:
         file.seek(max(0, size - 1))
         if file.read() != b"\n":
             what = "ends within a row" if size else "is empty"
-            raise ValueError(f"{path} {what}, so rows were lost; {remedy}")
+            raise ValueError(f"expected a complete last row in {path}, but it {what}; {remedy}")
 
 
 def drop_partial_line(path: Path) -> None:
@@ -325,5 +325,5 @@ def drop_partial_line(path: Path) -> None:
 
 
 def derived_seed(*parts: object) -> int:
-    """Compute a seed from these values; different values give unrelated seeds."""
+    """Compute a seed by hashing the given values; different values give unrelated seeds."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])

@@ -107,7 +107,10 @@ def run_task(task: ExperimentTask, config: DictConfig) -> Path:
     settle(config.model, task.adapter or _subject(config))
     rank, world = processes(device if task.processes == "tensors" else None)
     if world > 1 and task.processes == "nothing":
-        raise ValueError(f"the task {task.name} is one process: run it without torchrun")
+        raise ValueError(
+            f"expected a single process for the task {task.name}, got {world}; run it without "
+            "torchrun"
+        )
     inputs = task.read(config)
     run = Run(task, config, task.identity(config, inputs), rank, world)
     writable("results", "run_dir", run.directory)
@@ -181,15 +184,17 @@ class Run:
         remedy = "give another run_dir, or resume=false to start this one over"
         if not saved.exists() and any(self.directory.glob("results*.jsonl")):
             raise ValueError(
-                f"{self.directory} has rows, but no {_IDENTITY} that identifies the run; {remedy}"
+                f"expected {_IDENTITY}, which identifies the run, beside the rows in "
+                f"{self.directory}, got no such file; {remedy}"
             )
         if saved.exists() and any(self._left()):
             before = _in_current_terms(read_json(saved, remedy=remedy), self.identity)
             if _differences(_as_large(without_places(before), self._name), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
-                    f"{self.directory} holds another run: {'; '.join(changed)}. Give another "
-                    "run_dir, or resume=false to start it over"
+                    f"expected the same run in {self.directory}, got another one: "
+                    f"{'; '.join(changed)}. Give another run_dir, or resume=false, which deletes "
+                    "its rows and starts over"
                 )
 
     def open(self, keys: Sequence[Key] = (), *, prepared: Any = ()) -> None:
@@ -213,12 +218,13 @@ class Run:
                 self._lock.acquire()
             except Timeout:
                 raise ValueError(
-                    f"another command is writing into {self.directory}: wait for it, or give "
-                    "another run_dir"
+                    f"expected no other command to use {self.directory}, but one is writing to it; "
+                    "wait until it ends, or give another run_dir"
                 ) from None
             except OSError as error:
                 raise ValueError(
-                    f"run_dir={self.directory} cannot be written into ({error}); give another one"
+                    f"expected a writable directory, got run_dir={self.directory} ({error}); give "
+                    "another one"
                 ) from error
             if not self.config.resume:
                 # An old report could be mistaken for a report of the new rows.
@@ -243,11 +249,11 @@ class Run:
         self._keys = tuple(keys)
 
     def close(self) -> None:
-        """Release the directory."""
+        """Release the lock on the run directory, so that another command can use it."""
         self._lock.release()
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Return the items of this process."""
+        """Return this process's share of the items."""
         return items[self.rank :: self.world]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
@@ -350,7 +356,10 @@ def _in_current_terms(before: Identity, now: Identity) -> Identity:
 
 
 def _as_large(before: Identity, now: Identity) -> Identity:
-    """Update an earlier identity's repetitions and particles if the current run includes them."""
+    """Give an earlier run's identity the current repetitions and numbers of particles.
+
+    It is unchanged if the current run doesn't include all of the earlier ones.
+    """
     old, new = before.get("task"), now.get("task")
     if (
         not isinstance(old, dict)

@@ -161,7 +161,7 @@ class _LastPrefixes:
         self._also = also
 
     def observe(self, names: Sequence[int]) -> Watch:
-        """Observe a batch of these examples; see `smc._inference.observation`."""
+        """Start to observe a batch of examples, given by name; see `smc._inference.observation`."""
         other = None if self._also is None else self._also(names)
 
         def watch(seen: Observation) -> None:

@@ -57,27 +57,27 @@ from smc._proposals.twisted import belief_of
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     """Refuse a value that isn't in the list."""
     if value not in allowed:
-        raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
+        raise ValueError(f"expected {key} to be one of {', '.join(allowed)}, got {value!r}")
 
 
 def at_least(key: str, value: int | None, least: int) -> None:
     """Refuse a number below `least`; None is accepted."""
     if value is not None and value < least:
-        raise ValueError(f"{key} must be at least {least}, got {value}")
+        raise ValueError(f"expected {key} to be at least {least}, got {value}")
 
 
 def inside(key: str, value: float, interval: str, holds: bool) -> None:
     """Refuse a number outside an interval; `holds` tells whether it is inside."""
     if not holds:
-        raise ValueError(f"{key} must lie in {interval}, got {value}")
+        raise ValueError(f"expected {key} to be in {interval}, got {value}")
 
 
 def distinct(key: str, values: Sequence[Any]) -> None:
     """Refuse an empty list and a list with duplicates."""
     if not values:
-        raise ValueError(f"{key} needs at least one entry")
+        raise ValueError(f"expected at least one value in {key}, got an empty list")
     if len(set(values)) != len(values):
-        raise ValueError(f"{key} has an entry twice: {list(values)}")
+        raise ValueError(f"expected different values in {key}, got {list(values)}")
 
 
 def writable(what: str, key: str, directory: Path) -> None:
@@ -85,8 +85,8 @@ def writable(what: str, key: str, directory: Path) -> None:
     parent = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ValueError(
-            f"{what} cannot be written to {directory}: {parent} isn't a writable directory; give "
-            f"another one with {key}=DIR"
+            f"cannot write {what} to {directory}, because {parent} isn't a writable directory; "
+            f"give another one with {key}=DIR"
         )
 
 
@@ -129,11 +129,11 @@ def budget_of(
             return math.ceil(factor * fewest)
         if gold is None:
             raise ValueError(
-                f"task.budget={spec}: the records of this task have no gold answer; give "
-                f"fewest:{factor:g}, or a number of tokens"
+                f"expected a task whose records have a gold answer for task.budget={spec}, got one "
+                f"without; give fewest:{factor:g}, or a number of tokens"
             )
         if not automaton.accepts(gold):
-            raise ConstraintError("the constraint doesn't allow its gold answer")
+            raise ConstraintError("expected a gold answer that satisfies the record's constraint")
         return math.ceil(factor * (len(gold) + 1))
     times, extra = LINEAR[spec]
     return times * fewest + extra
@@ -151,7 +151,7 @@ def multiple_of(spec: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if name not in FACTORS or not 1 <= value < math.inf:
-        raise ValueError(f"{spec!r} isn't a budget; write multiples as gold:1.25 or fewest:1.25")
+        raise ValueError(f"expected a multiple such as gold:1.25 or fewest:1.25, got {spec!r}")
     return name, value
 
 
@@ -193,23 +193,23 @@ def check_budget(key: str, spec: Any) -> None:
         others = [each for each in spec if ":" not in str(each)]
         different = len(set(multiples)) == len(multiples) and len(set(others)) == len(others)
         if not spec or not different:
-            raise ValueError(f"{key} must be one budget or several different ones, got {spec!r}")
+            raise ValueError(f"expected {key} to be one or several different budgets, got {spec!r}")
         if len({name for name, _ in multiples}) > 1:
             raise ValueError(
-                f"{key}={spec!r} has multiples of two things, which can't share a figure: "
-                "give those of gold and of fewest in two runs"
+                f"expected multiples of either gold or fewest in {key}, because they share a "
+                f"figure; got {spec!r}; make two runs"
             )
         return
     if isinstance(spec, bool) or not isinstance(spec, int | str):
-        raise ValueError(f"{key} must be a whole number or a name, got {spec!r}")
+        raise ValueError(f"expected {key} to be a whole number or a name, got {spec!r}")
     if isinstance(spec, int):
         at_least(key, spec, 1)
     elif ":" in spec:
         multiple_of(spec)
     elif spec not in LINEAR:
         raise ValueError(
-            f"unknown value {spec!r} for {key}: use a number of tokens, one of "
-            f"{', '.join(LINEAR)}, or a multiple such as gold:1.25"
+            f"expected {key} to be a number of tokens, one of {', '.join(LINEAR)}, or a multiple "
+            f"such as gold:1.25, got {spec!r}"
         )
 
 
@@ -245,20 +245,23 @@ def check_shared(config: DictConfig) -> None:
     share = config.data.max_skipped
     inside("data.max_skipped", share, "[0, 1]", 0 <= share <= 1)
     if config.data.path and config.data.hub:
-        raise ValueError("give data.path or data.hub, not both")
+        raise ValueError("expected data.path or data.hub, got both; leave one out")
     at_least("smc.max_rows", config.smc.max_rows, 1)
     temperature = config.smc.temperature
     if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
+        raise ValueError(f"expected smc.temperature to be positive and finite, got {temperature}")
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", temperature >= COLDEST)
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     one_of("smc.execution", config.smc.execution, EXECUTIONS)
     ahead = config.smc.read_ahead
     if ahead != "auto" and (type(ahead) is not int or ahead < 0):
-        raise ValueError(f"smc.read_ahead must be auto, or tokens, 0 for none; got {ahead}")
+        raise ValueError(
+            f"expected smc.read_ahead to be auto or a number of tokens (0 for none), got {ahead}"
+        )
     if ahead not in (0, "auto") and config.smc.execution == "static":
         raise ValueError(
-            f"smc.execution=static doesn't read ahead: leave smc.read_ahead={ahead} out"
+            f"expected smc.read_ahead=auto or 0 with smc.execution=static, which can't read ahead; "
+            f"got {ahead}"
         )
     _check_hmm(config.hmm)
     _check_trace(config)
@@ -275,8 +278,8 @@ def check_records(config: DictConfig) -> None:
     one_of("task.reference", task.reference.partition(":")[0], tuple(METHODS))
     if task.reference not in (RecordConfig.reference, *task.methods):
         raise ValueError(
-            f"task.reference={task.reference} is not among task.methods={list(task.methods)}: add "
-            "it, or give another reference"
+            f"expected task.reference to be one of task.methods={list(task.methods)}, got "
+            f"{task.reference}; add it to task.methods, or give another reference"
         )
 
 
@@ -311,15 +314,20 @@ def _check_named_hmms(config: DictConfig) -> None:
     for method in config.task.methods:
         base, colon, name = method.partition(":")
         if colon and not needs_hmm(base):
-            raise ValueError(f"task.methods has {method}, but {base} needs no HMM: give {base}")
+            raise ValueError(
+                f"expected {base} in task.methods, got {method}; {base} doesn't use an HMM, so "
+                "leave out the HMM's name"
+            )
         if colon and name not in paths:
             raise ValueError(
-                f"task.methods has {method}, but hmm.paths has no {name!r} "
-                f"({', '.join(paths) or 'it is empty'}): give +hmm.paths.{name}=DIR"
+                f"expected the HMM {name!r} of {method} (task.methods) in hmm.paths, got "
+                f"{', '.join(paths) or 'none'}; give +hmm.paths.{name}=DIR"
             )
     for name in paths:
         if not re.fullmatch(r"[A-Za-z0-9]{1,12}", name):
-            raise ValueError(f"hmm.paths has {name!r}: a name is up to 12 letters and digits")
+            raise ValueError(
+                f"expected names of 1 to 12 letters and digits in hmm.paths, got {name!r}"
+            )
     if hmms_of(config) == [""]:
         reason = "no method of task.methods names one of them (pgcd:NAME); leave it out"
         left_alone(config, Config, ["hmm.paths"], reason)
@@ -366,5 +374,5 @@ def _check_hmm(hmm: HMMConfig) -> None:
         belief_of("hmm.lookahead", hmm.lookahead)
     at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
     if not 0 <= hmm.defense <= 1:
-        raise ValueError(f"hmm.defense must be a share, from 0 to 1, got {hmm.defense}")
+        raise ValueError(f"expected hmm.defense to be from 0 to 1, got {hmm.defense}")
     at_least("hmm.max_table_mib", hmm.max_table_mib, 1)

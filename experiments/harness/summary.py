@@ -110,7 +110,7 @@ class Interval(NamedTuple):
     high: float
 
     def named(self, name: str) -> dict[str, float]:
-        """Return the values under the keys of summary records."""
+        """Return the mean and the ends of the interval under their keys in summary records."""
         return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
@@ -122,7 +122,7 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     """
     sample = np.asarray(values, float)
     if sample.size == 0:
-        raise ValueError("no values to average")
+        raise ValueError("expected at least one value to average, got none")
     mean = float(sample.mean())
     if sample.size == 1:  # all resamples are equal
         return Interval(mean, mean, mean)
@@ -239,7 +239,7 @@ def evidence_reference(rows: Sequence[Row]) -> str:
         reference = f"the evidence itself, enumerated ({enumerated} of {total} requests)" + (
             f", else {reference}" if nearest.keys() - _enumerated(rows).keys() else ""
         )
-    return f"Evidence found is a share of {reference}; 0 where no answer was found."
+    return f"Evidence found is a share of {reference}; it is 0 for requests without an answer."
 
 
 def _estimates(rows: Sequence[Row]) -> list[Row]:
@@ -253,7 +253,7 @@ def _enumerated(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, float]]:
-    """Return the group closest to the evidence, and its log evidence by example."""
+    """Return the best group (see `evidence_found`), and its log evidence by example."""
     found = {
         group: {
             example: float(np.logaddexp.reduce(logs) - np.log(len(logs)))
@@ -397,7 +397,7 @@ def log_evidence_of(record: Mapping[str, Any], digits: int = 3) -> str:
 
 
 def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Row:
-    """Return the table cells on read-ahead tokens, if these records have any."""
+    """Return the table cells on read-ahead tokens; empty if no record in `among` has any."""
     if not any(each.get("drafted") for each in among):
         return {}
     share = each = ""

@@ -57,7 +57,7 @@ class VllmModel:
             from vllm import LLM
         except ImportError as error:
             raise ValueError(
-                f"model.engine=vllm: cannot import vLLM ({error}); install it with "
+                f"cannot import vLLM for model.engine=vllm ({error}); install it with "
                 "`pip install '.[vllm]'`, or give model.engine=transformers"
             ) from error
         self.llm = LLM(
@@ -184,8 +184,8 @@ def check_engine(config: DictConfig) -> None:
         return
     if "methods" not in config.task:
         raise ValueError(
-            f"model.engine=vllm is for tasks that compare methods; leave it out of "
-            f"+task={config.task.name}"
+            f"expected a task that compares methods with model.engine=vllm, got "
+            f"+task={config.task.name}; leave model.engine out"
         )
     refusals = [
         *(f"the method {name}" for name in methods_of(config) if not _can_draw(name)),

@@ -68,13 +68,13 @@ def load_records(data: DataConfig, num_examples: int) -> ReadResult[SchemaRecord
 def record_of(row: Any, default_id: str) -> SchemaRecord:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
     if not isinstance(row, Mapping):
-        raise ValueError(f"a record is an object, not {type(row).__name__}")
+        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
     missing = [field for field in _FIELDS if field not in row]
     if missing:
-        raise ValueError(f"no field {' and no field '.join(map(repr, missing))}")
+        raise ValueError(f"expected the fields {' and '.join(map(repr, missing))}, got none")
     schema, answer = (_parsed(row[field], field) for field in ("schema", "completion"))
     if not isinstance(schema, Mapping | bool):
-        raise ValueError(f"a schema is an object, not {type(schema).__name__}")
+        raise ValueError(f"expected a schema to be an object, got {type(schema).__name__}")
     identity = row.get("id")
     name = default_id if identity is None else str(identity)
     record = SchemaRecord(name, _request(row["prompt"]), schema, answer)
@@ -89,21 +89,23 @@ def _parsed(value: Any, field: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"{field} is a text that is not JSON: {error}") from error
+        raise ValueError(f"expected text of JSON in {field}, got {error}") from error
 
 
 def _request(prompt: Any) -> str | tuple[dict[str, str], ...]:
     if isinstance(prompt, str) and prompt.strip():
         return prompt
     if not isinstance(prompt, list) or not prompt:
-        raise ValueError(f"a prompt is a text or a list of messages, not {prompt!r}")
+        raise ValueError(f"expected a prompt to be a text or a list of messages, got {prompt!r}")
     for message in prompt:
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
-            raise ValueError(f"a message has a role and a content, unlike {message!r}")
+            raise ValueError(f"expected a message with a role and a content, got {message!r}")
     if prompt[-1]["role"] != "user":
-        raise ValueError(f"the last message is the user's, not of the role {prompt[-1]['role']!r}")
+        raise ValueError(
+            f"expected the last message to have the role 'user', got {prompt[-1]['role']!r}"
+        )
     return tuple({key: message[key] for key in ("role", "content")} for message in prompt)
 
 

@@ -89,9 +89,8 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
-                f"its correct answer violates its schema: {shown(right)}; is it valid, are "
-                "its members in the order of `properties`, are whole numbers spelled without a "
-                "point?"
+                f"expected a correct answer that satisfies the schema, got {shown(right)}; write "
+                "members in the order of `properties`, and whole numbers without a point"
             )
         return allowed
 
@@ -139,8 +138,8 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         table=as_table(summary),
         notes=[
             "An answer is correct if it equals the correct JSON value; the order of keys is "
-            "ignored. Accuracies in percent with 95% bootstrap intervals over requests; dead rows "
-            "count as wrong."
+            "ignored. Accuracies are in percent, with 95% bootstrap intervals over requests. Rows "
+            "whose particles all died count as wrong."
         ],
         more={"ignored_keywords": dict(ignored)},
     )

@@ -179,7 +179,7 @@ def _number(row: Row, key: str) -> float | None:
 
 
 def _is_row(row: Any) -> bool:
-    """Return whether a row is about one example and method, and not about a problem of a task."""
+    """Return whether a row is about an example and a method, as in tasks with records."""
     return isinstance(row, dict) and {"example", "method", "algorithm", "particles"} <= row.keys()
 
 
@@ -218,7 +218,7 @@ def _in_order(run: RunData) -> list[Trace]:
 
 
 def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, str]], list[Trace]]:
-    """Collect the token bytes of each run, which its traces share."""
+    """Move the bytes of tokens out of the traces, into one mapping for each run."""
     tokens: list[dict[str, str]] = [{} for _ in range(runs)]
     for trace in traces:
         tokens[trace["run"]].update(trace["tokens"])

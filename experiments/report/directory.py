@@ -64,19 +64,19 @@ def read_run(directory: Path) -> RunData:
     Raises:
         ValueError: the run isn't finished, a file is damaged, or the format version differs.
     """
-    again = "give the directory of a finished run, or make it anew with the command that made it"
+    again = "give the directory of a finished run, or repeat the command that makes it"
     if not (directory / "table.md").is_file():
-        raise ValueError(f"{directory} holds no finished run (no table.md): {again}")
+        raise ValueError(f"expected a finished run in {directory}, got no table.md; {again}")
     if not (directory / _ABOUT).is_file():
         raise ValueError(
-            f"{directory} was written by an earlier version (it has no {_ABOUT}): give the command "
-            "that made it once more, which keeps its rows"
+            f"expected {_ABOUT} in {directory}, which an earlier version didn't write; repeat the "
+            "command that made the run, which keeps its rows"
         )
     about = read_json(directory / _ABOUT, remedy=again)
     if about.get("form") != FORM or not isinstance(about.get("task"), str):
         raise ValueError(
-            f"{directory} is a run of another version (form {about.get('form')!r}, this is "
-            f"{FORM}): make it anew, or report on it with the version that made it"
+            f"expected a run in the file format {FORM} in {directory}, got {about.get('form')!r}; "
+            "repeat the run, or make the report with the version that made the run"
         )
     summary = read_json(directory / "summary.json", remedy=again)
     return RunData(
@@ -97,15 +97,17 @@ def _rows(directory: Path, summary: dict[str, Any], again: str) -> list[Row]:
     parts = [summary.get(key) for key in ("methods", "problems", "rows")]
     if not path.is_file():
         if any(parts):
-            raise ValueError(f"{path} does not exist, though {about} is about its rows; {again}")
+            raise ValueError(f"expected {path}, which {about} summarizes, got no file; {again}")
         return []
     if not any(parts):
-        raise ValueError(f"{about} says nothing of the rows in {path}; {again}")
+        raise ValueError(f"expected {about} to summarize {path}, got no summary; {again}")
     problems = summary.get("problems")
     for arm in _arms(summary):
         missing = [key for key in KEYED[1:] if not isinstance(arm, dict) or key not in arm]
         if missing:
-            raise ValueError(f"{about} has a record without {', '.join(missing)}: {arm!r}; {again}")
+            raise ValueError(
+                f"expected {', '.join(missing)} in each record of {about}, got {arm!r}; {again}"
+            )
     refuse_cut_short(path, again)
     # Lines about a whole problem don't belong to an example and a method.
     needs = ("name", "estimates") if isinstance(problems, list) else KEYED

@@ -40,8 +40,8 @@ def write_page(runs: Sequence[RunData], path: Path, title: str) -> Path:
     size = len(page.encode())
     if size >= MOST_BYTES:
         raise ValueError(
-            f"{path} would have {size} bytes, {MOST_BYTES} are the most: give fewer runs, or fewer "
-            "methods and particles"
+            f"expected a page of less than {MOST_BYTES} bytes, but {path} would have {size}; give "
+            "fewer runs, or runs with fewer methods and particles"
         )
     path.write_text(page, encoding="utf-8")
     return path

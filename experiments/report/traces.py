@@ -119,7 +119,7 @@ class Recorder:
         rows: Sequence[int],
         drawn: Sequence[set[int]],
     ) -> list[dict[str, Any]]:
-        """Return the state and the candidate next tokens of each of these prefixes."""
+        """Describe prefixes as plain values: their automaton state and candidate next tokens."""
         log_p, tilted = log_p.double().cpu(), tilted.cpu()
         log_z = torch.logsumexp(tilted, dim=1)
         allowed = log_p.masked_fill(tilted.isneginf(), -torch.inf).logsumexp(dim=1)
@@ -241,7 +241,7 @@ class Tracing:
         return observe
 
     def write(self, ended: Collection[int] | None = None) -> None:
-        """Write the traces of these examples, or of all for None."""
+        """Write the traces of the examples in `ended`; None means all examples."""
         about = dict(self._named.values())
         waiting, self._waiting = self._waiting, []
         for numbers, recorder, keys in waiting:
@@ -270,7 +270,7 @@ def read_traces(directory: Path) -> list[Trace]:
 
 
 def chosen_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
-    """Choose at most `most` of these examples, evenly spread."""
+    """Choose at most `most` of the given examples, evenly spread."""
     if most <= 0:
         return frozenset()
     return frozenset(numbers[:: math.ceil(len(numbers) / most)])

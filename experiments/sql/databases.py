@@ -68,19 +68,22 @@ def read_sources(folder: Path) -> dict[str, Source]:
         DataError: the folder is missing or has no database, or a database is damaged.
     """
     if not folder.is_dir():
-        raise DataError(f"data.path={folder}: no such folder; give one of databases")
+        raise DataError(f"expected a folder of databases, but data.path={folder} does not exist")
     tables = folder / "tables.json"
     if tables.exists():
         return _read_spider(folder, tables)
     found = {}
     for path in sorted([*folder.glob("*.sql"), *folder.glob("*.sqlite"), *folder.glob("*.db")]):
         if path.stem in found:
-            raise DataError(f"data.path={folder}: two databases are called {path.stem}; remove one")
+            raise DataError(
+                f"expected databases of different names in data.path={folder}, got two called "
+                f"{path.stem}; remove one"
+            )
         found[path.stem] = _read_file(path)
     if not found:
         raise DataError(
-            f"data.path={folder}: no database there; it needs files NAME.sql (CREATE TABLE and "
-            "INSERT), SQLite files NAME.sqlite, or a tables.json in Spider's form"
+            f"expected databases in data.path={folder}, got none; give files NAME.sql (CREATE "
+            "TABLE and INSERT), SQLite files NAME.sqlite, or a tables.json in Spider's format"
         )
     return found
 
@@ -127,9 +130,9 @@ def _read_spider(folder: Path, tables: Path) -> dict[str, Source]:
         entries = json.loads(text)
         schemas = {entry["db_id"]: schema_of_entry(entry) for entry in entries}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{tables} is not in Spider's form: {error!r}") from error
+        raise DataError(f"expected Spider's format in {tables}, got {error!r}") from error
     if not schemas:
-        raise DataError(f"{tables} names no database")
+        raise DataError(f"expected at least one database in {tables}, got none")
     found = {}
     for name, schema in schemas.items():
         places = (
@@ -173,7 +176,7 @@ def _rows_of(path: Path, schema: SqlSchema) -> sqlite3.Connection | None:
     except sqlite3.Error as error:
         verdict = str(error)
     if verdict != "ok":
-        raise DataError(f"{path} isn't a SQLite database, or is damaged ({verdict}); copy it again")
+        raise DataError(f"expected an intact SQLite database in {path} ({verdict}); copy it again")
     return content if filled else None
 
 
@@ -193,8 +196,11 @@ def _run_script(script: Path, file: Path) -> None:
             wrong = made.execute("PRAGMA foreign_key_check").fetchone()
             empty = made.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error as error:
-        raise DataError(f"{script}: SQLite refuses it: {error}; correct the text") from error
+        raise DataError(f"expected SQL that SQLite accepts in {script}, got {error}") from error
     if empty:
-        raise DataError(f"{script} creates no table; it needs CREATE TABLE and INSERT")
+        raise DataError(f"expected CREATE TABLE and INSERT in {script}, got no table")
     if wrong is not None:
-        raise DataError(f"{script}: row {wrong[1]} of {wrong[0]} refers to no row of {wrong[2]}")
+        raise DataError(
+            f"expected foreign keys of existing rows in {script}, but row {wrong[1]} of {wrong[0]} "
+            f"refers to a missing row of {wrong[2]}"
+        )

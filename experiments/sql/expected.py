@@ -67,7 +67,7 @@ def expected_of(query: str, database: Sandbox) -> Expected | None:
     try:
         tree: Any = sqlglot.parse_one(query, read="sqlite")
     except SqlglotError as error:
-        raise QueryError(f"it cannot be read: {error}") from error
+        raise QueryError(f"expected a query that can be parsed, got {error}") from error
     if any(_cuts_a_tie(select, database) for select in tree.find_all(exp.Query)):
         return None
     if not tree.args.get("order"):

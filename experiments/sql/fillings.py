@@ -80,7 +80,7 @@ def constants_of(queries: Sequence[str]) -> Constants:
 
 
 def _compared(condition: Any) -> list[tuple[str, Value, Value]]:
-    """Return the column, its constants, and for each a value that satisfies the condition."""
+    """Return a condition's column and constants, and a satisfying value for each constant."""
     column = condition.this
     if not isinstance(column, exp.Column):
         return []
@@ -251,7 +251,7 @@ class _Filler:
 
 
 def _families(schema: SqlSchema) -> dict[ColumnName, ColumnName]:
-    """Map each column linked by foreign keys to one representative of its links."""
+    """Map each column with foreign keys to a representative of the columns that it is linked to."""
     root: dict[ColumnName, ColumnName] = {}
 
     def find(place: ColumnName) -> ColumnName:

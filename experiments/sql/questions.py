@@ -13,7 +13,7 @@ from typing import Any
 from experiments.harness.records import DataError, ReadResult, read_lines, read_list
 
 _FIELDS = ("db_id", "question", "query")
-_NEEDS = "the fields db_id, question and query, with db_id one of the databases that are there"
+_NEEDS = "the fields db_id, question and query, with db_id the name of a database of the folder"
 _NAMES = ("questions.jsonl", "dev.jsonl", "dev.json", "dev*.jsonl", "dev*.json")
 
 
@@ -44,8 +44,8 @@ def find_questions(folder: Path) -> Path:
         for path in sorted(folder.glob(name)):
             return path
     raise DataError(
-        f"data.path={folder}: no file of questions there; it must be called one of "
-        f"{', '.join(_NAMES)}, with an object of {', '.join(_FIELDS)} a line or in one list"
+        f"expected a file of questions in data.path={folder} called {' or '.join(_NAMES)}, got "
+        f"none; give one with objects of {', '.join(_FIELDS)}, as JSON lines or in a list"
     )
 
 
@@ -58,16 +58,16 @@ def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question
 
     def question_of(row: Any, default_id: str) -> Question:
         if not isinstance(row, Mapping):
-            raise ValueError(f"a question is an object, not {type(row).__name__}")
+            raise ValueError(f"expected a question to be an object, got {type(row).__name__}")
         values = []
         for field in _FIELDS:
             value = row.get(field)
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{field} is a text that is not empty, not {value!r}")
+                raise ValueError(f"expected {field} to be a text that isn't empty, got {value!r}")
             values.append(value.strip())
         database, text, query = values
         if database not in databases:
-            raise ValueError(f"there is no database {database!r}")
+            raise ValueError(f"expected an existing database, got {database!r}")
         return Question(f"{database}-{default_id}", database, text, query)
 
     if path.suffix == ".jsonl":

@@ -60,7 +60,7 @@ class Sandbox:
         # SQLite compiles VACUUM without calling the authorizer (running it would fail). EXPLAIN
         # also accepts "QUERY PLAN SELECT 1", which isn't a query, with other columns.
         if any(len(line) != _EXPLAINED or line[1] == "Vacuum" for line in program):
-            raise QueryError("it isn't a query")
+            raise QueryError("expected a SELECT, got another statement")
 
     def prepares(self, query: str) -> bool:
         """Return whether SQLite compiles a query."""

@@ -65,8 +65,8 @@ def check(config: DictConfig) -> None:
     at_least("task.subquery_depth", task.subquery_depth, 0)
     if config.data.hub is not None:
         raise ValueError(
-            f"data.hub={config.data.hub}: questions need their databases, which a hub's data set "
-            "does not hold; give data.path=FOLDER with both"
+            f"expected data.path for this task, got data.hub={config.data.hub}; give data.path="
+            "FOLDER with the questions and their databases, which data sets on the hub don't have"
         )
 
 
@@ -102,8 +102,8 @@ def read(config: DictConfig) -> Asked:
     if len(judge.unjudged) == len(questions.records):
         name, reason = next(iter(judge.unjudged.items()))
         raise DataError(
-            f"data.path={folder}: none of the {len(questions.records)} questions can be judged; "
-            f"the first, {name}: {reason}"
+            f"expected questions that can be judged in data.path={folder}, but none of "
+            f"{len(questions.records)} can; the reason of the first, {name}, is: {reason}"
         )
     return Asked(questions, databases, judge)
 
@@ -199,16 +199,16 @@ def _run(run: Run, asked: Asked) -> None:
         summary=summary,
         table=as_query_table(summary),
         notes=[
-            "Execution accuracy: the share of probability on queries whose result equals that of "
-            "the gold query, with 95% bootstrap intervals over questions; `prepares` is the share "
-            "on queries that SQLite compiles; exact match is that of normalized queries. Dead rows "
-            "count as wrong.",
+            "Execution accuracy is the probability of queries whose result equals that of the gold "
+            "query, with 95% bootstrap intervals over questions. `prepares` is the probability of "
+            "queries that SQLite compiles. Exact match compares normalized queries. Rows whose "
+            "particles all died count as wrong.",
             f"{unjudged} questions are excluded from execution accuracy, because their gold query "
             "has an empty or undetermined result, or fails (unjudged.jsonl).",
-            f"{generated} of {len(asked.databases)} databases have generated rows, "
+            f"{generated} of {len(asked.databases)} databases have generated rows, with "
             f"{task.fillings} fillings each."
             if generated
-            else "All databases have rows of their own.",
+            else "All databases come with rows.",
             "Tokens are those that the language model computed, including prompts; `read` is the "
             "mean number of prefixes that it computed for one question, without the prompt.",
         ],

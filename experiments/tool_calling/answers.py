@@ -198,7 +198,7 @@ def _dumps(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except TypeError as error:
-        raise ValueError(f"not a JSON value, so it cannot be written: {error}") from error
+        raise ValueError(f"expected a JSON value, got {error}") from error
     # Lone surrogates can't be encoded in UTF-8; their escapes are valid in both styles.
     return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
@@ -227,7 +227,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items())
         return "{" + pairs + "}"
-    raise ValueError(f"no literal for {value!r} of type {type(value).__name__}")
+    raise ValueError(f"expected a JSON value, got {value!r} of type {type(value).__name__}")
 
 
 def _parse_json(text: str) -> tuple[Call, ...]:
@@ -240,9 +240,11 @@ def _parse_json(text: str) -> tuple[Call, ...]:
     calls = []
     for item in value:
         if not isinstance(item, dict) or item.keys() != {"name", "arguments"}:
-            raise ValueError(f'a call is {{"name": ..., "arguments": ...}}, not {item!r}')
+            raise ValueError(f'expected a call as {{"name": ..., "arguments": ...}}, got {item!r}')
         if not isinstance(item["name"], str) or not isinstance(item["arguments"], dict):
-            raise ValueError(f"a name is a string and arguments are an object, unlike {item!r}")
+            raise ValueError(
+                f"expected a name that is a string, and arguments that are an object, got {item!r}"
+            )
         calls.append(Call(item["name"], item["arguments"]))
     return tuple(calls)
 
@@ -250,7 +252,7 @@ def _parse_json(text: str) -> tuple[Call, ...]:
 def _parse_python(text: str) -> tuple[Call, ...]:
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
-        raise ValueError("a list of calls begins with [ and ends with ]")
+        raise ValueError("expected a list of calls to begin with [ and to end with ]")
     rest, calls = text[1:-1].strip(), []
     more = bool(rest)
     while more:
@@ -259,7 +261,7 @@ def _parse_python(text: str) -> tuple[Call, ...]:
         more = rest.startswith(",")
         rest = rest.removeprefix(",")
     if rest:
-        raise ValueError(f"calls are separated by commas, unlike {rest!r}")
+        raise ValueError(f"expected a comma between calls, got {rest!r}")
     return tuple(calls)
 
 
@@ -273,14 +275,14 @@ def _read_call(text: str) -> tuple[Call, str]:
         if unpacked:
             found, rest = _read_literal(rest[unpacked.end() :])
             if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-                raise ValueError(f"two asterisks are followed by names and values, not {found!r}")
+                raise ValueError(f"expected a dictionary of arguments after **, got {found!r}")
         else:
             parameter, rest = _read_name(rest, "=")
             value, rest = _read_literal(rest)
             found = {parameter: value}
         twice = arguments.keys() & found.keys()
         if twice:
-            raise ValueError(f"the argument {min(twice)!r} is given twice")
+            raise ValueError(f"expected each argument once, got {min(twice)!r} twice")
         arguments.update(found)
         more = rest.startswith(",")
         rest = rest.removeprefix(",")
@@ -292,7 +294,7 @@ def _read_name(text: str, end: str) -> tuple[str, str]:
     """Split off the name at the start of a text, up to and including a delimiter."""
     found = _NAME[end].match(text)
     if found is None:
-        raise ValueError(f"a name and then {end} are expected, not {text!r}")
+        raise ValueError(f"expected a name followed by {end}, got {text!r}")
     return found[1], text[found.end() :]
 
 
@@ -307,4 +309,4 @@ def _read_literal(text: str) -> tuple[Any, str]:
             return ast.literal_eval(text[: end.start()].strip()), text[end.start() :]
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             continue
-    raise ValueError(f"not a Python literal: {text!r}")
+    raise ValueError(f"expected a Python literal, got {text!r}")

@@ -37,8 +37,8 @@ def demanding_tools(record: ToolRecord) -> list[dict[str, Any]]:
     demanded = demanded_arguments(record)
     if not demanded:
         raise gcd.ConstraintError(
-            "no tool of the gold calls has an optional argument that the request leaves open, so "
-            "task.demand=argument has nothing to demand"
+            "expected a called tool with an optional argument that the gold calls don't give, to "
+            "require it (task.demand=argument); got none"
         )
     return [
         {

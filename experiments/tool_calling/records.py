@@ -73,10 +73,10 @@ def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadR
 def record_of(row: Any, default_id: str) -> ToolRecord:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
     if not isinstance(row, Mapping):
-        raise ValueError(f"a record is an object, not {type(row).__name__}")
+        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
     missing = [key for key in ("query", "tools", "answers") if key not in row]
     if missing:
-        raise ValueError(f"no field {' and no field '.join(map(repr, missing))}")
+        raise ValueError(f"expected the fields {' and '.join(map(repr, missing))}, got none")
     tools, answers = (_parsed(row[key], key) for key in ("tools", "answers"))
     for tool in tools:
         _check_tool(tool)
@@ -96,31 +96,33 @@ def _parsed(value: Any, field: str) -> list[Any]:
         try:
             value = json.loads(value)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{field} is not JSON: {error}") from error
+            raise ValueError(f"expected JSON in {field}, got {error}") from error
     if not isinstance(value, list):
-        raise ValueError(f"{field} is a list, not {type(value).__name__}")
+        raise ValueError(f"expected {field} to be a list, got {type(value).__name__}")
     return value
 
 
 def _check_tool(tool: Any) -> None:
     if not isinstance(tool, Mapping):
-        raise ValueError(f"a tool is an object, not {type(tool).__name__}")
+        raise ValueError(f"expected a tool to be an object, got {type(tool).__name__}")
     inner = declaration_of(tool)
     if not isinstance(inner.get("name"), str):
-        raise ValueError(f"a tool without a name: {str(tool)[:80]}")
+        raise ValueError(f"expected a tool with a name, got {str(tool)[:80]}")
     if not isinstance(declared_parameters(inner), Mapping):
-        raise ValueError(f"the parameters of {name_of(tool)!r} are not an object")
+        raise ValueError(f"expected the parameters of {name_of(tool)!r} to be an object")
 
 
 def _call_of(answer: Any) -> Call:
     if not isinstance(answer, Mapping):
-        raise ValueError(f"an answer is an object, not {type(answer).__name__}")
+        raise ValueError(f"expected an answer to be an object, got {type(answer).__name__}")
     name = answer.get("name", answer.get("tool"))
     arguments = answer.get("arguments", answer.get("parameters", {}))
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
-        raise ValueError(f"an answer without a name or with odd arguments: {str(answer)[:80]}")
+        raise ValueError(
+            f"expected an answer with a name and an object of arguments, got {str(answer)[:80]}"
+        )
     return Call(name, dict(arguments))
 
 
@@ -130,9 +132,9 @@ def _query_of(query: Any) -> str:
     elif isinstance(query, list) and all(isinstance(turn, Mapping) for turn in query):
         text = "\n".join(f"{turn.get('role', 'user')}: {turn.get('content', '')}" for turn in query)
     else:
-        raise ValueError(f"a query is a text or a list of turns, not {type(query).__name__}")
+        raise ValueError(f"expected a query to be a text or a list, got {type(query).__name__}")
     if not text.strip():
-        raise ValueError("the query is empty")
+        raise ValueError("expected a query, got an empty text")
     return text
 
 

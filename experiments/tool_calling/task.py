@@ -187,8 +187,8 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         summary=summary,
         table=as_table(summary),
         notes=[
-            "Accuracies in percent with 95% bootstrap intervals over requests; dead rows count as "
-            "wrong."
+            "Accuracies are in percent, with 95% bootstrap intervals over requests. Rows whose "
+            "particles all died count as wrong."
         ],
         more={"unknown_types": dict(unknown)},
     )

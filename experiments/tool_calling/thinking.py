@@ -30,7 +30,8 @@ def check_thinking(thinking: Any) -> None:
         return
     if isinstance(thinking, bool) or not isinstance(thinking, int) or thinking < 1:
         raise ValueError(
-            f"task.thinking must be none, free or the most characters, 1 or more, got {thinking!r}"
+            "expected task.thinking to be none, free, or the maximum number of characters, at "
+            f"least 1; got {thinking!r}"
         )
 
 
@@ -54,7 +55,8 @@ def thinking_prompt(prompt: str, style: str) -> str:
     """
     if not prompt.endswith(CUES[style]):
         raise ValueError(
-            "task.thinking has prompts of the compact form alone; give model.prompt=compact"
+            "expected compact prompts with task.thinking, got a chat prompt; give "
+            "model.prompt=compact"
         )
     return prompt.removesuffix(CUES[style]) + _BEGIN
 

@@ -21,7 +21,7 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 
 
 def count_edges(delta: np.ndarray, final: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Count the pairs of a state other than `final` and a next state of it."""
+    """Count the edges of an automaton: the different next states of each state except `final`."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     seen: cython.int[::1] = np.empty(step.shape[0] + 1, np.int32)  # index 0 is for -1
     count: cython.Py_ssize_t = 0
@@ -100,10 +100,9 @@ def _find_difference(
     members: cython.const[cython.uchar][:, ::1],
     found: cython.longlong[::1],
 ) -> wide:
-    """Find the first edge whose classes aren't the members of its set.
+    """Find the first edge whose classes aren't exactly the members of its set.
 
-    The number of classes in only one of the two is written to `found[0]`, which stays zero if all
-    edges match.
+    `found[0]` gets the number of classes by which they differ; it stays zero if all edges match.
     """
     edge: cython.Py_ssize_t
     symbol: cython.Py_ssize_t

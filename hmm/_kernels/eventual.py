@@ -13,7 +13,7 @@ def depths(
     source: cython.const[cython.longlong][::1],
     target: cython.const[cython.longlong][::1],
 ) -> np.ndarray:
-    """Return the length of the longest path from each node of an acyclic graph."""
+    """Return, for each node of an acyclic graph, the number of edges of its longest path."""
     open_edges: cython.longlong[::1] = np.zeros(count, np.int64)
     into_array, sources_array = by_key(
         np.asarray(target).astype(np.int32), count, np.asarray(source).astype(np.int32)

@@ -215,7 +215,7 @@ def _expect_of_type(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> None:
-    """Compute `expect` for the floating-point type of `kind`."""
+    """Compute `expect` for one floating-point type; `kind` is any number of this type."""
     predicted: cython.const[Real][:, ::1] = predicted_array
     emission: cython.const[Real][:, ::1] = emission_array
     with cython.nogil:
@@ -252,8 +252,8 @@ def expect(
         predicted: distribution of the hidden state that emits the item, in the type of beta.
         emission: P(item | h), in the type of beta.
         log_joint, log_mass: output, as in `hmm._lookahead.Expected`.
-        missing: output, 1 for prefixes after which an item can be followed by a completion within
-            the budget, but the table has no row for the state after the item.
+        missing: output, 1 for prefixes with an item after which the text can be completed within
+            the budget, but whose next state has no row in the table.
     """
     if table.is_single:
         _expect_of_type(

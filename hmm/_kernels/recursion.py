@@ -310,9 +310,10 @@ def store(
     kept: cython.const[cython.longlong][::1],
     used: cython.Py_ssize_t,
 ) -> None:
-    """Copy rows `kept[first:last]` to the table, where `used` rows are in use.
+    """Append new rows of beta to the table, whose first `used` rows are taken.
 
-    Row `kept[k]` becomes row `used` + k.
+    Row `kept[k]` of the new rows becomes row `used` + k of the table, for k from `first` to
+    `last` - 1.
     """
     with cython.nogil:
         if level.is_single:
@@ -416,9 +417,10 @@ def rescale(
     tolerance: cython.double,
     moved: cython.uchar[::1],
 ) -> None:
-    """Scale rows to a maximum of one, and mark the rows that differ from the state's previous row.
+    """Scale new rows of beta to a maximum of one, and mark the states whose row changed.
 
-    A row differs if at least one entry changed by more than a fraction `tolerance` of itself.
+    A row changed if at least one of its entries differs from that of the previous level by more
+    than a fraction `tolerance`.
     """
     with cython.nogil:
         if level.is_single:

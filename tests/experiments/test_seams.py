@@ -107,13 +107,15 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     monkeypatch.setattr(smc, "sample", interrupted)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(whole)
-    with pytest.raises(ValueError, match="holds no finished run"):
+    with pytest.raises(ValueError, match="expected a finished run"):
         read_run(tmp_path / "whole")
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(ValueError, match=r"cannot be written to .*/run: .*; give .* run_dir=DIR"):
+    with pytest.raises(
+        ValueError, match=r"cannot write .* to .*/run, because .*; give .* run_dir=DIR"
+    ):
         experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}"))
 
 
@@ -148,15 +150,15 @@ def test_a_directory_in_which_nothing_was_finished_is_taken_over(tmp_path, monke
         experiment.run(wrong)
     # Rows are not all that a run leaves.
     (tmp_path / "results.jsonl").unlink()
-    with pytest.raises(ValueError, match="holds another run"):
+    with pytest.raises(ValueError, match="expected the same run"):
         experiment.run(wrong)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["task.words=0"], "task.words must be at least 1, got 0"),
-        (["task.methods=[blunt]"], "'blunt' for task.methods: use one of .*, sharp"),
+        (["task.words=0"], "task.words to be at least 1, got 0"),
+        (["task.methods=[blunt]"], "expected task.methods to be .*.*, sharp.*got 'blunt'"),
         (["hmm.defense=0.5"], "hmm.defense=0.5 would be ignored"),
     ],
 )
@@ -168,7 +170,7 @@ def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
 
 def test_a_task_of_one_process_refuses_several(monkeypatch):
     monkeypatch.setattr("experiments.harness.run.processes", lambda device: (0, 2))
-    with pytest.raises(ValueError, match="the task convergence is one process"):
+    with pytest.raises(ValueError, match="expected a single process for the task convergence"):
         experiment.run(composed("+task=convergence"))
 
 
@@ -285,8 +287,9 @@ def test_two_processes_with_other_records_are_refused(tmp_path):
     )
     done = processes.run(str(program), count=2)
     assert done.returncode != 0
-    assert done.stderr.count("have not prepared the same records: process 0 has 2 and") >= 1
-    assert "process 1 1; only process 0 has b. Are code, settings, data" in done.stderr
+    assert "expected the same records in all processes" in done.stderr
+    assert "but process 0 has 2 and process 1 has 1; only" in done.stderr
+    assert "only process 0 has b; use the same code, settings, data" in done.stderr
 
 
 def test_what_processes_differ_in_is_named(monkeypatch):
@@ -303,8 +306,12 @@ def test_what_processes_differ_in_is_named(monkeypatch):
     answers = iter([["x"] * 3])
     refuse_disagreement(3, "x", ["a", "b"])
     refuse_disagreement(1, "x", [])
-    assert "has 2 and process 1 1; only process 0 has b" in first_difference(["a", "b"], ["a"], 1)
-    assert "has 1 and process 1 2; only process 1 has b" in first_difference(["a"], ["a", "b"], 1)
+    assert "has 2 and process 1 has 1; only process 0 has b" in first_difference(
+        ["a", "b"], ["a"], 1
+    )
+    assert "has 1 and process 1 has 2; only process 1 has b" in first_difference(
+        ["a"], ["a", "b"], 1
+    )
     assert "what determines the results differs" in first_difference(["a"], ["a"], 1)
 
 

@@ -68,7 +68,7 @@ def test_a_failed_run_is_named_and_the_others_go_on():
     failed = [each for each in ended if "error" in each]
     assert len(failed) == 2
     assert all("task.words=0" in each["settings"] for each in failed)
-    assert "  task.words=0 seed=1: failed: task.words must be at least 1" in printed
+    assert "  task.words=0 seed=1: failed: expected task.words to be at least 1" in printed
     finished = [each["directory"] for each in ended if "directory" in each]
     assert len(set(finished)) == 2  # each seed has its own
     for each in ended:
@@ -96,8 +96,8 @@ def test_runs_of_several_tasks_are_reported_and_not_compared(capsys, tmp_path):
     assert conclude(tmp_path)
     printed = capsys.readouterr().out
     assert f"  +task=toy: {tmp_path / 'toy'}" in printed
-    assert "They are not compared: " in printed
-    assert "compare runs of one task" in printed
+    assert "The runs can't be compared: " in printed
+    assert "expected runs of one task" in printed
 
 
 @pytest.mark.slow("two processes of joblib import everything")
@@ -108,13 +108,13 @@ def test_runs_side_by_side_share_the_cores_and_print_into_files():
     directory, (good, bad) = outcomes()
     assert 2 * good["threads"] <= max(2, joblib.cpu_count())
     assert read_run(Path(good["directory"])).identity["task"]["methods"] == ["gcd"]
-    assert bad["error"].startswith("unknown value 'nix' for task.methods")
+    assert bad["error"].endswith("got 'nix'")
     assert "sampling" not in done.stderr
     assert f"#0 {good['directory']}\n" in done.stdout
     log = (directory / "0.log").read_text()
     assert "sampling: 100%" in log
     assert "Results:" in log
-    assert "error: unknown value 'nix'" in (directory / "1.log").read_text()
+    assert "got 'nix'" in (directory / "1.log").read_text()
     assert f"({directory / '1.log'})" in done.stdout
 
 
@@ -149,7 +149,7 @@ def test_slurm_gets_the_resources_of_the_file(monkeypatch, tmp_path):
 def test_two_commands_do_not_write_into_one_directory(tmp_path):
     config = composing.composed(*TOY, f"run_dir={tmp_path / 'run'}")
     (tmp_path / "run").mkdir()
-    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ValueError, match="another command"):
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ValueError, match="no other command"):
         experiment.run(config)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
     assert experiment.run(config) == experiment.run(config) == tmp_path / "run"

@@ -88,14 +88,14 @@ def _budget(problem: Problem, lm: smc.TransformersLM, tokenizer: Any) -> int:
 
 
 def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
-    """Return all tokens that start with this text."""
+    """Return all tokens that start with `text`."""
     wanted = text.encode()
     texts = enumerate(lm.vocabulary.token_bytes)
     found = tuple(i for i, token in texts if token.startswith(wanted))
     if not found:
         raise ValueError(
-            f"the built-in problems end an answer at {text!r}, and no token of this model begins "
-            "with that; give your own problems (task.problems=FILE.json)"
+            f"expected a token that begins with {text!r}, where answers of the built-in problems "
+            "end, but the model has none; give other problems with task.problems=FILE.json"
         )
     return found
 
@@ -104,7 +104,7 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
     requests = {record.id: record for record in read_xlam(_REQUESTS).records}
 
     def begun(record: ToolRecord, before: str) -> str:
-        """Return the prompt and the answer up to and including this text."""
+        """Return a record's prompt with the beginning of its answer, which ends with `before`."""
         answer = write_answer(record.calls, record.tools, "json")
         prompt = build_prompt(record, "json", tokenizer=tokenizer, kind=kind)
         return prompt + answer[: answer.index(before) + len(before)]

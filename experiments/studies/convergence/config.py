@@ -50,7 +50,7 @@ def check(config: DictConfig) -> None:
     inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
     one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
-        raise ValueError(f"task.problems={task.problems}: there is no such file")
+        raise ValueError(f"expected an existing file, got task.problems={task.problems}")
     _check_methods(config)
     records = ["data.path", "data.hub", "data.offset"]
     left_alone(config, Config, records, "+task=convergence reads no records; see task.problems")
@@ -58,8 +58,8 @@ def check(config: DictConfig) -> None:
     left_alone(config, Config, unread, "+task=convergence runs on tables, which have one form")
     if config.smc.top_p != 1:
         raise ValueError(
-            f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
-            "converge to: leave it at 1"
+            f"expected smc.top_p=1, because other values change the distribution that samplers are "
+            f"compared with; got {config.smc.top_p}"
         )
     _check_hmm(config)
     _check_discrete(config)
@@ -71,8 +71,8 @@ def _check_methods(config: DictConfig) -> None:
     if names:
         known = [name for name, method in METHODS.items() if method.in_convergence]
         raise ValueError(
-            f"task.methods has {', '.join(names)}, which +task=convergence cannot run: it "
-            f"compares {', '.join(known)}"
+            f"expected methods that +task=convergence can run ({', '.join(known)}) in "
+            f"task.methods, got {', '.join(names)}"
         )
 
 
@@ -82,24 +82,26 @@ def _check_discrete(config: DictConfig) -> None:
     methods = [name for name in methods_of(config) if METHODS[name].indicator == "lm"]
     if names and methods:
         raise ValueError(
-            f"task.methods has {', '.join(methods)}, which +task=convergence cannot run with "
-            f"task.algorithms={','.join(names)}: the tables have one column for all forbidden "
-            "tokens, which would compete as one candidate; "
-            f"leave {', '.join(methods)} out, or give task.algorithms=[smc]"
+            f"expected task.algorithms=[smc] with {', '.join(methods)} in task.methods, got "
+            f"{','.join(names)}, where all forbidden tokens together would be a single candidate; "
+            f"give task.algorithms=[smc], or leave {', '.join(methods)} out"
         )
 
 
 def _check_hmm(config: DictConfig) -> None:
-    """Check the settings of the study's own HMM."""
+    """Check the settings of the HMM that the study distills or loads."""
     task = config.task
     if task.hmm is not None:
         existing_hmm("task.hmm", task.hmm)
         if task.hmm_for == "problem":
-            raise ValueError("task.hmm is one HMM for all problems: leave task.hmm_for=problem out")
+            raise ValueError(
+                "expected task.hmm without task.hmm_for=problem, because it is one HMM for all "
+                "problems; leave one of them out"
+            )
         if not any(map(needs_hmm, methods_of(config))):
             raise ValueError(
-                f"task.hmm={task.hmm} is for methods that look ahead, and task.methods="
-                f"{methods_of(config)} has none: add pgcd, or leave task.hmm out"
+                f"expected a method that looks ahead with task.hmm={task.hmm}, got task.methods="
+                f"{methods_of(config)}; add pgcd, or leave task.hmm out"
             )
     left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
     own = "pgcd, pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact"

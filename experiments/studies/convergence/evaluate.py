@@ -52,7 +52,7 @@ class Evaluator:
     def __call__(
         self, tree: Tree, nodes: Int64[Tensor, "n"], progress: Callable[[int], object] | None = None
     ) -> None:
-        """Compute the distributions at these unfinished nodes, unless they are known.
+        """Compute the next distributions at the given unfinished nodes, unless they are known.
 
         Raises:
             FloatingPointError: the model returned NaN.
@@ -76,7 +76,7 @@ class Evaluator:
                 progress(int(tree.known.sum()) - before)
 
     def _batch(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R T1"]) -> None:
-        """Run the model along these paths from the root, and store the wanted distributions."""
+        """Run the model along the given paths from the root, and store the wanted distributions."""
         lengths = (nodes >= 0).sum(dim=1) - 1
         longest = int(lengths.max())
         tokens = tree.tokens(nodes[:, : longest + 1])
@@ -128,8 +128,8 @@ def refuse_nan(log_p: Tensor) -> None:
     """Raise `FloatingPointError` if a log-probability is NaN."""
     if bool(log_p.isnan().any()):
         raise FloatingPointError(
-            "the language model returned log-probabilities that are not numbers (NaN); "
-            "its weights or its dtype are at fault: try float32 or bfloat16"
+            "expected log-probabilities from the language model, got NaN; try model.dtype=float32 "
+            "or bfloat16, or other weights"
         )
 
 

@@ -69,8 +69,8 @@ def exact(tree: Tree) -> Exact:
     log_evidence = float(log_law.logsumexp(dim=0))
     if log_evidence == -np.inf:
         raise ValueError(
-            "the language model gives no answer any probability within the budget, so there is "
-            "nothing to sample; give other strings, or another prompt"
+            "expected an answer with positive probability within the budget, but the language "
+            "model gives all of them probability zero; give other strings, or another prompt"
         )
     return Exact(log_evidence, (log_law - log_evidence).exp())
 
@@ -87,7 +87,7 @@ def total_variation(
 
 
 def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
-    """Compute the expected total variation of `draws` exact draws to their own law."""
+    """Compute the expected total variation between `draws` exact samples and the posterior."""
     from scipy import stats  # slow to import
 
     p = posterior.numpy()

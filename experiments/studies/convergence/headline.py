@@ -104,7 +104,7 @@ def headline(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dict[str, Any]:
-    """Summarize one arm."""
+    """Summarize one method with one algorithm over all problems."""
     return {
         **arm._asdict(),
         "needed": {r["name"]: reached(r, arm) for r in reports},

@@ -78,7 +78,7 @@ def given(directory: str, vocabulary: Vocabulary) -> Distilled:
     """Load the HMM of a checkpoint.
 
     Raises:
-        ValueError: there is none, or it has another vocabulary (both are named).
+        ValueError: there is no HMM, or the HMM has another vocabulary; the message names both.
     """
     try:
         hmm = load(Path(directory).expanduser(), vocabulary=vocabulary).hmm

@@ -122,9 +122,10 @@ def estimate(
 
 
 def _one_run(laws: sparse.csr_matrix, posterior: Float64[np.ndarray, "texts"]) -> float:
-    """Return the mean total variation of the sparse rows.
+    """Return the mean total variation between single runs' posteriors and the exact posterior.
 
-    For a law that sums to one it is the sum of its excess mass; for a dead run it is 1.
+    For a posterior that sums to one, the total variation is the sum of the probability by which
+    answers exceed the exact one. For a dead run it is 1.
     """
     excess = np.maximum(laws.data - posterior[laws.indices], 0.0)
     dead = laws.shape[0] - len(np.unique(np.repeat(np.arange(laws.shape[0]), np.diff(laws.indptr))))

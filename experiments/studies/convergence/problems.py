@@ -61,7 +61,8 @@ class Prepared:
         lm: the model with the problem's EOS ids.
         prompt: token ids.
         constraint: the language over the model's tokens.
-        restriction: the language over the tokens that matter.
+        restriction: the language over the tokens that it allows in some state
+            (`experiments.studies.convergence.tree`).
         prefixes: size of the tree.
     """
 
@@ -87,11 +88,11 @@ def read_problems(path: str | Path) -> list[Problem]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise ValueError(f"task.problems={path}: there is no such file")
+        raise ValueError(f"expected an existing file, got task.problems={path}")
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"task.problems={path}: not JSON in UTF-8: {error}") from None
+        raise ValueError(f"expected JSON in UTF-8 in task.problems={path}, got {error}") from None
     if not isinstance(content, list) or not content:
         what = "an empty list" if content == [] else type(content).__name__
         raise ValueError(
@@ -102,7 +103,9 @@ def read_problems(path: str | Path) -> list[Problem]:
     names = [problem.name for problem in problems]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"task.problems={path}: the name {twice[0]!r} is given twice")
+        raise ValueError(
+            f"expected different names of problems in task.problems={path}, got {twice[0]!r} twice"
+        )
     return problems
 
 

@@ -65,8 +65,8 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     parts.append(as_markdown(_headline_table(found)))
     parts.append(as_markdown(_problem_table(reports)))
     parts.append(
-        "Exact, no Monte Carlo: the evidence, and of a single sample the share that is an answer "
-        "and the total variation of its law."
+        "This table is exact. For a single sample of LCD and of GCD, it has the probability that "
+        "the sample is an answer (valid), and the total variation of its law (TV)."
     )
     counts = {e["particles"] for r in reports for e in r["estimates"]}
     shown = [n for n in _SHOWN if n in counts] or sorted(counts)
@@ -79,14 +79,16 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_LEGEND = """TV of one answer: total variation between the exact posterior and the law of one
-answer drawn from one run (a dead run gives none), with its 95% interval; exact with one particle
-of SMC, and if the discrete filter left nothing out. After ±: the total variation that noise over
-the runs would show if the law were exact. To {goal}: the fewest particles from which on it is
-within that. With {at} particles: mean number of prefixes that the language model computes, without
-the prompt; mean total variation of one run's posterior, and that of an exact sampler of as many
-draws; relative bias (95% interval) and variance of the evidence estimate; ESS / N (undefined for
-the discrete filter); dead runs."""
+_LEGEND = """TV of one answer is the total variation between the exact posterior and the law of one
+answer drawn from one run, with its 95% interval. (A run whose particles all died gives no answer.)
+It is exact with one particle of SMC, and if the discrete filter left nothing out. The number after
+± is the total variation that noise over the runs would show if the law were exact. `to {goal}` is
+the fewest particles from which on the total variation is within {goal}. The other columns are for
+{at} particles. `read` is the mean number of prefixes that the language model computes, without the
+prompt. The next column has the mean total variation of one run's posterior, and that of an exact
+sampler with as many draws. Bias (with its 95% interval) and variance are those of the evidence
+estimate, relative to the evidence. ESS / N is undefined for the discrete filter. The last column is
+the share of runs whose particles all died."""
 
 
 def _described_headline(found: dict[str, Any]) -> str:
@@ -94,21 +96,22 @@ def _described_headline(found: dict[str, Any]) -> str:
     most, at = found["most_particles"], found["compared_at"]
     reference = Arm(*found["reference"].split("/")).titles
     return (
-        f"Particles: from which on the law of one answer is within {found['goal']} in total "
-        f"variation, median over all {len(found['problems'])} problems, and over the "
-        f"{len(found['hard'])} hard, where one sample of GCD is not within it already; what "
-        f"is not reached by {most} counts as {2 * most}. Worst: the largest total variation with "
-        f"{at} particles. 4N over N: the largest ratio of the total variation at 4N to that at N, "
-        f"where the former is above {SMALL:g} beyond noise. The last columns are total variations "
-        "over that of "
-        f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
-        "many as that one with so many particles; medians, and in brackets the number of problems "
-        "where both ever do."
+        f"`particles` is the number from which on the law of one answer is within {found['goal']} "
+        f"of the posterior in total variation, as the median over all {len(found['problems'])} "
+        f"problems. `of the hard` is the median over the {len(found['hard'])} hard problems, on "
+        "which one sample of GCD isn't within this distance. If the distance isn't reached with "
+        f"{most} particles, the number counts as {2 * most}. `worst` is the largest total "
+        f"variation with {at} particles. `4N over N` is the largest ratio of the total variation "
+        f"with 4N particles to that with N, if the former exceeds the noise by more than {SMALL:g}."
+        f" The last columns have the total variation relative to that of {reference['method']} "
+        f"({reference['algorithm']}), if both read the number of prefixes that the latter reads "
+        "with the given number of particles. They are medians; the number of problems on which "
+        "both can read as many is in brackets."
     )
 
 
 def _headline_table(found: dict[str, Any]) -> Table:
-    """Return one row per arm."""
+    """Return the headline table, with a row per method and algorithm."""
     most = found["most_particles"]
     arms = found["arms"].values()
     equal = dict.fromkeys(n for each in arms for n in each["equal_reads"])
@@ -157,7 +160,7 @@ def _problem_table(reports: Sequence[Report]) -> Table:
 
 
 def _arm_table(report: Report, shown: Sequence[int], at: int, found: dict[str, Any]) -> Table:
-    """Return one row per arm on one problem."""
+    """Return a table of one problem, with a row per method and algorithm."""
     rows = []
     for arm in arms_of([report]):
         by = {e["particles"]: e for e in estimates_of(report, arm)}

@@ -100,7 +100,10 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
             child = tree["child"][slots[inside]]
             late = (child < 0) | (child >= tree.num_exact)
             if bool((late & (competes | ~found.isneginf())).any()):
-                raise ValueError("it draws a token after which no text ends within the budget")
+                raise ValueError(
+                    "expected a proposal whose texts can end within the budget, got a token after "
+                    "which no text can"
+                )
             log_g[slots[inside]] = found
             log_z[nodes[some]] = guide.log_z
             log_score[slots[inside]] = scores.factors.at(row, token[inside])
@@ -165,7 +168,7 @@ class TreeProposal(Proposal[TreeState]):
 
     @property
     def grows(self) -> bool:
-        """True if it draws prefixes outside of the tree within the budget, which then are added."""
+        """True if the method reaches prefixes that aren't in the tree, which are then added."""
         return self.method == "lcd"
 
     def start(self, batch: Batch) -> TreeState:
@@ -173,7 +176,7 @@ class TreeProposal(Proposal[TreeState]):
         return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
 
     def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
-        """Return the state of the prefixes at these nodes of the tree."""
+        """Return the state of the prefixes at the given nodes of the tree."""
         return TreeState(self.tree, nodes)
 
     def take(self, state: TreeState, ancestors: Int64[Tensor, "Q"]) -> TreeState:
@@ -250,7 +253,7 @@ class TreeLM:
         return rows, self.log_p(rows.nodes)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W"]:
-        """Return the table rows of these nodes, after computing unknown ones."""
+        """Return the log-probabilities at the given nodes, after computing those not known yet."""
         if self.evaluator is not None and not bool(self.tree.known[nodes].all()):
             self.evaluator(self.tree, nodes)
         return self.tree.log_p(nodes)
@@ -308,7 +311,7 @@ class _SlotReader(EagerReader):
     """Reader of a tree's slots, whose number differs between steps."""
 
     def check(self, log_p: Tensor, *rows: int) -> None:
-        """Accept any number of slots."""
+        """Accept the number of columns of any step, because nodes differ in their slots."""
 
 
 def sample_runs(

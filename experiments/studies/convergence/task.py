@@ -102,8 +102,8 @@ def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | 
     prompts = len({one.prompt for one in problems}) if task.hmm_for == "model" else 1
     if found is None and prompts > task.hmm_sequences:
         raise ValueError(
-            f"task.hmm_sequences={task.hmm_sequences} is less than one for each of {prompts} "
-            "prompts; give more, or task.hmm_for=problem"
+            f"expected task.hmm_sequences to be at least {prompts}, the number of prompts, got "
+            f"{task.hmm_sequences}; raise it, or give task.hmm_for=problem"
         )
     sized = found.hmm if found else at_random(task.hmm_states, 1, seed=0)
     settings = settings_of(config)

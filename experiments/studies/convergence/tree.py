@@ -240,14 +240,14 @@ class Tree:
     def _slots(
         self, nodes: np.ndarray, states: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the slots of these nodes: their numbers, nodes, and next states."""
+        """Return the slots of the given nodes: the number, the node and the next state of each."""
         start, width = self["start"].numpy()[nodes], self["width"].numpy()[nodes]
         within = np.arange(width.sum()) - np.repeat(width.cumsum() - width, width)
         target = [self._targets[s] for s in states.tolist()]
         return np.repeat(start, width) + within, np.repeat(nodes, width), np.concatenate(target)
 
     def _add(self, states: np.ndarray, parents: np.ndarray, slots: np.ndarray, depth: int) -> None:
-        """Add nodes of one level with their slots."""
+        """Add new nodes of one level to the tree, with their slots."""
         final, steps = self.automaton.final, self.automaton.steps_to_accept
         empty = np.zeros(0, np.int64)
         tokens = [self._allowed[s] if s != final else empty for s in states.tolist()]

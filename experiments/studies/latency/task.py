@@ -72,8 +72,8 @@ def check(config: DictConfig) -> None:
         one_of("task.kinds", kind, KINDS)
     if "lm" not in task.kinds:
         raise ValueError(
-            f"task.kinds={list(task.kinds)}: the others are compared with our own unconstrained "
-            "loop; add lm"
+            f"expected lm in task.kinds, because other methods are compared with it; got "
+            f"{list(task.kinds)}"
         )
     if "pgcd" in task.kinds:
         distinct("task.hidden", task.hidden)
@@ -94,8 +94,8 @@ def check(config: DictConfig) -> None:
     device = resolve_device(config.model.device)
     if config.model.path == SHAPE and device.type != "cuda":
         raise ValueError(
-            f"model.path={SHAPE} has 8 billion weights, 16 GB in bfloat16, and is for a CUDA "
-            f"device, not for {device}: give model=smollm2, or a checkpoint that is small"
+            f"expected a CUDA device for model.path={SHAPE}, which has 8 billion weights (16 GB in "
+            f"bfloat16), got {device}; give model=smollm2, or a small checkpoint"
         )
 
 
@@ -187,16 +187,17 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
         for method, record in zip(methods, records, strict=True)
     ]
     first = rows[0]
-    own = "; the discrete filter takes its own" if "discrete" in methods else ""
+    own = " (the discrete filter chooses its own)" if "discrete" in methods else ""
     text = (
         f"## Milliseconds a token\n\n{as_markdown(table)}\n\n"
-        f"{title_of(run.config.model)} on {first['machine']}; {first['particles']} particles, "
-        f"{first['tokens']} tokens fixed in advance{own}, medians of {run.config.task.repeats} "
-        f"runs in turns, "
-        f"of ratios those of runs of the same turn. Not in these times: reading the prompt, the "
+        f"The model is {title_of(run.config.model)}, on {first['machine']}, with "
+        f"{first['particles']} particles and {first['tokens']} tokens that are fixed in "
+        f"advance{own}. Times are medians of {run.config.task.repeats} runs, in turns. Ratios are "
+        "medians of the ratios within a turn. The times don't include the prompt, the "
         f"constraint ({first['states']} states, {first['classes']} classes, "
         f"{first['automaton_seconds']:.2f} s), and the table of P-GCD. HMMs have random "
-        "parameters. The paper's (arXiv 2606.01926, Table 2): Llama-3.1-8B, batch 16, one H100.\n"
+        "parameters. The paper's times (arXiv 2606.01926, Table 2) are for Llama-3.1-8B with batch "
+        "16 on one H100.\n"
     )
     summary = {"machine": first["machine"], "tokens": first["tokens"], "rows": records}
     run.report(text, summary, lambda tracked: None, files=("results.jsonl",))

@@ -46,8 +46,8 @@ class Bench:
         least = self.constraint.fewest_tokens
         if self.config.task.tokens < least:
             raise ValueError(
-                f"task.tokens={self.config.task.tokens}, but the shortest text of the constraint "
-                f"has {least} tokens of this model's; give at least as many"
+                f"expected task.tokens to be at least {least}, the length of the constraint's "
+                f"shortest text in the model's tokens, got {self.config.task.tokens}"
             )
         self.tokens = fixed_tokens(self.constraint, self.config.task.tokens)
         if "discrete" in self.config.task.kinds:
@@ -62,7 +62,7 @@ class Bench:
         return [(7 * i) % (size - 1) for i in range(self.config.task.prompt_tokens)]
 
     def seconds_per_token(self, method: str, seed: int) -> float:
-        """Time the steps of one run."""
+        """Return the seconds per token of one run of a method, without the time to start it."""
         if method == "generate":
             return self._generate(seed) / len(self.tokens)
         options = self.config.smc

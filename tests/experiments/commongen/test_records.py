@@ -60,22 +60,22 @@ def test_inflections_can_be_chosen(tmp_path):
     words = lines(tmp_path / "words.jsonl", [["cur"], ["run"]])
     result = read_file(data, str(words))
     assert [r.inflections for r in result.records] == [(("cur",), ("run",))]
-    assert "has no line 2" in result.skipped[0].reason
+    assert "expected inflections in line 2" in result.skipped[0].reason
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ([1], "a record is an object, not list"),
-        ({"scene": ["A."]}, "no concepts: .* is None"),
+        ([1], "expected a record to be a JSON object, got list"),
+        ({"scene": ["A."]}, "in concept_set or concepts, got None"),
         ({**GOOD, "concept_set": ""}, "the set of concepts is empty"),
-        ({**GOOD, "concept_set": 3}, "no concepts"),
+        ({**GOOD, "concept_set": 3}, "in concept_set or concepts, got 3"),
         ({"concepts": [], "scene": ["A."]}, "the set of concepts is empty"),
-        ({"concept_set": "dog_N"}, "no sentences"),
-        ({"concept_set": "dog_N", "target": ""}, "no sentence to compare with"),
+        ({"concept_set": "dog_N"}, "expected sentences in scene or target"),
+        ({"concept_set": "dog_N", "target": ""}, "at least one reference sentence"),
         ({**GOOD, "inflections": [["dog"], []]}, "the concept 'run' has no inflections"),
-        ({**GOOD, "inflections": [["dog"]]}, "2 concepts, but their inflections are"),
-        ({**GOOD, "inflections": [["dog"], "ran"]}, "the inflections of 'run' are 'ran'"),
+        ({**GOOD, "inflections": [["dog"]]}, "inflections for each of 2 concepts"),
+        ({**GOOD, "inflections": [["dog"], "ran"]}, "inflections of 'run' to be words, got 'ran'"),
         ({**GOOD, "concept_set": "dog_N#?_V"}, "isn't a word, so it has no inflections"),
     ],
 )
@@ -89,9 +89,11 @@ def test_a_bad_record_is_passed_over_and_explained(tmp_path, row, reason):
 
 
 def test_a_file_with_nothing_good_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"1 malformed; the first \(1\).* needs concept_set"):
+    with pytest.raises(
+        DataError, match=r"records with concept_set.* 1 malformed .*; the first \(1\)"
+    ):
         read_file(lines(tmp_path / "sets.jsonl", {}))
-    with pytest.raises(DataError, match=r"no such file: .*nowhere"):
+    with pytest.raises(DataError, match=r"expected an existing file, got .*nowhere"):
         read_file(tmp_path / "nowhere.jsonl")
 
 
@@ -147,7 +149,7 @@ def test_prompts():
     assert build_prompt(record, kind="compact") == "Concepts: dog, run\nSentence:\n"
     assert build_prompt(record) == build_prompt(record, kind="compact")
     assert build_prompt(record, tokenizer=Templated()).endswith("|Words: dog, run")
-    with pytest.raises(ValueError, match="no chat template"):
+    with pytest.raises(ValueError, match="with a chat template"):
         build_prompt(record, kind="chat")
 
 
@@ -167,5 +169,5 @@ def test_prompts_need_not_tell_what_is_demanded():
     assert "Reply with the sentence only" in asked
     assert "Words" not in asked
     assert not any(concept in asked for concept in record.concepts)
-    with pytest.raises(ValueError, match="'most' for told: use one of all, some, none"):
+    with pytest.raises(ValueError, match="told to be one of all, some, none, got 'most'"):
         build_prompt(record, told="most", kind="compact")

@@ -176,24 +176,24 @@ def test_the_rate_rises_and_falls(total, warm_up):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["source=poems"], "'poems' for source: use one of xlam, commongen"),
-        (["paths=[]"], "paths needs at least one entry"),
-        (["paths=[nowhere.jsonl]"], "paths: nowhere.jsonl does not exist"),
-        (["paths=[pyproject.toml,pyproject.toml]"], "paths has an entry twice"),
-        (["limit=0"], "limit must be at least 1, got 0"),
-        (["prompts=1"], "prompts must be at least 2, got 1"),
-        (["lora.rank=0"], "lora.rank must be at least 1, got 0"),
-        (["lora.alpha=0"], r"lora.alpha must lie in \(0, infinity\), got 0"),
-        (["learning_rate=0"], r"learning_rate must lie in \(0, infinity\), got 0"),
-        (["clip=inf"], r"clip must lie in \(0, infinity\), got inf"),
-        (["warm_up=1"], r"warm_up must lie in \[0, 1\), got 1"),
-        (["held_out=0"], r"held_out must lie in \(0, 1\), got 0"),
-        (["stop_after=-1"], "stop_after must be at least 0, got -1"),
-        (["model.dtype=float16"], "model.dtype=float16: train in float32 or bfloat16"),
-        (["model.adapter=runs/a"], "model.adapter=runs/a: training begins with the model as it"),
-        (["model.prompt=chat"], "model.prompt=chat: lessons are compact prompts"),
-        (["model.prompt=song"], "'song' for model.prompt"),
-        (["seed=-1"], "seed must be at least 0, got -1"),
+        (["source=poems"], "expected source to be one of xlam, commongen.*, got 'poems'"),
+        (["paths=[]"], "at least one value in paths"),
+        (["paths=[nowhere.jsonl]"], "files of records, but nowhere.jsonl does not exist"),
+        (["paths=[pyproject.toml,pyproject.toml]"], "expected different values in paths"),
+        (["limit=0"], "limit to be at least 1, got 0"),
+        (["prompts=1"], "prompts to be at least 2, got 1"),
+        (["lora.rank=0"], "lora.rank to be at least 1, got 0"),
+        (["lora.alpha=0"], r"lora.alpha to be in \(0, infinity\), got 0"),
+        (["learning_rate=0"], r"learning_rate to be in \(0, infinity\), got 0"),
+        (["clip=inf"], r"clip to be in \(0, infinity\), got inf"),
+        (["warm_up=1"], r"warm_up to be in \[0, 1\), got 1"),
+        (["held_out=0"], r"held_out to be in \(0, 1\), got 0"),
+        (["stop_after=-1"], "stop_after to be at least 0, got -1"),
+        (["model.dtype=float16"], "float32 or bfloat16 for training, got float16"),
+        (["model.adapter=runs/a"], "training begins with the model as .* model.adapter=runs/a"),
+        (["model.prompt=chat"], "uses compact prompts; got model.prompt=chat"),
+        (["model.prompt=song"], "expected model.prompt to be .*got 'song'"),
+        (["seed=-1"], "seed to be at least 0, got -1"),
     ],
 )
 def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
@@ -205,11 +205,21 @@ def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "name", "content", "message"),
     [
-        ("xlam", "a.jsonl", "{not json\n", "no well-formed record in .*a.jsonl: 1 malformed"),
+        (
+            "xlam",
+            "a.jsonl",
+            "{not json\n",
+            "expected records with .* in .*a.jsonl, got 1 malformed",
+        ),
         ("xlam", "a.json", "{}", "expected a list of records"),
-        ("xlam", "a.jsonl", '{"query": "q", "tools": [], "answers": []}\n', "0 usable records"),
-        ("commongen", "a.tsv", "dog park\tA dog.\n", "no set of 3 to 5 concepts .*a.tsv"),
-        ("commongen", "a.tsv", b"\xff\t", "a.tsv cannot be read"),
+        (
+            "xlam",
+            "a.jsonl",
+            '{"query": "q", "tools": [], "answers": []}\n',
+            "at least two usable records, got 0",
+        ),
+        ("commongen", "a.tsv", "dog park\tA dog.\n", "expected lines with 3 to 5 concepts.*a.tsv"),
+        ("commongen", "a.tsv", b"\xff\t", "expected UTF-8 in .*a.tsv"),
     ],
 )
 def test_bad_files_are_named(given_, source, name, content, message, tmp_path, monkeypatch):
@@ -222,7 +232,9 @@ def test_bad_files_are_named(given_, source, name, content, message, tmp_path, m
 
 
 def test_records_that_are_all_too_long_are_refused(given_, tmp_path):
-    with pytest.raises(ValueError, match=r"all 2 held-out records are longer than longest=20"):
+    with pytest.raises(
+        ValueError, match=r"held-out records of at most longest=20 tokens, but all 2"
+    ):
         run(*given_, "longest=20", f"run_dir={tmp_path / 'run'}")
 
 
@@ -239,7 +251,7 @@ def test_a_damaged_checkpoint_is_named(given_, tmp_path):
 def test_a_place_that_is_taken_is_refused_before_training(given_, tmp_path, monkeypatch):
     monkeypatch.setattr(task, "load_model", None)
     (tmp_path / "there").mkdir()
-    with pytest.raises(ValueError, match=r"out=.*there exists: give another, or remove it"):
+    with pytest.raises(ValueError, match=r"out=.*there exists; remove it or give another"):
         run(*given_, f"out={tmp_path / 'there'}", f"run_dir={tmp_path / 'run'}")
 
 
@@ -248,12 +260,14 @@ def test_a_tokenizer_without_an_end_is_refused(given_, tmp_path):
     settings = json.loads((model / "tokenizer_config.json").read_text())
     settings.pop("eos_token")
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="its tokenizer names no end-of-sequence token"):
+    with pytest.raises(ValueError, match="expected an end-of-sequence token in the tokenizer"):
         run(*given_, f"model.path={model}", f"run_dir={tmp_path / 'run'}")
 
 
 def test_a_rate_that_breaks_the_weights_is_named(given_, tmp_path):
-    with pytest.raises(ValueError, match=r"the gradient is .* at step .*: lower learning_rate="):
+    with pytest.raises(
+        ValueError, match=r"a finite gradient, got .* at step .*; lower learning_rate="
+    ):
         run(*given_, "learning_rate=1e30", f"run_dir={tmp_path / 'run'}")
 
 

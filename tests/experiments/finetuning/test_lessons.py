@@ -194,5 +194,5 @@ def test_questions_to_one_database_are_learned_together(tokenizer):
         shared = tokenizer.decode(made.stem, skip_special_tokens=True)
         assert all(f"CREATE TABLE {table}" in shared for table in ("film", "screening"))
     assert sorted(asked) == sorted(gold)
-    with pytest.raises(DataError, match="no database there"):
+    with pytest.raises(DataError, match="expected databases in"):
         SOURCES["sql"].read([REQUESTS], None)

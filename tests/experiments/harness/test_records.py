@@ -114,7 +114,7 @@ def test_a_command_fails_above_the_stated_share(
         words = f"{path}: {bad} of {3 + bad} records ({share:.1%}) are malformed and skipped"
         assert f"{words}; the first (4): no number" in caplog.text
         with (
-            pytest.raises(DataError, match=r"more than data\.max_skipped=0\.1 allows"),
+            pytest.raises(DataError, match=r"at most data\.max_skipped=0\.1 of the records"),
             at_most_skipped("data.max_skipped", 0.1),
         ):
             done.append(read_lines(path, _whole, "a number"))
@@ -154,4 +154,4 @@ def test_the_command_lists_skipped_records_and_fails_above_the_share(tmp_path: P
         assert (summary["records"], summary["malformed"]) == (2, 1)
         assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
         table = (tmp_path / "run" / "table.md").read_text()
-        assert "1 malformed records left out. They are 33.3% of what the source holds." in table
+        assert "1 malformed records left out. They are 33.3% of the records in the source." in table

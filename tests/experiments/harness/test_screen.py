@@ -46,7 +46,7 @@ def test_the_sentence_names_finished_rows_and_differences() -> None:
     assert "GCD and P-GCD finished every request; LCD left up to 1 of 4 unfinished; " in flat
     assert "by more than chance (paired 95% intervals) in 1 of 1 rows of LCD. method" in flat
     assert "In every row: algorithm SMC, particles 1, " in flat
-    assert "Evidence found is a share of the estimate of P-GCD, SMC, 1 particle; 0 where" in flat
+    assert "Evidence found is a share of the estimate of P-GCD, SMC, 1 particle; it is 0" in flat
     flat = " ".join(printed(rows[4:]).split())
     assert "GCD and P-GCD finished every request; accuracy" in flat
     assert "by more than chance (paired 95% intervals) in no row. method" in flat
@@ -62,7 +62,7 @@ def test_enumerated_evidence_is_named_as_the_reference() -> None:
     other = [row("gcd", 16, 1.0, example=e) for e in "01"]
     assert evidence_reference([whole]) == (
         "Evidence found is a share of the evidence itself, enumerated (1 of 1 requests); "
-        "0 where no answer was found."
+        "it is 0 for requests without an answer."
     )
     assert "(1 of 2 requests), else the estimate of GCD, " in evidence_reference([whole, *other])
     assert evidence_reference([row("lcd", 1, 0.0, dead=True)]) == ""

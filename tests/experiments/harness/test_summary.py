@@ -132,7 +132,7 @@ def test_bootstrap_interval_has_its_coverage():
 def test_bootstrap_is_deterministic_and_exact_on_constants():
     assert bootstrap([1.0] * 5) == (1.0, 1.0, 1.0)
     assert bootstrap([0, 1, 1, 0, 1], seed=3) == bootstrap([0, 1, 1, 0, 1], seed=3)
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="at least one value"):
         bootstrap([])
 
 

@@ -63,22 +63,22 @@ def test_json_and_texts_of_json_read_alike(tmp_path):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ([1], "a record is an object, not list"),
-        ({"prompt": "q"}, "no field 'schema' and no field 'completion'"),
-        (RECORD | {"schema": "{"}, "schema is a text that is not JSON"),
-        (RECORD | {"schema": "3"}, "a schema is an object, not int"),
-        (RECORD | {"completion": "Paris"}, "completion is a text that is not JSON"),
-        (RECORD | {"prompt": " "}, "a prompt is a text or a list of messages, not ' '"),
-        (RECORD | {"prompt": []}, "a prompt is a text or a list of messages, not"),
-        (RECORD | {"prompt": [{"role": "user"}]}, "a message has a role and a content, unlike"),
+        ([1], "expected a record to be a JSON object, got list"),
+        ({"prompt": "q"}, "expected the fields 'schema' and 'completion'"),
+        (RECORD | {"schema": "{"}, "expected text of JSON in schema"),
+        (RECORD | {"schema": "3"}, "expected a schema to be an object, got int"),
+        (RECORD | {"completion": "Paris"}, "expected text of JSON in completion"),
+        (RECORD | {"prompt": " "}, "expected a prompt to be a text or a list of messages, got ' '"),
+        (RECORD | {"prompt": []}, "expected a prompt to be a text or a list of messages, got"),
+        (RECORD | {"prompt": [{"role": "user"}]}, "expected a message with a role and a content"),
         (
             RECORD | {"prompt": [*MESSAGES, {"role": "assistant", "content": "1"}]},
-            "the last message is the user's, not of the role 'assistant'",
+            "expected the last message to have the role 'user', got 'assistant'",
         ),
-        (RECORD | {"completion": {"a": math.nan}}, "an answer holds a number that JSON does not"),
-        (RECORD | {"completion": {"a": "\ud800"}}, "the record holds text that is not Unicode"),
-        (RECORD | {"prompt": "\ud800"}, "the record holds text that is not Unicode"),
-        (RECORD | {"id": "\ud800"}, "the record holds text that is not Unicode"),
+        (RECORD | {"completion": {"a": math.nan}}, "expected an answer with JSON values only"),
+        (RECORD | {"completion": {"a": "\ud800"}}, "expected text that UTF-8 can represent"),
+        (RECORD | {"prompt": "\ud800"}, "expected text that UTF-8 can represent"),
+        (RECORD | {"id": "\ud800"}, "expected text that UTF-8 can represent"),
     ],
 )
 def test_a_malformed_record_is_passed_over_with_its_reason(row, reason, tmp_path):
@@ -90,7 +90,7 @@ def test_a_malformed_record_is_passed_over_with_its_reason(row, reason, tmp_path
 
 
 def test_a_missing_file_is_refused():
-    with pytest.raises(DataError, match="no such file: nowhere"):
+    with pytest.raises(DataError, match="expected an existing file, got nowhere"):
         load_records(DataConfig(path="nowhere.jsonl"), 1)
 
 
@@ -117,7 +117,7 @@ def test_in_a_chat_the_schema_of_a_text_is_told():
 
 def test_a_template_s_own_complaint_is_shown():
     record = record_of(RECORD | {"prompt": [MESSAGES[0], *MESSAGES]}, "1")
-    expected = "the chat template refuses messages of system, system, user: no system here"
+    expected = "the roles system, system, user, but this one refuses them: no system here"
     with pytest.raises(PromptError, match=expected):
         build_prompt(record, tokenizer=Template(False), kind="chat")
 
@@ -190,7 +190,7 @@ def test_what_no_answer_could_be_right_for_is_refused_whatever_the_budget(tmp_pa
                 "task.reference=gcd")  # fmt: skip
     assert {row["example"].partition(":")[2] for row in found} == {"good"}
     refused = (tmp_path / "run" / "refused.jsonl").read_text()
-    assert refused.count("its correct answer violates its schema") == 2 * len(bad)
+    assert refused.count("expected a correct answer that satisfies the schema") == 2 * len(bad)
     assert "keywords of schemas that constrain nothing: minimun (1)" in caplog.text
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["ignored_keywords"] == {"minimun": 1}

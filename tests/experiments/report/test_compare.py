@@ -53,10 +53,10 @@ def test_what_does_not_belong_together_is_refused_by_name(runs, tmp_path):
     with pytest.raises(ValueError, match="two or more different runs"):
         compare([first, first])
     other, _ = write_run(tmp_path / "words", *ONE, "task.methods=[gcd]", task="commongen")
-    with pytest.raises(ValueError, match=r"words is a run of the task commongen.* one of xlam"):
+    with pytest.raises(ValueError, match=r"the task commongen in .*words and the task xlam"):
         compare([first, second, other])
     (other / "run.json").write_text(json.dumps({"task": "xlam", "form": 2}))
-    with pytest.raises(ValueError, match="words is a run of another version"):
+    with pytest.raises(ValueError, match=r"in the file format 1 in .*words, got 2"):
         compare([first, other])
     (other / "run.json").write_text((first / "run.json").read_text())
     write_json({"seed": 0, "records_sha256": "1"}, other / "identity.json")
@@ -83,18 +83,18 @@ def without(name: str):
     ("name", "damage", "message"),
     [
         ("summary.json", lambda _: "", r"summary\.json cannot be read"),
-        ("summary.json", lambda _: "{}", r"summary\.json says nothing of the rows in .*results"),
+        ("summary.json", lambda _: "{}", r"expected .*summary\.json to summarize .*results"),
         ("summary.json", lambda _: '{"methods": [{"method": "gcd"}]}',
-         r"summary\.json has a record without algorithm, particles: \{'method': 'gcd'\}"),
+         r"expected algorithm, particles in .* got \{'method': 'gcd'\}"),
         ("summary.json", lambda _: '{"problems": [{"estimates": [3]}]}',
-         r"summary\.json has a record without method, algorithm, particles: 3"),
-        ("results.jsonl", None, r"results\.jsonl does not exist, though .*summary\.json is about"),
-        ("results.jsonl", lambda _: "", r"results\.jsonl is empty, so rows were lost"),
-        ("results.jsonl", cut, r"results\.jsonl ends within a row, so rows were lost"),
-        ("results.jsonl", without("particles"), r"results\.jsonl, line 1 .*it has no particles\)"),
-        ("traces.jsonl", lambda _: "", r"traces\.jsonl is empty, .*remove it to go without"),
-        ("traces.jsonl", cut, r"traces\.jsonl ends within a row"),
-        ("traces.jsonl", without("steps"), r"traces\.jsonl, line 1 .*it has no steps\); remove"),
+         r"expected method, algorithm, particles in .* got 3"),
+        ("results.jsonl", None, r"expected .*results\.jsonl, which .*summary\.json summarizes"),
+        ("results.jsonl", lambda _: "", r"complete last row in .*results\.jsonl, but it is empty"),
+        ("results.jsonl", cut, r"complete last row in .*results\.jsonl, but it ends within a row"),
+        ("results.jsonl", without("particles"), r"line 1 of .* \(got a row without particles\)"),
+        ("traces.jsonl", lambda _: "", r"traces\.jsonl, but it is empty; .*remove it to go w"),
+        ("traces.jsonl", cut, r"traces\.jsonl, but it ends within a row"),
+        ("traces.jsonl", without("steps"), r"line 1 of .* \(got a row without steps\); rem"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_refused_by_name(name, damage, message, runs, tmp_path):
@@ -114,5 +114,5 @@ def test_damaged_files_are_refused_by_name(name, damage, message, runs, tmp_path
 def test_errors_are_one_line(tmp_path):
     found = processes.run("-m", "experiments.compare", str(tmp_path), str(tmp_path / "x"))
     assert found.returncode == 2
-    assert found.stderr.startswith(f"error: {tmp_path} holds no finished run")
+    assert found.stderr.startswith(f"error: expected a finished run in {tmp_path}")
     assert found.stderr.count("\n") == 1

@@ -214,17 +214,19 @@ def test_a_list_in_one_file_is_read_as_lines_are(tmp_path):
     (tmp_path / "dev.json").write_text(json.dumps([ASKED, {**ASKED, "db_id": "cats"}]))
     result = read_questions(find_questions(tmp_path), {"pets"})
     assert result.records == (Question("pets-1", "pets", "Which pets?", ASKED["query"]),)
-    assert [(s.position, s.reason) for s in result.skipped] == [(2, "there is no database 'cats'")]
+    assert [(s.position, s.reason) for s in result.skipped] == [
+        (2, "expected an existing database, got 'cats'")
+    ]
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
         ("{no", "Expecting"),
-        ([1], "not list"),
-        ({**ASKED, "question": " "}, "question is a text that is not empty"),
-        ({**ASKED, "query": 3}, "query is a text that is not empty, not 3"),
-        ({**ASKED, "db_id": "cats"}, "there is no database 'cats'"),
+        ([1], "got list"),
+        ({**ASKED, "question": " "}, "question to be a text that isn't empty"),
+        ({**ASKED, "query": 3}, "query to be a text that isn't empty, got 3"),
+        ({**ASKED, "db_id": "cats"}, "an existing database, got 'cats'"),
     ],
 )
 def test_a_malformed_question_is_passed_over_with_its_number(tmp_path, bad, reason):
@@ -256,17 +258,17 @@ def _spider_without_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.rmdir(), "no such folder"),
-        (lambda path: None, "no database there"),
-        (lambda path: folder_of(path, pets=PETS), "no file of questions there"),
-        (lambda path: folder_of(path, [], pets=PETS), "no well-formed"),
+        (lambda path: path.rmdir(), "expected a folder of databases"),
+        (lambda path: None, "expected databases in data.path"),
+        (lambda path: folder_of(path, pets=PETS), "expected a file of questions"),
+        (lambda path: folder_of(path, [], pets=PETS), "expected records with"),
         (lambda path: folder_of(path, [{**ASKED, "db_id": "cats"}], pets=PETS),
-         "no database 'cats'"),
+         "expected an existing database, got 'cats'"),
         (lambda path: folder_of(path, [ASKED], pets="CREATE TABEL pet (id);"), "TABEL"),
-        (lambda path: folder_of(path, [ASKED], pets="SELECT 1;"), "creates no table"),
+        (lambda path: folder_of(path, [ASKED], pets="SELECT 1;"), "got no table"),
         (lambda path: folder_of(path, [ASKED], pets="ATTACH 'x.db' AS x;"), "not authorized"),
         (lambda path: folder_of(path, [ASKED], pets=PETS + "CREATE TABLE cat (p REFERENCES pet"
-         " (id)); INSERT INTO cat VALUES (9);"), "refers to no row of pet"),
+         " (id)); INSERT INTO cat VALUES (9);"), "refers to a missing row of pet"),
         (_broken, "expected a SQLite database in .*pets.sqlite"),
         (lambda path: (path / "pets.sqlite").mkdir(), "cannot read .*pets.sqlite"),
         (lambda path: (path / "pets.sql").mkdir(), "pets.sql cannot be read"),
@@ -275,9 +277,9 @@ def _spider_without_fields(tmp_path: Path) -> None:
          "questions.jsonl cannot be read"),
         (_cut, "pets.sqlite"),
         (_spider_without_fields, "tables.json"),
-        (lambda path: (path / "tables.json").write_text("[]"), "names no database"),
+        (lambda path: (path / "tables.json").write_text("[]"), "expected at least one database"),
         (lambda path: folder_of(path, [{**ASKED, "query": "SELECT pet.age FROM pet"}], pets=PETS),
-         "none of the 1 questions can be judged.*no such column"),
+         "none of 1 can; .*no such column"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named_before_any_model_work(tmp_path, make, message, monkeypatch):
@@ -296,10 +298,10 @@ def test_what_cannot_be_read_is_named_before_any_model_work(tmp_path, make, mess
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.fillings=0", "task.fillings must be at least 1"),
-        ("task.subquery_depth=-1", "task.subquery_depth must be at least 0"),
-        ("task.budget=huge", "unknown value 'huge' for task.budget"),
-        ("data.hub=some/set", "data.hub=some/set: questions need their databases"),
+        ("task.fillings=0", "task.fillings to be at least 1"),
+        ("task.subquery_depth=-1", "task.subquery_depth to be at least 0"),
+        ("task.budget=huge", "expected task.budget to be .*, got 'huge'"),
+        ("data.hub=some/set", "expected data.path for this task, got data.hub=some/set"),
     ],
 )
 def test_settings_are_checked(override, message):
@@ -310,7 +312,7 @@ def test_settings_are_checked(override, message):
 def test_two_databases_of_one_name_are_refused(tmp_path):
     folder_of(tmp_path, [ASKED], pets=PETS)
     sqlite3.connect(tmp_path / "pets.db").executescript(PETS).close()
-    with pytest.raises(DataError, match="two databases are called pets"):
+    with pytest.raises(DataError, match="got two called pets"):
         read_sources(tmp_path)
 
 

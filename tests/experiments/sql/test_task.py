@@ -211,5 +211,5 @@ def test_a_prompt_is_schema_examples_and_question_and_ends_where_the_answer_begi
     chat = build_prompt(schema, "How many?", tokenizer=Template(), kind="auto")
     assert "just the SQL statement" in chat.partition("<user>")[0]
     assert chat.endswith("Question: How many?\nSQL:<assistant>")
-    with pytest.raises(ValueError, match="no chat template"):
+    with pytest.raises(ValueError, match="with a chat template"):
         build_prompt(schema, "How many?", tokenizer=Tokenizer(), kind="chat")

@@ -112,7 +112,7 @@ def test_auto_follows_the_tokenizer() -> None:
 
 
 def test_what_cannot_be_built_is_refused() -> None:
-    with pytest.raises(ValueError, match="no chat template"):
+    with pytest.raises(ValueError, match="with a chat template"):
         build_prompt(_RECORD, "json", kind="chat", tokenizer=_PlainTokenizer())
     with pytest.raises(ValueError, match="'haiku'"):
         build_prompt(_RECORD, "json", kind="haiku")

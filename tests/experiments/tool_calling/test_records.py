@@ -43,18 +43,18 @@ def test_line_separators_inside_a_string_do_not_end_a_line(tmp_path: Path) -> No
     ("bad", "reason"),
     [
         ("{not json", "Expecting"),
-        ([1], "not list"),
-        ({"query": "q"}, "no field 'tools' and no field 'answers'"),
-        ({**_GOOD, "tools": "[{"}, "tools is not JSON"),
-        ({**_GOOD, "tools": "{}"}, "tools is a list"),
-        ({**_GOOD, "tools": [3]}, "a tool is an object"),
-        ({**_GOOD, "tools": [{"parameters": {}}]}, "without a name"),
+        ([1], "got list"),
+        ({"query": "q"}, "expected the fields 'tools' and 'answers'"),
+        ({**_GOOD, "tools": "[{"}, "expected JSON in tools"),
+        ({**_GOOD, "tools": "{}"}, "tools to be a list"),
+        ({**_GOOD, "tools": [3]}, "a tool to be an object"),
+        ({**_GOOD, "tools": [{"parameters": {}}]}, "a tool with a name"),
         ({**_GOOD, "tools": [{"name": "f", "parameters": [1]}]}, "parameters of 'f'"),
-        ({**_GOOD, "answers": [{"arguments": {}}]}, "without a name"),
-        ({**_GOOD, "answers": [{"name": "f", "arguments": [1]}]}, "odd arguments"),
-        ({**_GOOD, "answers": 3}, "answers is a list"),
-        ({**_GOOD, "query": "  "}, "query is empty"),
-        ({**_GOOD, "query": 5}, "not int"),
+        ({**_GOOD, "answers": [{"arguments": {}}]}, "an answer with a name"),
+        ({**_GOOD, "answers": [{"name": "f", "arguments": [1]}]}, "an object of arguments"),
+        ({**_GOOD, "answers": 3}, "answers to be a list"),
+        ({**_GOOD, "query": "  "}, "expected a query, got an empty text"),
+        ({**_GOOD, "query": 5}, "got int"),
     ],
 )
 def test_a_malformed_line_is_skipped_with_its_number_and_reason(
@@ -67,15 +67,15 @@ def test_a_malformed_line_is_skipped_with_its_number_and_reason(
 
 
 def test_a_file_without_a_good_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"2 malformed; the first \(1\)"):
+    with pytest.raises(DataError, match=r"2 malformed and no well-formed record; the first \(1\)"):
         read_xlam(_lines(tmp_path / "x.jsonl", "{", "[]"))
-    with pytest.raises(DataError, match="no well-formed record"):
+    with pytest.raises(DataError, match="expected records with"):
         read_xlam(_lines(tmp_path / "empty.jsonl"))
 
 
 def test_a_missing_file_is_reported_with_the_remedy(tmp_path: Path) -> None:
     for read in (read_xlam, read_toolcalls):
-        with pytest.raises(DataError, match=r"no such file: .*nowhere.* existing"):
+        with pytest.raises(DataError, match=r"expected an existing file, got .*nowhere"):
             read(tmp_path / "nowhere")
 
 
@@ -86,15 +86,15 @@ def test_a_line_with_a_byte_of_another_encoding_is_malformed(tmp_path: Path) -> 
     result = read_xlam(path)
     assert len(result.records) == 2
     [(position, reason)] = [(skipped.position, skipped.reason) for skipped in result.skipped]
-    assert (position, reason) == (2, "character 10 is 0xe9, not UTF-8")
+    assert (position, reason) == (2, "expected UTF-8, got 0xe9 at character 10")
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"malformed; the first \(1\): character 1 is 0xff, not"):
+    with pytest.raises(DataError, match=r"the first \(1\): expected UTF-8, got 0xff"):
         read_xlam(path)
-    with pytest.raises(DataError, match="line 1, byte 1 of the file is 0xff, which is not UTF-8"):
+    with pytest.raises(DataError, match="got 0xff in line 1, byte 1 of the file"):
         read_toolcalls(path)
     with pytest.raises(DataError, match="cannot be read"):
         read_xlam(tmp_path)
@@ -168,9 +168,13 @@ def test_the_public_files_read_whole() -> None:
 @pytest.mark.parametrize(
     ("answers", "query", "reason"),
     [
-        ('[{"name": "f", "arguments": {"a": NaN}}]', "q", "JSON does not have"),
-        ('[{"name": "f", "arguments": {"a": Infinity}}]', "q", "JSON does not have"),
-        ('[{"name": "f", "arguments": {}}]', "lone \ud800 surrogate", "not Unicode"),
+        ('[{"name": "f", "arguments": {"a": NaN}}]', "q", "JSON values only"),
+        ('[{"name": "f", "arguments": {"a": Infinity}}]', "q", "JSON values only"),
+        (
+            '[{"name": "f", "arguments": {}}]',
+            "lone \ud800 surrogate",
+            "text that UTF-8 can represent",
+        ),
     ],
 )
 def test_what_no_prompt_or_answer_can_hold_is_malformed(tmp_path, answers, query, reason):

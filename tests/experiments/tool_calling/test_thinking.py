@@ -73,5 +73,5 @@ def test_a_row_is_about_the_calls():
 
 @pytest.mark.parametrize("thinking", ["some", 0, True, 1.5, None])
 def test_what_is_no_thinking_is_refused(thinking):
-    with pytest.raises(ValueError, match=r"task\.thinking must be none, free or the most"):
+    with pytest.raises(ValueError, match=r"expected task\.thinking to be none, free, or"):
         check_thinking(thinking)

@@ -28,11 +28,11 @@ from tests.experiments.studies.convergence.test_convergence import (
 from tests.experiments.toy_model import write_checkpoint
 
 _OF_THE_FILE = [
-    ("[{", "not JSON"),
+    ("[{", "expected JSON"),
     ("{}", "expected a list of problems, got dict"),
     ("[]", "an empty list"),
     ("[3]", "problem 0 is 3"),
-    (b"\xff[]", "not JSON in UTF-8"),
+    (b"\xff[]", "expected JSON in UTF-8"),
     ('[{"prompt": "x", "budget": 2}]', "lacks 'strings' or 'regex'; give exactly one"),
     ('[{"prompt": "x", "strings": ["a"]}]', "lacks 'budget'"),
     ({"regex": "a"}, "has both 'strings' and 'regex'; give exactly one"),
@@ -184,21 +184,21 @@ def table_rows(page: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.problems=/nowhere/p.json", "no such file"),
-        ("task.methods=[magic]", "'magic' for task.methods"),
+        ("task.problems=/nowhere/p.json", "expected an existing file"),
+        ("task.methods=[magic]", "expected task.methods to be .*got 'magic'"),
         ("task.methods=[]", "at least one"),
-        ("task.particles=[2,2]", "twice"),
+        ("task.particles=[2,2]", "different values in task.particles"),
         ("task.particles=[0]", "at least 1, got 0"),
-        ("task.runs=0", "task.runs must be at least 1"),
-        ("task.max_prefixes=300000", r"task.max_prefixes must lie in 1\.\.200000"),
-        ("task.hmm_for=nobody", "'nobody' for task.hmm_for"),
+        ("task.runs=0", "task.runs to be at least 1"),
+        ("task.max_prefixes=300000", r"task.max_prefixes to be in 1\.\.200000"),
+        ("task.hmm_for=nobody", "expected task.hmm_for to be .*got 'nobody'"),
         ("task.hmm_states=1", "at least 2"),
-        ("smc.top_p=0.9", "changes the target"),
-        ("task.hmm=/nowhere/hmm", "no HMM there.*scripts.distill_hmm"),
+        ("smc.top_p=0.9", "expected smc.top_p=1"),
+        ("task.hmm=/nowhere/hmm", "expected an HMM.*scripts.distill_hmm"),
         ("data.path=x.jsonl", "reads no records"),
         ("hmm.path=x", "takes its HMM from task.hmm"),
         ("hmm.exact_top_k=3", "pgcd_tied"),
-        ("seed=-1", "seed must be at least 0"),
+        ("seed=-1", "seed to be at least 0"),
     ],
 )
 def test_bad_settings_are_named(override, message):
