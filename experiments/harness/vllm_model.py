@@ -34,8 +34,8 @@ from experiments.harness.methods import (
 )
 from experiments.harness.models import found, load_model
 from gcd import Vocabulary
-from gcd_vllm._registered import DIRECTORY
 
+_HMMS = "GCD_VLLM_HMMS"
 _ONE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 _AT_ONCE = 4096  # requests; an interrupted run loses those in progress
 
@@ -56,7 +56,7 @@ class VllmModel:
     """Device of HMMs outside of the engine; only their sizes are used there."""
 
     def __init__(self, path: str, settings: ModelConfig, hmms: Path | None = None) -> None:
-        self._hmms = {} if hmms is None else {DIRECTORY: str(hmms)}
+        self._hmms = {} if hmms is None else {_HMMS: str(hmms)}
         try:
             from vllm import LLM
         except ImportError as error:
