@@ -22,7 +22,7 @@ from tests_vllm.oracle import Oracle, log_sum
 
 CHOICE = {"choice": ["yes", "no", "none", "yesterday"]}
 BUDGET = 5
-GROUP = 16
+GROUP = 64
 PROMPT = "Once upon a time"
 
 
