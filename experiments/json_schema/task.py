@@ -118,7 +118,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
 def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     """Compile the schemas, sample the missing rows, and report."""
     config = run.config
-    lm, tokenizer = load_engine(config.model)
+    lm, tokenizer = load_engine(config)
     ignored = Counter[str]()
     prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
     if rows is None:

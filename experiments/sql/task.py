@@ -179,7 +179,7 @@ def as_query_table(summary: Summary) -> Table:
 def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample the missing rows, and report."""
     config, task = run.config, run.config.task
-    lm, tokenizer = load_engine(config.model)
+    lm, tokenizer = load_engine(config)
     own = record_handler(config, asked, tokenizer)
     prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
     if rows is None:

@@ -156,7 +156,7 @@ def record_handler(
 def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
-    lm, tokenizer = load_engine(config.model)
+    lm, tokenizer = load_engine(config)
     unknown = Counter[str]()
     requests = tuple(Request(record, style) for style in task.styles for record in read.records)
     prepared, rows = compare(

@@ -1,0 +1,166 @@
+"""The engine in this process: what it is started without, and how it stops; vLLM is a fake."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import gcd
+import gcd_vllm
+from gcd_vllm import _in_process
+from gcd_vllm._admission import REFUSED
+from gcd_vllm._particle_request import VERSION
+from tests.gcd_vllm.fakes import VllmConfig
+
+CONSTRAINT = {"regex": "[ab]{4}"}
+START = r"start .* with LLM\(model, worker_extension_cls="
+
+
+class Engine:
+    """A `vllm.LLM`, and its engine: each step ends one request, with the first allowed tokens.
+
+    Args:
+        tokens: the vocabulary.
+        fails: exceptions by number of the step.
+        lives: whether workers answer after a failure.
+    """
+
+    def __init__(self, tokens, fails=None, lives=True):
+        config = VllmConfig(tokens, max_model_len=32)
+        config.use_v2_model_runner = False
+        config.parallel_config = SimpleNamespace(worker_extension_cls=_in_process.EXTENSION)
+        config.cache_config = SimpleNamespace(block_size=16, enable_prefix_caching=True)
+        config.model_config.logprobs_mode = "raw_logprobs"
+        self.vllm_config, self.llm_engine, self.tokens = config, self, tokens
+        self.fails, self.lives, self.steps = fails or {}, lives, 0
+        self.status = {"version": VERSION, "processors": 1}
+        self.waiting, self.weights, self.aborted, self.refusal = {}, {}, [], None
+
+    def collective_rpc(self, method, args=()):
+        if method == "gcd_status":
+            return [self.status]
+        if not self.lives and self.steps in self.fails:
+            raise RuntimeError("the workers have died")
+        found, self.weights = self.weights, {}
+        return [found]
+
+    def add_request(self, key, prompt, part):
+        self.waiting[key] = part
+
+    def has_unfinished_requests(self):
+        return bool(self.waiting)
+
+    def step(self):
+        self.steps += 1
+        if self.steps in self.fails:
+            raise self.fails[self.steps]
+        key, part = next(iter(self.waiting.items()))
+        del self.waiting[key]
+        ids = (*b"abab", *self.tokens.eos_ids)[len(part.prefix) :][: part.max_tokens]
+        self.weights[key] = self.refusal or [[-0.5, -1.0, 0.0]] * len(ids)
+        answer = SimpleNamespace(token_ids=ids)
+        finished = SimpleNamespace(
+            request_id=key, finished=True, outputs=[answer], num_cached_tokens=0
+        )
+        return [finished]
+
+    def abort_request(self, keys):
+        self.aborted += keys
+        for key in keys:
+            del self.waiting[key]
+
+
+@pytest.fixture(autouse=True)
+def requests_are_parts(monkeypatch):
+    """Pass parts to the engine in place of vLLM's `SamplingParams`."""
+    monkeypatch.setattr(_in_process, "parameters", lambda part, *_: part)
+
+
+def ask(llm, **options):
+    given = {"budget": 5, "particles": 4, "seed": 0} | options
+    (found,) = gcd_vllm.sample(llm, [[1, 2]], CONSTRAINT, **given)
+    return found
+
+
+def lacking(tokens, *, status=None, extension=_in_process.EXTENSION, others=None, drafts=None):
+    llm = Engine(tokens)
+    llm.status |= status or {}
+    llm.vllm_config.parallel_config.worker_extension_cls = extension
+    llm.vllm_config.model_config.logits_processors = others
+    llm.vllm_config.speculative_config = drafts
+    return llm
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [
+        ({"extension": ""}, f"got none; {START}"),
+        ({"extension": "other.Extension"}, f"or a subclass, got 'other.Extension'.*{START}"),
+        (
+            {"status": {"processors": 0}},
+            f"{_in_process._PROCESSOR} in the engine, got none; {START}",
+        ),
+        ({"status": {"version": -1}}, f"expected version {VERSION} of the plugin .* got -1"),
+        ({"others": ["other:Processor"]}, r"only logits processor, got also \['other:Processor'\]"),
+        ({"drafts": object()}, "speculative"),
+    ],
+)
+def test_an_engine_that_lacks_the_plugin_is_refused(lacks, message, tokens, monkeypatch):
+    llm = lacking(tokens, **lacks)
+    if lacks.get("extension"):
+        monkeypatch.delattr(Engine, "collective_rpc")
+    with pytest.raises(ValueError, match=message):
+        ask(llm)
+    assert llm.steps == 0
+
+
+def test_something_else_than_an_engine_is_refused():
+    with pytest.raises(ValueError, match=r"expected a vllm\.LLM, got str"):
+        ask("http://localhost:8000")
+
+
+def test_a_prompt_or_budget_without_room_is_refused(tokens):
+    llm = Engine(tokens)
+    with pytest.raises(ValueError, match="context of 32"):
+        ask(llm, budget=31)
+    with pytest.raises(ValueError, match="context of 32"):
+        gcd_vllm.sample(llm, [[1] * 28], CONSTRAINT, budget=5, particles=4)
+    with pytest.raises(gcd.InfeasibleBudgetError):
+        ask(llm, budget=2)
+    assert llm.steps == 0
+
+
+@pytest.mark.parametrize(("lives", "kept"), [(True, 2), (False, 0)])
+def test_an_engine_that_stops_in_a_later_part_keeps_what_has_finished(lives, kept, tokens):
+    """The first part of four particles takes four steps; the second part fails in its third."""
+    llm = Engine(tokens, {7: RuntimeError("out of memory")}, lives)
+    with pytest.raises(
+        gcd_vllm.EngineStoppedError,
+        match=rf"expected 4 parts .* stopped after {kept} of them \(RuntimeError: out of memory\)",
+    ) as error:
+        ask(llm, chunk=2)
+    assert error.value.total == 4
+    assert sorted(error.value.drawn) == [(0, n) for n in range(kept)]
+    assert all(drawn.ids == (*b"ab",) for drawn in error.value.drawn.values())
+    assert len(llm.aborted) == 2
+    assert not llm.waiting
+    assert not lives or not llm.weights
+
+
+def test_an_interrupted_call_leaves_no_request_and_no_weight(tokens):
+    llm = Engine(tokens, {3: KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        ask(llm)
+    assert len(llm.aborted) == 2
+    assert not llm.waiting
+    assert not llm.weights
+    assert ask(llm).log_evidence == pytest.approx(5 * -0.5)
+
+
+def test_a_refusal_by_the_engine_is_an_error(tokens):
+    """A worker can refuse a request that the frontend has accepted, if there is no memory."""
+    llm = Engine(tokens)
+    llm.refusal = f"{REFUSED}expected a constraint of at most 0 bytes"
+    with pytest.raises(gcd.ConstraintError, match="expected a constraint of at most 0 bytes"):
+        ask(llm)
