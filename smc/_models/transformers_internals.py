@@ -171,7 +171,7 @@ def generate_calls() -> Iterator[dict[str, Any]]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is code:
-            yield frame.f_locals
+            yield dict(frame.f_locals)  # since Python 3.13 a view, whose keys aren't a set
         frame = frame.f_back
 
 
