@@ -193,7 +193,7 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
     assert len(thrice) == 3 * len(once)
     # A run grows: what there is stays, to the second, and nothing else may change.
     grown = tmp_path / "once"
-    with pytest.raises(ValueError, match=r"holds another run: task\.particles was"):
+    with pytest.raises(ValueError, match=r"got another one: task\.particles was"):
         experiment.run(composed(*common[:2], "task.particles=[3]", f"run_dir={grown}"))
     experiment.run(composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}"))
     identity = json.loads((grown / "identity.json").read_text())
@@ -207,7 +207,7 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
     of_two = [row for row in rows if row["particles"] == 2]
     assert len(rows) == 2 * len(of_two)
     assert without_seconds(of_two) == without_seconds(thrice)
-    with pytest.raises(ValueError, match=r"holds another run: task\.particles was"):
+    with pytest.raises(ValueError, match=r"got another one: task\.particles was"):
         experiment.run(composed(*common, f"run_dir={grown}", "task.repeats=3"))
     evidences: dict[tuple, set] = {}
     for row in thrice:
@@ -407,7 +407,7 @@ def test_too_little_memory_for_one_record_ends_the_run(tmp_path):
     common = (f"data.path={data}", "task.particles=[1]", "task.methods=[pgcd]",
               "task.styles=[json]", "task.algorithms=[smc]", f"hmm.path={hmm(128)}")  # fmt: skip
     data.write_text(f"{few}\n{many}\n")
-    with pytest.raises(ValueError, match=r"tables of 1 of 2 .*that of record 1:2") as refused:
+    with pytest.raises(ValueError, match=r"those of 1 of 2 records .*of record 1:2") as refused:
         experiment.run(composed(*common, f"run_dir={run_dir}", "hmm.max_table_mib=1"))
     assert not run_dir.exists()
     (enough,) = re.findall(r"give (hmm\.max_table_mib=\d+)", str(refused.value))
@@ -441,7 +441,7 @@ def test_mistakes_are_one_line_before_any_model_work():
 
 def test_a_run_needs_a_task():
     config = composing.composed()
-    with pytest.raises(ValueError, match=r"no task was chosen: add one of \+task=xlam"):
+    with pytest.raises(ValueError, match=r"expected a task, got none; add one of \+task=xlam"):
         experiment.check(config)
 
 

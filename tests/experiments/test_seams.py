@@ -77,11 +77,11 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt), caplog.at_level("WARNING"):
         experiment.run(config)
     assert f"the same command goes on from 5 of 16 rows in {tmp_path / 'run'}" in caplog.text
-    with pytest.raises(ValueError, match=r"holds another run: task\.words was 4, is 3\. Give"):
+    with pytest.raises(ValueError, match=r"got another one: task\.words was 4, is 3\. Give"):
         experiment.run(composed("+task=toy", "task.words=3", f"run_dir={tmp_path / 'run'}"))
     identity = tmp_path / "run" / "identity.json"
     identity.rename(tmp_path / "aside.json")
-    with pytest.raises(ValueError, match=r"has rows, but no identity\.json"):
+    with pytest.raises(ValueError, match=r"expected identity\.json, which identifies the run"):
         experiment.run(config)
     (tmp_path / "aside.json").rename(identity)
     experiment.run(config)
@@ -146,7 +146,7 @@ def test_a_directory_in_which_nothing_was_finished_is_taken_over(tmp_path, monke
     assert json.loads((tmp_path / "identity.json").read_text())["task"]["words"] == 3
     experiment.run(composed("+task=toy", f"run_dir={tmp_path}"))
     assert {row["example"] for row in rows_of(tmp_path)} == set(toy.WORDS[:4])
-    with pytest.raises(ValueError, match=r"holds another run: task\.words was 4, is 3"):
+    with pytest.raises(ValueError, match=r"got another one: task\.words was 4, is 3"):
         experiment.run(wrong)
     # Rows are not all that a run leaves.
     (tmp_path / "results.jsonl").unlink()

@@ -125,7 +125,7 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(
         return (directory / "table.md").read_text()
 
     assert "hmm.lookahead is in_time, none is fitted" in note_of(*common)
-    with pytest.raises(ValueError, match="fitted for no prompts, not for commongen/none"):
+    with pytest.raises(ValueError, match=r"the kind commongen/none, .* fitted for no prompts"):
         note_of(*untold, "resume=false")
     with pytest.raises(ValueError, match="expected other records"):
         fit(composed(model, *untold, "data.path=null"))
@@ -146,7 +146,7 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(
     assert f"hmm.lookahead is {best}, fitted for commongen/none" in again
     chosen = rows_of(tmp_path / "fit" / f"{best:g}")
     assert without_seconds(rows_of(tmp_path / "run")) == without_seconds(chosen)
-    with pytest.raises(ValueError, match="fitted for commongen/none, not for commongen/some"):
+    with pytest.raises(ValueError, match=r"the kind commongen/some, .* fitted for commongen/none"):
         note_of(*common, "task.told=some", "resume=false")
     # Methods with their own lookahead don't need a fit, either.
     fixed = ("task.told=some", "task.methods=[gcd,pgcd_conditional,hmm]")

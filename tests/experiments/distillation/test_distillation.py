@@ -309,7 +309,7 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
             assert float(whole.log_likelihood[row]) == pytest.approx(float(said.sum()), abs=1e-4)
 
     options["max_length"] = 9000
-    with pytest.raises(ValueError, match="no prompt leaves room for max_length=9000"):
+    with pytest.raises(ValueError, match="prompts that leave max_length=9000 tokens"):
         distill_sampling.sample_to(tmp_path / "c", lm, prompts, 11, **options)
 
 

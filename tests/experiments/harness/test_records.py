@@ -149,7 +149,7 @@ def test_the_command_lists_skipped_records_and_fails_above_the_share(tmp_path: P
         assert done.returncode == code, done.stderr
         said = "1 of 3 records (33.3%) are malformed and skipped; the first (3): Expecting"
         assert said in done.stdout + done.stderr
-        assert ("more than data.max_skipped=0.01 allows" in done.stderr) == bool(code)
+        assert ("at most data.max_skipped=0.01 of the records" in done.stderr) == bool(code)
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert (summary["records"], summary["malformed"]) == (2, 1)
         assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
