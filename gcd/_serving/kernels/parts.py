@@ -93,12 +93,11 @@ def walk(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Find the tokens below nodes first..last-1 of the tree that an automaton allows.
+    """Find the allowed token strings that end at nodes first..last-1 of the tree.
 
-    The nodes are subtrees with one parent; `state` is the state at this parent.
-
-    Append the entries (distinct token strings) that are allowed to `tree.found`, and the states
-    after them to `tree.goal`, from index `count` on. Return the new count.
+    The nodes are subtrees with one parent; `state` is the state there. From index `count` on, write
+    the entries of the strings to `tree.found`, and the states after them to `tree.goal`. Return the
+    new count.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
