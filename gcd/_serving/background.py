@@ -1,4 +1,4 @@
-"""Lifting of constraints in background threads.
+"""Lifting of constraints (their conversion to automata over tokens) in background threads.
 
 A `BackgroundLift` belongs to one constraint, which it references weakly. If nothing else references
 the constraint any longer, its lift is skipped if it is queued, and canceled at its next check if it

@@ -134,6 +134,6 @@ class MatcherBatch:
             matcher.rollback(count)
 
     def fill_masks(self, out: Int32[Any, "N W"]) -> None:
-        """Write the mask of each matcher to its row."""
+        """Write the packed mask of matcher i to `out[i]`, for all matchers of the batch."""
         self._check()
         kernels.fill_all(self._sequences, rows(out, self._shape))

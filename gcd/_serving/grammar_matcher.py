@@ -292,15 +292,21 @@ def _check_tree(
     others += [] if temperatures is None else [temperatures.shape]
     if len(size) != 1 or any(shape != size for shape in others):
         raise ValueError(
-            f"expected arrays of shape {size}, one link and one mask per draft token, got {others}"
+            f"expected arrays of shape {size}, one row or element per draft token, got {others}"
         )
     links = np.concatenate([child, sibling])
     wrong = links[(links < -1) | (links >= size[0])]
     if wrong.size:
-        raise ValueError(f"expected links to nodes in -1..{size[0] - 1}, got {wrong[0]}")
+        raise ValueError(
+            f"expected children and siblings among the draft's nodes, -1..{size[0] - 1}, "
+            f"got {wrong[0]}"
+        )
     links = links[links >= 0]
     if 0 in links or np.unique(links).size < links.size:
-        raise ValueError("expected links that form a tree with root 0, got a node with two parents")
+        raise ValueError(
+            "expected children and siblings that form a tree with root 0, got a node that is the "
+            "root, or is named twice"
+        )
 
 
 def _array(given: Any) -> np.ndarray:

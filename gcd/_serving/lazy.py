@@ -62,7 +62,7 @@ _UNITS = 32  # units of counted runs cached for one vocabulary
 
 
 class _Tokens:
-    """Data of a vocabulary that lazy tables share: its prefix tree, and repeated units."""
+    """Data of a vocabulary that its constraints share: prefix tree, and tokens in repetitions."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -79,7 +79,10 @@ class _Tokens:
         self._units: dict[bytes, Unit] = {}
 
     def unit(self, rows: np.ndarray) -> Unit:
-        """Return the unit of counted runs with these rows of transitions; created once."""
+        """Return how tokens behave in repetitions of an automaton with these transitions.
+
+        The result is computed once, and then cached.
+        """
         key = rows.tobytes()
         known = self._units.get(key)
         if known is None:

@@ -88,7 +88,7 @@ def served(
 
 
 class Membership:
-    """Marker of a batch, shared by its matchers.
+    """Marker that shows which batch a matcher belongs to; a batch's matchers share one.
 
     Attributes:
         is_current: False once one of the matchers has joined another batch.

@@ -78,7 +78,7 @@ def on_device(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 class _Entry:
-    """Record of an automaton in the pool: its place, its number of entries, its number of users."""
+    """Record of an automaton in the pool: its location, its table's size, its number of users."""
 
     def __init__(self, place: Place, size: int) -> None:
         self.place, self.size, self.users = place, size, 0
@@ -147,7 +147,7 @@ class AutomatonPool:
         self.widest = max((END.width, *used))
 
     def _room(self, automaton: TokenAutomaton) -> Place:
-        """Find memory for an automaton; if needed, grow the tensors or evict unused automata."""
+        """Find memory for an automaton; if needed, grow the pool or evict unused automata."""
         needed = automaton.delta.size
         while True:
             base, row = self._gap(needed), self._free_row()
@@ -166,7 +166,7 @@ class AutomatonPool:
                 del self._entries[unused]
 
     def _gap(self, needed: int) -> int | None:
-        """Return the first index with this many free entries; None if there is none."""
+        """Return the start of `needed` free entries in `after_flat`; None if there is none."""
         begin = END.width
         for entry in sorted(self._entries.values(), key=lambda each: each.place.base):
             if entry.place.base - begin >= needed:
@@ -179,7 +179,7 @@ class AutomatonPool:
         return next((row for row in range(self.class_of.shape[0]) if row not in used), None)
 
     def _grow(self, entries: int, row: bool) -> bool:
-        """Grow the tensors if the limit permits; return whether they grew."""
+        """Grow the pool's tensors if `max_bytes` permits; return whether they grew."""
         have, rows = self.after_flat.numel(), self.class_of.shape[0]
         left = self.max_bytes - self.nbytes
         more_rows = max(1, min(rows, left // (8 * self.size))) if row else 0
@@ -283,7 +283,10 @@ class AutomatonPool:
     def _entries_of(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
     ) -> tuple[Int64[Tensor, "R C"], Bool[Tensor, "R C"]]:
-        """Return each state's indices in `after_flat`, by class, and whether the class exists."""
+        """Return where the next state after each token class is stored, for every batch row.
+
+        The results are indices in `after_flat`, and whether the row's automaton has such a class.
+        """
         base, width = places[:, :1], places[:, 1:2]
         classes = torch.arange(self.widest, device=places.device)
         exists = classes < width

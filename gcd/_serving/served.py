@@ -132,7 +132,10 @@ class ServedAutomaton:
 
     @property
     def num_patterns(self) -> int:
-        """Number of patterns; states whose transitions differ only in targets share a pattern."""
+        """Number of patterns; a pattern groups the token classes of a state by their next states.
+
+        States that group their classes alike share one pattern, whatever their next states are.
+        """
         return int(self._table.arrays.known_slot.size)
 
     @property

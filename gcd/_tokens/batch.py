@@ -55,7 +55,7 @@ class TokenClasses(NamedTuple):
 
     @classmethod
     def singletons(cls, size: int, device: torch.device | str | None = None) -> TokenClasses:
-        """Return the classes of one automaton in which every token is a class by itself."""
+        """Return token classes, for one automaton, in which every token is its own class."""
         every = torch.arange(size + 1, device=device or "cpu").unsqueeze(0)
         tokens = every[:, :size].int()
         return cls(tokens, tokens, every)

@@ -109,7 +109,7 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, automaton: TokenAutomaton) -> _Places:
-        """Find the literal states of an automaton, and the tokens before and after them."""
+        """Find the states that few tokens may follow (literal), and the tokens before and after."""
         num_states, usual = automaton.num_states, automaton.eos_class
         delta = automaton.delta[:, :usual]
         width = automaton.tokens_per_class[:usual]
@@ -155,7 +155,7 @@ class _Places(NamedTuple):
         )
 
     def admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
-        """Return, for every pair, whether the tokenizer produces its two tokens in a row."""
+        """Return, for every pair of adjacent tokens, whether the tokenizer produces the pair."""
         token_bytes = self.automaton.vocabulary.token_bytes
         # The last entry is for START.
         is_special = np.array([not token for token in token_bytes] + [False])
@@ -175,7 +175,7 @@ class _Places(NamedTuple):
     def arrival(
         self, state: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
     ) -> Int64[np.ndarray, "n"]:
-        """Return the index in `arrival_state` of each pair of a state and its last token."""
+        """Return the index in `arrival_state` of each literal state with the token before it."""
         width = self.automaton.vocabulary.size + 1
         known = self.arrival_state * width + self.arrival_token
         return np.searchsorted(known, state.astype(np.int64) * width + token)
@@ -184,7 +184,7 @@ class _Places(NamedTuple):
 def _arrivals(
     delta: Int32[np.ndarray, "S C"], literal: Bool[np.ndarray, "S"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]]:
-    """List the pairs of a literal state and a class that leads to it, ordered by state."""
+    """List the pairs of a literal state and a token class that leads to it, ordered by state."""
     num_classes = max(delta.shape[1], 1)
     row, column = np.nonzero(literal[delta])
     keys = np.unique(delta[row, column].astype(np.int64) * num_classes + column)
@@ -239,10 +239,10 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 def _groups(
     place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign numbers to the distinct pairs of corresponding elements of `place` and `total`.
+    """Assign a number to each distinct pair (`place[i]`, `total[i]`).
 
     Returns:
-        The number of each pair, and the first index of each number.
+        The number of the pair at each index i, and the first index with each number.
     """
     order = np.lexsort((total, place))
     new = np.ones(order.size, np.bool_)
@@ -289,7 +289,7 @@ class _Product:
     def _after(
         self, target: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
     ) -> Int64[np.ndarray, "n"]:
-        """Return the product's states for tokens that lead to the automaton's states `target`."""
+        """Return the product's state after each token, which leads to `target` in the automaton."""
         after = target.astype(np.int64)
         literal = np.flatnonzero(self._places.is_literal[after])
         arrival = self._places.arrival(after[literal], token[literal])
@@ -297,7 +297,7 @@ class _Product:
         return after
 
     def _edges(self) -> list[np.ndarray]:
-        """List the pairs (state, next state), including those to the final state."""
+        """List the product's edges (state, next state), including those to the final state."""
         places, behaviors = self._places, self._behaviors
         automaton, literal = places.automaton, places.is_literal
         plain = edges(automaton.delta)
@@ -322,7 +322,7 @@ class _Product:
         return [plain, inner, entering, np.stack([ends, np.full_like(ends, automaton.final)], 1)]
 
     def table(self) -> TokenTable | None:
-        """Return the table of the states on paths from beginning to end; None if there are none."""
+        """Return the product's table without dead ends; None if no text is left."""
         automaton, num_states = self._places.automaton, self._places.automaton.num_states
         alive = self._alive.copy()
         alive[automaton.final] = False  # it becomes the last state
@@ -349,8 +349,9 @@ class _Product:
         return trim(table, class_of, int(number[self._initial]), merge=True)
 
     def _classes(self) -> tuple[Int32[np.ndarray, "V"], Int64[np.ndarray, "C"]]:
-        """Split classes whose tokens behave differently; return all classes, and a token of each.
+        """Split token classes whose tokens behave differently in the product.
 
+        Return the class of each token, and one token of each class except the class of EOS.
         Tokens behave differently if they lead to different behaviors of a state, or if different
         behaviors of a state allow them. The last class is EOS.
         """
@@ -386,9 +387,9 @@ def _part(
     token: Int64[np.ndarray, "n"],
     label: Int64[np.ndarray, "n"],
 ) -> None:
-    """Split classes so that tokens of a class have equal labels at each place.
+    """Split token classes so that in each state, all tokens of a class have the same label.
 
-    Element i states that `token[i]` has `label[i]` at `place[i]`; `place` is in ascending order.
+    In state `place[i]`, `token[i]` has the label `label[i]`; `place` is in ascending order.
     """
     bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
     token, label = token.astype(np.int32), label.astype(np.int32)

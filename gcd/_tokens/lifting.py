@@ -270,7 +270,7 @@ def lift_arrays(
 
 
 class _Runs(NamedTuple):
-    """The inputs for following the vocabulary through an automaton, with its counted runs.
+    """Automaton, vocabulary, and repetitions in the automaton (counted runs), for lifting.
 
     Attributes:
         delta: its transitions.
@@ -294,7 +294,7 @@ class _Runs(NamedTuple):
         class_of_byte: UInt8[np.ndarray, "256"],
         vocabulary: Vocabulary,
     ) -> _Runs:
-        """Find the counted runs of an automaton, and profile their units."""
+        """Find the repetitions in an automaton, and how tokens behave inside of them."""
         trie = vocabulary.trie
         delta = read_only(np.ascontiguousarray(delta).view())
         label = read_only(class_of_byte[trie.byte])
@@ -313,7 +313,7 @@ class _Runs(NamedTuple):
 def _split(
     partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, ...]:
-    """Split classes whose entries lead to different states from some state of an automaton."""
+    """Split token classes whose tokens lead to different states from some state."""
     trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
     counted = _is_counted(cells)
     partition = _by_profiles(partition, profiles, counted, trie.num_entries)
@@ -336,7 +336,7 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """Return, for each column, the first column with the same elements in `total` and `live`."""
+    """Return the first equal table column of each column, by `total` (sum) and `live` (count)."""
     order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order
@@ -348,7 +348,10 @@ def _equal_columns(
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
-    """Return, for each unit, whether some run of it is bounded, so that copies must be counted."""
+    """Return which repeated automata (units) have a bounded number of copies somewhere.
+
+    There, the number of copies that a token completes matters.
+    """
     boundary = cells.states[cells.start]
     whole = cells.cell_at[boundary] == np.arange(boundary.size)
     chained = cells.unit_of[whole & (cells.after != boundary)]
@@ -361,7 +364,7 @@ def _by_profiles(
     counted: Bool[np.ndarray, "units"],
     num_entries: int,
 ) -> tuple[np.ndarray, ...]:
-    """Split classes whose entries behave differently inside the runs of some unit."""
+    """Split token classes whose tokens behave differently inside some repetition."""
     classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
     if partition is None:
         if not classes:

@@ -111,7 +111,7 @@ class Segmentation:
         return self._answers[np.searchsorted(self._known, keys)]
 
     def _ask(self, keys: Int64[np.ndarray, "pairs"]) -> Bool[np.ndarray, "pairs"]:
-        """Return which pairs the tokenizer produces in some context; try one context at a time."""
+        """Return which pairs of tokens the tokenizer produces next to some text (in a context)."""
         left, right = np.divmod(keys, len(self._bytes))
         left -= 1
         admitted = self._stand_apart(left, right)
@@ -135,7 +135,7 @@ class Segmentation:
         return admitted
 
     def _may_matter(self, before: str, after: str, tokens: list[int], text: str) -> bool:
-        """Return whether a pair has to be tried in this context.
+        """Return whether a pair of tokens has to be tried between the texts `before` and `after`.
 
         Text after the pair only matters if the pair ends in a space. An apostrophe before the pair,
         as in `it's`, only matters if it doesn't form a single token with the pair's first token.

@@ -157,7 +157,7 @@ class SegmentStates(NamedTuple):
     start: int
 
     def members(self, row: int) -> tuple[int, ...]:
-        """Return the states that a row represents."""
+        """Return the states of segments that a row of `delta` represents."""
         num_states = self.segment.size
         return (row,) if row < num_states else self.sets[row - num_states]
 
@@ -243,7 +243,7 @@ class Segments:
 
         @cache
         def cut(index: int, begin: int) -> tuple[int, ...] | None:
-            """Return the ends of the segments from `index` on, the first starting at `begin`."""
+            """Return where the segments from `index` on end, if they start at `begin`; or None."""
             limit = self.parts[index].tokens
             for end in self.parts[index].ends(symbols, begin):
                 if limit is not None and begun[end] - begun[begin] + (index == last) > limit:
@@ -351,7 +351,7 @@ class _Joining:
         return (row,) if row < self.size else self.sets[row - self.size]
 
     def _numbered(self, states: set[int]) -> int:
-        """Return the row of a set of states, creating it if needed."""
+        """Return the index of the table row for a set of states; add the set if it is new."""
         members = tuple(sorted(states))
         if len(members) == 1:
             return members[0]
@@ -363,7 +363,7 @@ class _Joining:
         return self._number[members]
 
     def states(self) -> SegmentStates:
-        """Compute the row of every set of states, including sets that are found meanwhile."""
+        """Compute the next states of every set of states, including sets found meanwhile."""
         rows = []
         for members in self.sets:  # grows during the loop
             columns, inverse = np.unique(self.own[list(members)], axis=1, return_inverse=True)

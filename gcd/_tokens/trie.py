@@ -117,19 +117,19 @@ class Trie:
 
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
-        """Parent of every node (-1 if it is the root), and the node at which every entry ends."""
+        """Parent of each node (-1 for the root), and the node where each distinct string ends."""
         return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
 
     @cached_property
     def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
-        """Index of each node's first child, beginning with the root, and all children."""
+        """Start of each node's children in the second array, the root first; all children."""
         nodes = np.arange(self.num_nodes, dtype=np.int32)
         start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
         return read_only(start), read_only(child)
 
     @cached_property
     def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
-        """Index of each entry's first token id, and all token ids by entry."""
+        """Start of each distinct string's ids in the second array; all token ids, by string."""
         ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
         start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
         return read_only(start), read_only(ordered)
@@ -137,7 +137,7 @@ class Trie:
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]
     ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
-        """Reduce the tree to some of its entries: `chosen[i]` is entry i of the new tree.
+        """Reduce the tree to some of its strings (entries): `chosen[i]` is entry i of the new tree.
 
         Args:
             chosen: the distinct entries to keep, in any order; values of -1 are ignored.

@@ -66,11 +66,11 @@ def trim(
     *,
     merge: bool = False,
 ) -> TokenTable | None:
-    """Keep the states on paths from `initial` to the final state (the last), and their classes.
+    """Remove the states that aren't on a path from `initial` to the final state (the last).
 
-    `edges` are the pairs (state, next state) of the table, if known. Equal classes are merged if
-    states were removed or `merge` is set. Return None if no tokens lead from `initial` to the final
-    state.
+    `edges` are the pairs (state, next state) of the table, if known. Equal token classes are merged
+    if states were removed or `merge` is set. Return None if no tokens lead from `initial` to the
+    final state.
     """
     found = trim_numbered(delta, class_of, initial, edges, merge=merge)
     return None if found is None else found[0]
@@ -84,7 +84,7 @@ def trim_numbered(
     *,
     merge: bool = False,
 ) -> tuple[TokenTable, Int32[np.ndarray, "S"]] | None:
-    """Trim as `trim` does, and also return the new number of each state, -1 if it was removed."""
+    """Return what `trim` returns, and the new number of each state, -1 if it was removed."""
     edges = edges_of(delta) if edges is None else edges
     num_states = delta.shape[0]
     final, eos_class = num_states - 1, delta.shape[1] - 1
@@ -122,7 +122,7 @@ def merge_classes(
     class_of: Integer[np.ndarray, "V"],
     apart: Bool[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
-    """Merge classes with equal columns, and number the classes by their first token.
+    """Merge token classes with equal table columns, and number the classes by first token.
 
     Tokens marked `apart` get the number -1 instead of a class. Classes without tokens are dropped.
     """

@@ -97,7 +97,10 @@ def _with_specials(
     table: Int32[np.ndarray, "F C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "M C2"], Int32[np.ndarray, "V"]]:
-    """Keep the rows that stand for one state; add a class for each special token of segments."""
+    """Return the table of the single states, with a class for each special token.
+
+    Rows for sets of states are dropped. The special tokens are those that end segments.
+    """
     num_states, num_classes = states.segment.size, table.shape[1]
     specials = [part.special for part in segments.parts]
     distinct = sorted({token for token in specials if token is not None})
@@ -114,7 +117,7 @@ def _with_specials(
 def _unrolled(
     states: SegmentStates, table: Int32[np.ndarray, "M C"], limits: Sequence[int | None]
 ) -> tuple[Int32[np.ndarray, "N C"], Bool[np.ndarray, "N"]]:
-    """Return the unrolled states' table over token classes, and whether the answer may end.
+    """Return the transition table of the automaton that counts tokens, and its accepting states.
 
     The first state is the initial state.
     """
@@ -124,7 +127,8 @@ def _unrolled(
     def after(row: int, source: int, used: int) -> Ways:
         """Return the pairs (state, tokens of its segment so far) after a token.
 
-        The token leads to the row `row`, and is number `used` of the segment `source`.
+        The token leads to row `row` of the automaton over bytes. It is token number `used` of
+        segment `source`.
         """
         ways = ((state, used if segment[state] == source else 0) for state in states.members(row))
         return tuple(
@@ -135,7 +139,7 @@ def _unrolled(
 
     @lru_cache(1 << 10)
     def columns(members: tuple[int, ...]) -> tuple[list[list[int]], np.ndarray]:
-        """Return the distinct columns of these states' rows, and each class's index in them."""
+        """Return the distinct columns of these states' table rows, and the one of each class."""
         if len(members) == 1:
             distinct, inverse = np.unique(table[members[0]], return_inverse=True)
             return [[row] for row in distinct.tolist()], inverse

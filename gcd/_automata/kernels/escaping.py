@@ -39,7 +39,10 @@ _56_BITS = cython.declare(cython.longlong, 0xFFFFFFFFFFFFFF)
 @cython.final
 @cython.cclass
 class _Trees:
-    """Nodes of the trees of JSON escapes for one automaton, numbered from `first_node`."""
+    """Trees of the JSON escapes that one automaton allows.
+
+    The nodes are the positions inside an escape, and are numbered from `first_node`.
+    """
 
     step: cython.const[cython.int][:, ::1]
     class_of: cython.const[cython.uchar][::1]
@@ -87,7 +90,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(check=False)
     def slot_of(self, kind: cython.int, row: cython.int[::1]) -> cython.longlong:
-        """Return the slot of a node in the hash table, or the empty slot for it."""
+        """Return the index in the hash table of the node with these targets, or for adding it."""
         last: cython.longlong = self.table.shape[0] - 1
         key: cython.longlong = kind
         i: cython.int
@@ -111,7 +114,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def node(self, kind: cython.int, row: cython.int[::1]) -> cython.int:
-        """Return the node with these 16 targets; -1 if all of them are -1.
+        """Return the tree node that leads to these 16 targets; -1 if all of them are -1.
 
         A node that doesn't exist yet is added.
         """
@@ -142,7 +145,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def only(self, kind: cython.int, place: cython.int, target: cython.int) -> cython.int:
-        """Return the node whose targets are `target` at index `place`, and none elsewhere."""
+        """Return the tree node whose target at index `place` is `target`, and its only target."""
         row: cython.int[::1] = self.row[:16]
         i: cython.int
         for i in range(_WIDTH):
@@ -199,7 +202,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def half(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node before a second surrogate, if two bytes of the character remain.
+        """Return the node before the second half of a surrogate pair, if two bytes remain.
 
         `state` is the state before these bytes. `high` is the value of the two highest bits that
         the first of these bytes has from the code point.

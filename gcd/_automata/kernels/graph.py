@@ -127,7 +127,7 @@ def number_breadth_first(
 ) -> cython.Py_ssize_t:
     """Assign numbers to states in breadth-first order from state 0; return how many got one.
 
-    States with the level -1, and states that are not reachable, get the number -1.
+    States whose `level` is -1, and states that are not reachable, get the number -1.
     `queue` is scratch space with an entry for each state.
     """
     num_states: cython.Py_ssize_t = level.shape[0]

@@ -48,7 +48,8 @@ def _list_edges(
 ) -> cython.void:
     """Write the states and nodes that each node leads to without reading a byte.
 
-    For each node, the initial states of its joints come first, then the targets of its skips.
+    For each node, the initial states of the automata on its edges (joints) come first, then the
+    nodes at the ends of its epsilon edges (skips).
     """
     num_joints: cython.Py_ssize_t = joint.shape[0] // 2
     num_skips: cython.Py_ssize_t = skip.shape[0] // 2
@@ -180,8 +181,8 @@ def join(
     Args:
         deltas, accepting, maps: for each distinct part, the table, the accepting states, and the
             class of each byte.
-        part_of: the part of each joint.
-        joints, skips: (source node, target node) of each joint and each skip.
+        part_of: the part of each joint, an edge whose strings are those of its part.
+        joints, skips: (source node, target node) of each joint and of each skip (epsilon edge).
         num_nodes: number of nodes.
         ends: three numbers. The first two are the nodes where strings begin and end. The third is a
             joint whose part accepts all strings that any path from its source node to the end

@@ -61,10 +61,10 @@ def _settling_order(
 ) -> cython.void:
     """Write the order in which a sweep visits the states, and the states that lead to cycles.
 
-    The states are ordered by level. On each level, successors come first, and the states from which
-    a cycle on the level is reachable come last. `waits_for[s]` is the number of successors on the
-    level of s from which such a cycle is reachable. `peeled` is scratch space with an entry for
-    each state; `fill` has two more entries.
+    The states are ordered by `level`, the fewest symbols to acceptance. On each level, successors
+    come first, and the states from which a cycle on the level is reachable come last.
+    `waits_for[s]` is the number of successors on the level of s from which such a cycle is
+    reachable. `peeled` is scratch space with an entry for each state; `fill` has two more entries.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
@@ -210,7 +210,7 @@ def _sweep(
     old: cython.const[cython.longlong][::1],
     new: cython.longlong[::1],
 ) -> cython.void:
-    """Compute a new number for each state from its old number and those of its successors."""
+    """Compute a new fingerprint (`new`) for each state from its own and its successors'."""
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     for i in range(order.shape[0]):

@@ -54,7 +54,7 @@ _PER_PART = cython.declare(cython.longlong, 200)  # bytes of a part in addition 
 
 
 def _steps_of(part: Part) -> int:
-    """Return the bound of a part; a sort key."""
+    """Return the key that sorts a mask's groups of tokens: their bound on the tokens to the end."""
     return int(part.steps)
 
 
@@ -148,7 +148,10 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def row(self, state: cython.int) -> list:
-        """Return the parts of a state's mask, by bound; they are computed at the first visit."""
+        """Return a state's mask as groups of tokens (parts), ordered by their bounds.
+
+        A bound limits the tokens to the end. The groups are computed at the first visit.
+        """
         found: list | None = self.rows.get(state)
         part: Part
         if found is not None:
@@ -172,7 +175,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def end(self) -> Part:
-        """Return the part with the EOS ids."""
+        """Return the EOS ids as a part of a mask."""
         part: Part = Part()
         part.ids = self.tree.ends
         part.size = self.tree.ends.shape[0]
@@ -180,7 +183,10 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def walked(self, count: cython.Py_ssize_t) -> list:
-        """Group the first `count` token strings in `tree.found` by the bounds of their states."""
+        """Group token strings by the bound on the tokens from the state after them to the end.
+
+        They are the first `count` elements of `tree.found`; `tree.goal` has the states after them.
+        """
         tree: TokenTree = self.tree
         i: cython.Py_ssize_t
         bound: cython.int
@@ -203,9 +209,10 @@ class LazyTable(Steps):
     def look_ahead(
         self, cell: cython.int, furthest: cython.int
     ) -> tuple[cython.Py_ssize_t, cython.bint]:
-        """Write the boundaries from a cell of a counted run onwards to `ahead`.
+        """Write the boundaries of the next repetitions in a counted run, from `cell` on.
 
-        Return the number of boundaries, and whether the last one leads back to itself.
+        They are written to `ahead`. Return how many there are, and whether the last one leads back
+        to itself.
         """
         ahead: cython.int[:, ::1] = self.tree.ahead
         count: cython.Py_ssize_t = 0
@@ -236,7 +243,10 @@ class LazyTable(Steps):
         length: cython.Py_ssize_t,
         loops: cython.bint,
     ) -> cython.int:
-        """Return the bound of the state at place `end`, `far` boundaries ahead in the run."""
+        """Return the bound on the tokens to the end from a state of a counted run.
+
+        It is the state at place `end` of the repetition that is `far` repetitions ahead.
+        """
         ahead: cython.int[:, ::1] = self.tree.ahead
         if far >= length:
             if not loops:
@@ -250,7 +260,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def row_in_run(self, state: cython.int) -> list:
-        """Return the parts of the mask of a state inside a counted run (a repetition)."""
+        """Return the mask of a state inside a counted run (a repetition), as groups of tokens."""
         tree: TokenTree = self.tree
         cell: cython.int = self.cell[state]
         unit: Unit = self.units[self.unit_of[cell]]

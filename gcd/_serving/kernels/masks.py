@@ -32,7 +32,7 @@ _ONE = cython.declare(cython.ulonglong, 1)
 @cython.inline
 @cython.exceptval(check=False)
 def _cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
-    """Return the cached mask in a slot of the cache."""
+    """Return the mask stored at index `slot` of the cache."""
     if cython.compiled:
         return cython.address(table.row[slot, 0])
     return table.row[slot]
@@ -63,7 +63,7 @@ def _clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
 @cython.inline
 @cython.exceptval(check=False)
 def _add(table: Table, token_class: cython.int, row: cython.p_int) -> cython.void:
-    """Add the tokens of a class to a mask."""
+    """Allow the tokens of a token class in a mask."""
     i: cython.Py_ssize_t
     dense: cython.Py_ssize_t = table.dense_of[token_class]
     if dense >= 0:
@@ -78,7 +78,7 @@ def _add(table: Table, token_class: cython.int, row: cython.p_int) -> cython.voi
 @cython.inline
 @cython.exceptval(check=False)
 def _remove(table: Table, token_class: cython.int, row: cython.p_int) -> cython.void:
-    """Remove the tokens of a class from a mask."""
+    """Exclude the tokens of a token class from a mask."""
     i: cython.Py_ssize_t
     dense: cython.Py_ssize_t = table.dense_of[token_class]
     if dense >= 0:
@@ -106,7 +106,10 @@ def _lowest(bits: cython.ulonglong) -> cython.int:
 @cython.inline
 @cython.exceptval(check=False)
 def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> cython.ulonglong:
-    """Return word i of the symmetric difference of a cached mask's classes and `table.bits`."""
+    """Return which token classes are in only one of a cached mask and the wanted one.
+
+    The result is word i of these classes as bits; `table.bits` has the classes of the wanted mask.
+    """
     return cython.cast(cython.ulonglong, table.key[slot, i]) ^ cython.cast(
         cython.ulonglong, table.bits[i]
     )
@@ -115,11 +118,11 @@ def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cython.Py_ssize_t:
-    """Return the cached mask that is the best starting point for the mask of `table.bits`.
+    """Return the index of the cached mask that is the best starting point for a new mask.
 
-    Candidates are slot 0, which has the mask with the most tokens, and the latest masks: inside a
-    string of bounded length, the masks before and after a character differ little. Return -1 if
-    starting from an empty mask is faster.
+    `table.bits` has the token classes of the new mask. Candidates are the mask at index 0, which
+    has the most tokens, and the latest masks: inside a string of bounded length, the masks before
+    and after a character differ little. Return -1 if starting from an empty mask is faster.
     """
     nearest: cython.Py_ssize_t = -1
     other: cython.Py_ssize_t
@@ -151,7 +154,10 @@ def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cy
 def _assemble(
     table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong, slot: cython.Py_ssize_t
 ) -> cython.void:
-    """Write the mask of the chosen classes to a slot, starting from the nearest cached mask."""
+    """Write the mask of the token classes in `table.chosen` to index `slot` of the cache.
+
+    Start from the cached mask that needs the fewest changes.
+    """
     row: cython.p_int = _cached(table, slot)
     nearest: cython.Py_ssize_t = _nearest(table, slot, cost)
     i: cython.Py_ssize_t
@@ -179,7 +185,10 @@ def _assemble(
 def _slot_of(
     table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Return the slot with the mask of the chosen classes, creating it if needed."""
+    """Return the cache index of the mask of the token classes in `table.chosen`.
+
+    If the mask isn't cached, compute it, and evict another mask if the cache is full.
+    """
     num_slots: cython.Py_ssize_t = table.serial.shape[0]
     num_keys: cython.Py_ssize_t = table.bits.shape[0]
     free: cython.Py_ssize_t = -1

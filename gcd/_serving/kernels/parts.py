@@ -27,7 +27,7 @@ _BITS: np.ndarray = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32)).
 @cython.final
 @cython.cclass
 class Part:
-    """Tokens of a mask that lead to states with the same bound.
+    """Tokens of a mask that lead to states with the same bound on the tokens to the end.
 
     Attributes:
         steps: the bound: the most tokens that a shortest completion may need after these tokens.
@@ -93,10 +93,11 @@ def walk(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Follow sibling subtrees, nodes first..last-1, from `state` at their parent.
+    """Find the allowed token strings that end at nodes first..last-1 of the tree.
 
-    Append the entries (distinct token strings) that are allowed to `tree.found`, and the states
-    after them to `tree.goal`, from index `count` on. Return the new count.
+    The nodes are subtrees with one parent; `state` is the state there. From index `count` on, write
+    the entries of the strings to `tree.found`, and the states after them to `tree.goal`. Return the
+    new count.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
@@ -131,7 +132,7 @@ def _walk_far(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Do the same as `walk`, but faster for many nodes: arrays of the tree are local variables."""
+    """Return what `walk` returns, but faster for many nodes: the arrays are local variables."""
     byte: cython.const[cython.uchar][::1] = tree.byte
     depth: cython.const[cython.int][::1] = tree.depth
     skip: cython.const[cython.int][::1] = tree.skip
@@ -160,7 +161,7 @@ def _walk_far(
 
 @cython.cfunc
 def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Part:
-    """Make a part from the first `size` token ids."""
+    """Make a part of a mask from the first `size` elements of `ids`, which are token ids."""
     part: Part = Part()
     words: cython.int[::1]
     i: cython.Py_ssize_t
@@ -178,10 +179,10 @@ def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Par
 
 @cython.cfunc
 def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) -> tuple:
-    """Group the first `count` elements of `tree.found` by their `tree.goal`.
+    """Group the first `count` token strings in `tree.found` by their elements of `tree.goal`.
 
-    Elements with the goal -1 are skipped. `number` is scratch space with an entry for each goal; it
-    contains -1 before and after the call.
+    A goal is a bound on the tokens to the end. Token strings with the goal -1 are skipped. `number`
+    is scratch space with an element for each goal; it contains -1 before and after the call.
 
     Returns:
         A part for each group, and the goal of each part.
@@ -226,6 +227,8 @@ def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) ->
 class UnitPlace:
     """Behavior of all tokens from one state (place) of a unit, which a counted run repeats.
 
+    A token passes a boundary whenever it completes a copy of the unit.
+
     Attributes:
         ends: the places at which tokens that stay in the run end.
         unions: for each of these places, one part with all tokens that end there.
@@ -238,7 +241,10 @@ class UnitPlace:
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Compute the behavior of all tokens from a place of a unit; columns of `unit` are bytes."""
+    """Compute the behavior of all tokens from state `place` of a repeated unit.
+
+    `unit[p, b]` is the state of the unit after byte b in state p.
+    """
     made: UnitPlace = UnitPlace()
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     exit_array = np.empty((64, 2), np.int32)
@@ -307,9 +313,10 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
 def _parts_of_goals(
     tree: TokenTree, count: cython.Py_ssize_t, size: cython.longlong[::1], goals: list
 ) -> list:
-    """Return a part for each goal, with the first `count` elements of `tree.found` that have it.
+    """Group the first `count` token strings in `tree.found` by their elements of `tree.goal`.
 
-    `size` is the number of tokens of each goal.
+    A goal encodes the copies of the unit that a token completes, and the place where it ends.
+    `size` is the number of tokens of each goal. Return a part of a mask for each of `goals`.
     """
     made: list = []
     part: Part
@@ -358,7 +365,7 @@ def _parts_of_goals(
 
 @cython.cfunc
 def _union(tree: TokenTree, apart: list) -> Part:
-    """Return the tokens of all these parts, which have no token in common, as one part."""
+    """Return the union of several parts of a mask, which don't share tokens, as one part."""
     made: Part = Part()
     part: Part
     words: cython.int[::1]
@@ -385,11 +392,12 @@ def _union(tree: TokenTree, apart: list) -> Part:
 @cython.final
 @cython.cclass
 class Unit:
-    """Unit: a small automaton that counted runs repeat, with the behavior of tokens in it.
+    """Small automaton that counted runs repeat (unit), with the behavior of tokens in it.
 
     Args:
         tree: the vocabulary.
-        rows: `rows[p, b]` is the place after byte b at place p; 256 columns, int16.
+        rows: `rows[p, b]` is the unit's state (place) after byte b in its state p; 256 columns,
+            int16.
     """
 
     def __init__(self, tree: TokenTree, rows: np.ndarray) -> None:
@@ -398,7 +406,7 @@ class Unit:
 
     @cython.cfunc
     def at(self, place: cython.int) -> UnitPlace:
-        """Return the behavior of all tokens from a place of the unit; computed once."""
+        """Return the behavior of all tokens from state `place` of the unit; computed once."""
         if self.places[place] is None:
             self.places[place] = _unit_place(self.tree, self.rows, place)
         return self.places[place]
@@ -407,7 +415,7 @@ class Unit:
 @cython.cfunc
 @cython.exceptval(check=False)
 def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
-    """Add the tokens of a part to a mask."""
+    """Allow the tokens of one part of a mask in the mask `out`."""
     i: cython.Py_ssize_t
     if part.is_wide:
         for i in range(tree.num_words):
@@ -419,7 +427,7 @@ def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
 
 @cython.cfunc
 def again(part: Part, steps: cython.int) -> Part:
-    """Return a part with the same tokens and another bound."""
+    """Copy a part of a mask, but with `steps` as its bound on the tokens to the end."""
     other: Part = Part()
     other.steps = steps
     other.size = part.size
@@ -432,7 +440,7 @@ def again(part: Part, steps: cython.int) -> Part:
 @cython.cfunc
 @cython.exceptval(check=False)
 def single(part: Part) -> cython.longlong:
-    """Return the token of a part that has a single token."""
+    """Return the only token of a part of a mask that has a single token."""
     word: cython.Py_ssize_t
     bit: cython.int
     if not part.is_wide:

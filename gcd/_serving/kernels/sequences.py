@@ -103,7 +103,10 @@ class TokenSequence:
     @cython.cfunc
     @cython.exceptval(check=False)
     def hand_over(self) -> cython.void:
-        """Switch to the table's successor, and convert all states so far to its numbering."""
+        """Switch to another form of the constraint (`table.successor`), such as the lifted form.
+
+        All states so far are converted to the numbering of that form.
+        """
         i: cython.Py_ssize_t
         for i in range(self.count):
             self.history[i] = self.table.number[self.history[i]]
@@ -136,7 +139,7 @@ class TokenSequence:
         return self.table.write_row(self.state, self.left(), out)
 
     def fill_mask(self, out: np.ndarray) -> None:
-        """Write the mask of next tokens: W words."""
+        """Write the packed mask of next tokens to `out`, an array of W words."""
         words: cython.int[::1] = out
         if cython.compiled:
             self.write(cython.address(words[0]))
@@ -228,7 +231,7 @@ def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
 
 
 def fill_all(sequences: list, out: np.ndarray) -> None:
-    """Write the mask of every sequence to its row."""
+    """Write the packed mask of sequence i to `out[i]`, for all sequences."""
     rows: cython.int[:, ::1] = out
     sequence: TokenSequence
     i: cython.Py_ssize_t

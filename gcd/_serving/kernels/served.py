@@ -1,4 +1,4 @@
-"""Arrays of served constraints: patterns of transitions, and token classes as bits.
+"""Arrays of served constraints: a compressed transition table, and token classes as bits.
 
 `gcd._serving.served` computes them once for each token automaton. `gcd._serving.kernels.table`
 lists the arrays, and `gcd._serving.kernels.masks` makes masks from them.
@@ -21,9 +21,11 @@ _ONE = cython.declare(cython.uint, 1)
 def pairs_of_classes(
     class_of: np.ndarray, num_classes: cython.Py_ssize_t
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tokens of each class as pairs (word, bits): start of each class, words, bits.
+    """Return each class's tokens as bits of a mask: the index of each nonzero word, and its bits.
 
-    Also return the number of tokens of each class, and one of its tokens. O(V).
+    Returns:
+        (start of each class in the next two arrays, indices of words, bits in these words, number
+        of tokens of each class, one token of each class). O(V).
     """
     start_array = np.zeros(num_classes + 1, np.int32)
     size_array = np.zeros(num_classes, np.int64)
@@ -71,9 +73,10 @@ def spread(
     alive: np.ndarray,
     num_words: cython.Py_ssize_t,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Convert classes with tokens in many words from pairs (word, bits) to whole masks.
+    """Convert token classes with tokens in many words of a mask to whole masks.
 
-    Classes that no state allows get neither.
+    Other classes remain pairs (index of a word, bits in it), from `start`, `words` and `bits`.
+    Classes that no state allows (`alive` is false) are stored in neither form.
     """
     start_of: cython.const[cython.int][::1] = start
     word: cython.const[cython.int][::1] = words
@@ -121,10 +124,10 @@ def spread(
 def patterns(
     delta: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Split rows of transitions into patterns, which states share, and a few targets per state.
+    """Compress a transition table: find states that differ only in their few next states.
 
-    The distinct targets of a row are numbered as they first appear. The row's pattern is the list
-    of pairs (class, number of its target). O(S C).
+    The distinct next states (targets) of a state are numbered as they first appear in its row. The
+    row's pattern is the list of pairs (class, number of its target). States share patterns. O(S C).
 
     Returns:
         (pattern of each state, start of each state's targets, all targets, start of each pattern,

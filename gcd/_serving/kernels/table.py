@@ -28,7 +28,8 @@ class TableArrays(NamedTuple):
         steps: fewest tokens from each state to the end; S, int32.
         reach: largest of `steps` after any next token; a budget with more tokens left doesn't
             exclude tokens; S, int32.
-        pattern_of: the pattern of each state's row of transitions; S, int32.
+        pattern_of: the pattern of each state: the classes that it allows, and which of them lead
+            to the same next state (`gcd._serving.kernels.served`); S, int32.
         target_start: start of each state's targets in `targets`; S + 1, int32.
         targets: the distinct next states of each state; int32.
         pattern_start: start of each pattern in the next two arrays; P + 1, int32.
@@ -138,7 +139,7 @@ class Table(Steps):
     ) -> cython.int:
         """Return the state after a token; -1 if the language or the budget refuses the token.
 
-        The token's class is searched in the state's pattern.
+        The token's class is searched among the classes that the state allows, which are sorted.
         """
         pattern: cython.Py_ssize_t
         low: cython.Py_ssize_t

@@ -42,12 +42,12 @@ class Views:
 
 
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
-    """Make a partition with a single class, whose number is 0."""
+    """Make a partition with all entries (token strings) in one class, whose number is 0."""
     return from_classes(np.zeros(num_entries, np.int32), 1)
 
 
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
-    """Make a partition from given classes, whose numbers are below `num_classes`."""
+    """Make a partition from the class of each entry; the classes are below `num_classes`."""
     given: cython.const[cython.int][::1] = np.ascontiguousarray(classes, np.int32)
     num_entries: cython.Py_ssize_t = given.shape[0]
     capacity: cython.Py_ssize_t = 2 * num_entries + 1
@@ -72,7 +72,7 @@ def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...
 def refine(
     partition: tuple[np.ndarray, ...], found: np.ndarray, target: np.ndarray, count: int
 ) -> None:
-    """Split classes so that all entries of a class have the same target.
+    """Split classes so that all entries (token strings) of a class have the same target.
 
     Entry `found[i]` has the target `target[i]`, for i below `count`; other entries don't have a
     target. Every affected class is split into one new class for each target.
@@ -89,7 +89,7 @@ def refine_views(
     target: cython.const[cython.int][::1],
     count: cython.Py_ssize_t,
 ) -> cython.void:
-    """Refine as `refine` does; for compiled loops that call it often."""
+    """Split classes as `refine` does, for compiled loops that call it often."""
     class_of: cython.int[::1] = partition.class_of
     size: cython.int[::1] = partition.size
     first_new: cython.int[::1] = partition.first_new
@@ -149,7 +149,8 @@ def number_tokens(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Assign numbers to token classes in the order of their first tokens; also return these tokens.
 
-    `class_of_entry` is below `capacity`. Tokens without an entry form one class. EOS tokens get -1.
+    Elements of `class_of_entry` are below `capacity`. An entry is a distinct token string. Tokens
+    without bytes have no entry, and form one class. EOS tokens get -1 instead of a class.
     """
     class_of: cython.const[cython.int][::1] = class_of_entry
     entry_of: cython.const[cython.int][::1] = entry_of_token
@@ -199,7 +200,7 @@ def _weigh(
     weight: cython.ulonglong,
     total: cython.ulonglong[::1],
 ) -> cython.void:
-    """Add `weight` times (an element plus one) to the sum of the element's column."""
+    """Add element (s, c) plus one, times `weight`, to the sum of column c."""
     target: cython.ulonglong = int(rows[s, c])
     before: cython.ulonglong = int(total[c])
     total[c] = (before + weight * (target + 1)) & _64_BITS
@@ -215,11 +216,12 @@ def _group_columns(
     table: cython.int[::1],
     is_shared: cython.uchar[::1],
 ) -> cython.Py_ssize_t:
-    """For each of the first `count` columns in `column`, write the first column with its sum.
+    """Find columns with equal sums: write the first column with the same sum to `first`.
 
-    Columns with a unique sum are removed from `column`. Return how many are left. `table` is
-    scratch space for hashes, whose size is a power of two and at least twice `count`. `is_shared`
-    is scratch space with an element for each column.
+    Only the first `count` columns in `column` are compared. Columns with a unique sum are removed
+    from `column`. Return how many are left. `table` is scratch space for hashes, whose size is a
+    power of two and at least twice `count`. `is_shared` is scratch space with an element for each
+    column.
     """
     last: cython.ulonglong = table.shape[0] - 1
     kept: cython.Py_ssize_t = 0

@@ -37,10 +37,10 @@ _UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 
 
 class Cells(NamedTuple):
-    """The counted runs of an automaton with S states.
+    """Counted runs (repetitions) in an automaton with S states; see the module docstring.
 
     Attributes:
-        units: the concatenated rows of the units.
+        units: the rows of the units' tables, one unit after the other.
         unit_start: first row of each unit, followed by the number of rows.
         unit_of: unit of each cell.
         after: next boundary of each cell.
@@ -120,9 +120,10 @@ def _unit_at(
     members: cython.int[::1],
     unit: cython.short[:, ::1],
 ) -> cython.Py_ssize_t:
-    """Write the largest possible unit between two boundaries to `unit`; return its size.
+    """Find the largest automaton from `state` to `after` that could be repeated (a unit).
 
-    `place` and `members` are scratch space; `place` is -1 for all states before and after.
+    Write its transitions to `unit`, and return its number of states. `place` and `members` are
+    scratch space; all elements of `place` are -1 before and after the call.
     """
     num_classes: cython.Py_ssize_t = delta.shape[1]
     t: cython.int
@@ -190,9 +191,10 @@ def _fits(
     delta: cython.const[cython.int][:, ::1],
     members: cython.int[::1],
 ) -> cython.int:
-    """Write the states of the repeated unit that begins at a state to `members`.
+    """Find a copy of an automaton that is repeated (`unit`), with `state` as its first state.
 
-    Return the next boundary, or -1 if the unit doesn't begin at this state.
+    Write the states of the copy to `members`. Return the state at which the next copy begins, or -1
+    if there is no copy at `state`.
     """
     size: cython.Py_ssize_t = unit.shape[0]
     after: cython.int = -1
@@ -240,9 +242,9 @@ def _is_repeated(
     members: cython.int[::1],
     other: cython.short[:, ::1],
 ) -> cython.bint:
-    """Return whether the unit is repeated at the next boundaries, several times or in a loop.
+    """Return whether the automaton from `state` to `after` (`unit`) is repeated after it.
 
-    `other` is scratch space for a unit.
+    It must be repeated several times, or until a loop. `other` is scratch space for a unit.
     """
     count: cython.int = 1
     most: cython.longlong
@@ -266,7 +268,7 @@ def _is_repeated(
 
 
 def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Find all counted runs, as the fields of `Cells`."""
+    """Find all counted runs (repetitions) in an automaton; return the fields of `Cells`."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
     num_states: cython.Py_ssize_t = step.shape[0]

@@ -1,18 +1,15 @@
 """Loops that follow the prefix tree of a vocabulary through a byte automaton.
 
 `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is a tuple of arrays (label,
-depth, skip, entry) of a `gcd._tokens.trie.Trie`. `label[node]` is the byte class on the edge into a
-node, or the byte itself if the table has a column for each byte.
-
-Loops over many states release the interpreter's lock, because constraints are lifted in the
-background (`gcd._serving.background`) while other constraints are served.
+depth, skip, entry) of a `gcd._tokens.trie.Trie`; its entries are the distinct strings of tokens.
+`label[node]` is the byte class on the edge into a node, or the byte itself if the table has a
+column for each byte. Long loops release the interpreter's lock, so that threads can lift.
 
 `walk` follows all strings of the tree from one state. `walk_unit` follows them from a place of a
 unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
 place and the number of boundaries that it passes matter. If it leaves the run, at an *exit*, the
-rest of the string must be followed in the automaton. `walk_apart` follows all strings from two
-states at once, and only visits nodes where they differ. It is for states outside of a run that
-allow the same strings as a boundary of the run, except for a few words.
+rest of the string must be followed in the automaton. `walk_apart` only visits nodes where two
+states differ. It is for states that allow the same strings as a boundary, except for a few words.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _PLACES = cython.declare(cython.int, PLACES)
 
 
 class Ways(NamedTuple):
-    """Ways out of counted runs: groups of boundaries whose exits lead to the same states.
+    """Groups of states (boundaries) from which the same transitions leave a counted run.
 
     Attributes:
         at: the group of each cell's boundary, -1 for a cell in a rejected chain.
@@ -54,7 +51,7 @@ class Ways(NamedTuple):
 
 @cython.cclass
 class Tree:
-    """Views of a tree's arrays for compiled loops."""
+    """Views of a prefix tree's arrays, for compiled loops."""
 
     def __init__(self, tree: tuple[np.ndarray, ...]) -> None:
         self.label, self.depth, self.skip, self.entry = tree
@@ -81,10 +78,11 @@ def walk(
     target: cython.int[::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Follow the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
+    """Find the allowed token strings (entries) that end at nodes first..last-1 of the tree.
 
-    Append the allowed entries to `found`, and the states after them to `target`, from index `count`
-    on. Return the new count. `states` is scratch space, one longer than the tree's depth.
+    The nodes are subtrees with one parent; `state` is the state there. From index `count` on, write
+    the entries to `found`, and the states after them to `target`. Return the new count. `states` is
+    scratch space, one longer than the tree's depth.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
@@ -119,9 +117,9 @@ def walk_apart(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Find the tree entries whose bytes lead to different states from `state` and from `other`.
+    """Find the token strings (entries) that lead to different states from `state` and `other`.
 
-    `target` receives the states that they lead to from `state`.
+    `found` receives the entries, and `target` the states that they lead to from `state`.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
@@ -161,11 +159,11 @@ def walk_unit(
     goal: cython.int[::1],
     exits: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """Follow all strings from a place of a unit; return the numbers of entries found and of exits.
+    """Follow all token strings from a state (place) of a unit, which a counted run repeats.
 
     Entry `found[i]` stays in the run; `goal[i]` is the number of boundaries that it passes times
     `PLACES`, plus its last place. A row of `exits` is a node whose byte leaves the run from a
-    boundary, and the number of boundaries passed before.
+    boundary, and the number of boundaries passed before. Return the numbers of entries and exits.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
@@ -198,7 +196,7 @@ def walk_unit(
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the fields of a unit's `gcd._tokens.profiles.UnitProfile`."""
+    """Follow all token strings through a unit; return its `gcd._tokens.profiles.UnitProfile`."""
     counted, uncounted = one_class(num_entries), one_class(num_entries)
     counted_views: Views = Views(counted)
     uncounted_views: Views = Views(uncounted)
@@ -241,7 +239,7 @@ def profile(
 def ways_out(
     delta: np.ndarray, cells: Cells
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the fields of `Ways`."""
+    """Group states from which the same transitions leave a counted run, as fields of `Ways`."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     units: cython.const[cython.short][:, ::1] = cells.units
     unit_start: cython.const[cython.int][::1] = cells.unit_start
@@ -277,8 +275,7 @@ def ways_out(
         for turn in range(2):
             if turn:
                 boundary = after[i]
-            # Successive boundaries are nearly always equal, so a comparison with the latest groups
-            # is enough.
+            # The latest groups are enough, because successive boundaries are nearly always equal.
             way = count - 1
             oldest = max(count - 4, 0)
             while way >= oldest:
@@ -312,10 +309,10 @@ def split_by_exits(
     exits: np.ndarray,
     counted: bool,
 ) -> None:
-    """Split classes whose entries lead to different states after leaving the runs of a unit.
+    """Split token classes whose tokens lead to different states after leaving a repetition.
 
-    `ways` has a boundary for each different way out of the runs. If `counted`, entries that pass
-    different numbers of boundaries before they leave the run are also separated.
+    `ways` has one state of each group from which the same transitions leave it. If `counted`,
+    tokens that complete different numbers of copies before they leave are also separated.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
@@ -372,11 +369,11 @@ def split_by_exits(
 def references(
     delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
 ) -> np.ndarray:
-    """For each state outside of runs, find a similar state of a run (its reference), or -1.
+    """For each state outside of counted runs, find a similar state in a run (its reference).
 
-    Candidates are the states of the cell before the boundary to which most of the state's bytes
-    lead. The reference is the candidate with the fewest tree nodes below bytes that lead to
-    different states: fewer than half of the nodes below all bytes that the state allows.
+    Candidates are the states of the copy that ends where most of the state's bytes lead. The
+    reference is the candidate with the fewest tree nodes below bytes that lead to different states:
+    fewer than half of the nodes below all bytes that the state allows. -1 if there is none.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
@@ -458,7 +455,7 @@ def split_by_states(
     cell: np.ndarray,
     reference: np.ndarray,
 ) -> None:
-    """Split classes whose entries lead to different states from some state outside of runs."""
+    """Split token classes whose tokens lead to different states from a state outside of runs."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     cell_of: cython.const[cython.int][::1] = cell
     other: cython.const[cython.int][::1] = reference

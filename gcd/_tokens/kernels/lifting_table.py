@@ -33,7 +33,7 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python in
 
 @cython.cclass
 class _Chains:
-    """Views of the arrays of `Cells` and `Ways`, for compiled loops."""
+    """Views of the arrays that describe counted runs (`Cells`, `Ways`), for compiled loops."""
 
     unit_of: cython.const[cython.int][::1]
     after: cython.const[cython.int][::1]
@@ -62,10 +62,11 @@ def _look_ahead(
     chains: _Chains,
     ahead: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.bint]:
-    """List the next boundaries of a run from a cell on, up to `furthest` boundaries ahead.
+    """List the states at which the next copies in a counted run begin (boundaries).
 
-    Each boundary is a row of `ahead`: the state, its cell (-1 at the end of the run), and its group
-    in `Ways`. Return the number of rows, and whether the last boundary leads back to itself.
+    Begin with the copy (cell) `first`, and list up to `furthest` boundaries after it. Each boundary
+    is a row of `ahead`: the state, its cell (-1 at the end of the run), and its group in `Ways`.
+    Return the number of rows, and whether the last boundary leads back to itself.
     """
     here: cython.int = first
     beyond: cython.int
@@ -108,11 +109,12 @@ def _row_in_run(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Write the table row of a state in a run, as classes (`found`) and next states (`target`).
+    """Write the transitions of a state in a counted run: token classes and next states.
 
-    The first `stay` elements of `inner` are the classes that stay in the run; they pass `passed`
-    boundaries and end at `places`. The classes in `left` leave the run. `ahead` has `length`
-    boundaries. Return the number of classes written.
+    They are written to `found` and `target`. The first `stay` elements of `inner` are the classes
+    that stay in the run: class `inner[i]` completes `passed[i]` copies of the unit, and ends at
+    state `places[i]` of the unit. The classes in `left` leave the run. `ahead` has `length`
+    boundaries. Return the number of transitions.
     """
     count: cython.Py_ssize_t = 0
     far: cython.Py_ssize_t
@@ -164,7 +166,7 @@ def _weigh(
     total: cython.ulonglong[::1],
     live: cython.longlong[::1],
 ) -> cython.void:
-    """Add one row of the table to the sums of its columns (first pass)."""
+    """Add a state's next states, times a random weight, to the sums of their table columns."""
     weight: cython.ulonglong = mix(state + 1)
     bits: cython.ulonglong = _64_BITS
     i: cython.Py_ssize_t
@@ -190,7 +192,10 @@ def _write(
     edges: cython.int[:, ::1],
     num_edges: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write a row (second pass); return the new number of edges, -1 if merged columns differ."""
+    """Write a state's next states to its row of the table, and the edges to them to `edges`.
+
+    Return the new number of edges; -1 if columns that were merged differ in this row.
+    """
     merged: cython.bint = False
     entry: cython.int
     t: cython.int
@@ -226,7 +231,9 @@ def pass_over_rows(
     column: np.ndarray,
     table: np.ndarray,
 ) -> tuple[np.ndarray, bool]:
-    """Run one of the two passes: the first pass if `table` has no rows, otherwise the second.
+    """Compute the sums of the table's columns; if `table` has rows, write the table instead.
+
+    These are the first and the second pass of the module docstring.
 
     Returns:
         edges: the pairs (state, next state), without repetition; from the second pass only.

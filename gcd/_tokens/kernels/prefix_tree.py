@@ -66,7 +66,7 @@ def build_trie(
 def ancestry(
     depth: np.ndarray, entry: np.ndarray, num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parent of every node (-1 for the root), and the node at which every entry ends."""
+    """Return each node's parent (-1 for the root), and the node where each string ends."""
     depth_of: cython.const[cython.int][::1] = depth
     entry_of: cython.const[cython.int][::1] = entry
     parent_array = np.empty(depth.size, np.int32)
@@ -170,7 +170,7 @@ def spells(
 def sub_trie(
     depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Reduce a prefix tree to the paths to chosen entries: return (nodes, depth, skip, entry).
+    """Reduce a prefix tree to chosen strings (entries): return (nodes, depth, skip, entry).
 
     Entry `chosen[i]` gets the number i in the new tree; entries aren't chosen twice. `order` lists
     the indices i in the order of their entries. `nodes` are the old nodes that remain. Cost: the
