@@ -143,7 +143,7 @@ class Components(NamedTuple):
 
 
 class _BetaRows:
-    """One row of beta for each state, and memory for rows that are recomputed."""
+    """Rows of beta (completion probabilities), one per state, with memory to recompute them."""
 
     def __init__(self, hmm: HMM, edges: Edges, order: Int64[np.ndarray, "S"]) -> None:
         S = edges.num_states
@@ -163,7 +163,7 @@ class _BetaRows:
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:
-        """Compute the rows of some states from the rows of their successors.
+        """Compute the rows of beta of some states from the rows of their successors.
 
         Args:
             states: n states.

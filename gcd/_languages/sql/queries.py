@@ -62,7 +62,7 @@ class _Scope:
 
     @property
     def alone(self) -> _Scope:
-        """The same scope, for nodes that don't depend on the number of columns."""
+        """The same properties, for graph nodes that don't depend on the number of columns."""
         return replace(self, columns=0)
 
 

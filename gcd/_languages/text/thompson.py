@@ -126,7 +126,7 @@ class _Layout(Assembly):
     # -- the tree ---------------------------------------------------------------------------
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
-        """Add the tree between nodes 0 and 1, without the anchors at its two ends.
+        """Add the syntax tree between the graph's nodes 0 and 1, without anchors at its ends.
 
         In a search, also add edges that read any text before and after the match, where there is no
         anchor.
@@ -153,7 +153,7 @@ class _Layout(Assembly):
             self.skip(done, 1 if ends else after)
 
     def lay_rule(self, tree: Node) -> None:
-        """Add the whole tree between nodes 0 and 1."""
+        """Add the whole syntax tree between the graph's nodes 0 and 1."""
         self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:

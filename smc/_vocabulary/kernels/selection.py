@@ -316,7 +316,7 @@ def _locate(
         lines, row: the factors, and the index of the row.
         hidden: nonzero for tokens to exclude.
         log_c: log of the threshold c, with pi = s / c.
-        targets: targets in ascending order.
+        targets: points of the cumulative sum of pi, in ascending order.
         begin, end: range of targets of this row.
         found: output, the tokens; -1 if rounding leaves no candidate.
         factor: work space, one number per class.
