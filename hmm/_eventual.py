@@ -95,7 +95,7 @@ class Components(NamedTuple):
             order of `depth`.
         component: the component of each state.
         cyclic: whether each state is on a cycle.
-        cut: whether each state is a cut; each cycle contains at least one.
+        cut: whether each state is one of the cuts, without which there are no cycles.
         loops: whether each state is a cut with an edge to a cut of the same component, usually
             itself.
         depth: number such that edges inside a component lead to a smaller depth, or to a cut.

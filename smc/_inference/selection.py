@@ -268,7 +268,7 @@ def thresholds(
     floor: float,
     finished: FinishedScores | None,
 ) -> Float64[Tensor, "B"]:
-    """Return log c of each example.
+    """Return the log of each example's threshold c, above which scores are kept with certainty.
 
     Args:
         best: the largest scores of each row, and the sum of the others.

@@ -467,7 +467,7 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
 
 
 def _under(place: Place) -> frozenset[str]:
-    """Return the value of `Place.under` for schemas in `place` that apply to the same value."""
+    """Return the pointers of `place` and schemas around it with an `unevaluated…` keyword."""
     if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
         return place.under | {place.pointer}
     return place.under

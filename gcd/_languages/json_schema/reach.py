@@ -55,7 +55,7 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
 
 
 def least_horizon(unsupported: str) -> int:
-    """Return the length in bytes up to which a language must be exact without upper bounds."""
+    """Return the length in bytes up to which omitting upper bounds must not change a language."""
     return _LEAST if unsupported == "warn" else 0
 
 

@@ -105,7 +105,7 @@ def _blamed(what: str) -> Iterator[None]:
 
 
 class _Layout(Assembly):
-    """Graph that is built from a syntax tree, with edges for anchors and marks.
+    """Graph that is built from a syntax tree, with edges for anchors and look-around (marks).
 
     Args:
         pattern: the pattern, for error messages.
@@ -274,7 +274,7 @@ class _Layout(Assembly):
         return super().node()
 
     def _insert(self, part: Automaton, entry: int) -> int:
-        """Add an edge with an automaton from node `entry`; return the target node."""
+        """Add an edge labeled with an automaton from node `entry`; return the target node."""
         if part.num_states == 1 and part == _EPSILON:
             return entry
         done = self.node()
