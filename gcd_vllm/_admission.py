@@ -308,7 +308,7 @@ class Engine:
         """Copy a request's automaton to the device; if it doesn't fit, refuse the request.
 
         Returns:
-            The request, or its refusal; and the place of its automaton in the pool.
+            The request, or its refusal; and the location of its automaton in `pool`.
         """
         if not isinstance(admitted.automaton, TokenAutomaton):
             return admitted, END  # an automaton that is not lifted is masked on the host
@@ -372,7 +372,7 @@ def check_prefix(
     prefix = prefix_of(particle, prompt)
     if len(prefix) < particle.prefix_tokens:
         raise ConstraintError(
-            f"expected prefix_tokens of at most {len(prompt)}, the tokens of the prompt; got "
+            f"expected prefix_tokens of at most {len(prompt)}, the length of the prompt; got "
             f"{particle.prefix_tokens}"
         )
     assert isinstance(automaton, TokenAutomaton), "particles wait for the exact form"

@@ -35,7 +35,7 @@ from smc import Batch
 
 
 class Group:
-    """Batch rows that have the constraint, the budget and the HMM in common.
+    """Batch rows under P-GCD with the same constraint, budget and HMM.
 
     Args:
         proposal: the `smc.PGCD` of these rows.
@@ -58,9 +58,9 @@ class Group:
 
     @torch.inference_mode()
     def step(self, rows: Sequence[TwistedRow]) -> Any:
-        """Update the group's state by the new tokens of these rows, and return the rows' part.
+        """Add these rows' new tokens to the group's state, and return the state of these rows.
 
-        Other rows of the group lose their entry.
+        The state of all other rows of the group is dropped.
         """
         slots, new = [0], [[-1]]
         for row in rows:
@@ -99,9 +99,9 @@ class TwistedRow:
         self._known: list[int] = []
 
     def unread(self) -> tuple[int, list[int]]:
-        """Return the row's entry in the group's state, and the tokens that it doesn't include yet.
+        """Return the row's index in the group's state, and the tokens to add to this state.
 
-        For a new row, and for a row that lost tokens, this is entry 0 and all tokens.
+        A new row, and a row that lost tokens, has index 0 (the empty answer) and all its tokens.
         """
         known = self._known
         if self._slot and self._tokens[: len(known)] == known:
@@ -109,7 +109,7 @@ class TwistedRow:
         return 0, [*self._prefix, *self._tokens]
 
     def keep(self, slot: int) -> None:
-        """Record that an entry of the group's state includes all tokens of the row so far."""
+        """Record the row's index in the group's state, which includes all its tokens so far."""
         self._slot, self._known = slot, list(self._tokens)
 
 
@@ -130,7 +130,7 @@ class Twisted(NamedTuple):
 
 
 class Twists:
-    """The groups of one engine.
+    """The groups of batch rows under P-GCD in one engine.
 
     Args:
         device: device of the logits.

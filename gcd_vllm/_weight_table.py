@@ -72,7 +72,7 @@ class WeightTable:
 
     @property
     def last_step(self) -> int:
-        """The last step of the table, which collects the values of superfluous steps."""
+        """Index of the table's last step, which collects the values of superfluous steps."""
         return self._table.shape[1] - 1
 
     def _empty(self, rows: int, steps: int) -> Float[Tensor, "rows steps K"]:

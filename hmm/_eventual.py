@@ -95,7 +95,7 @@ class Components(NamedTuple):
             order of `depth`.
         component: the component of each state.
         cyclic: whether each state is on a cycle.
-        cut: whether each state is a cut; each cycle contains at least one.
+        cut: whether each state is one of the cuts, without which there are no cycles.
         loops: whether each state is a cut with an edge to a cut of the same component, usually
             itself.
         depth: number such that edges inside a component lead to a smaller depth, or to a cut.
@@ -143,7 +143,7 @@ class Components(NamedTuple):
 
 
 class _BetaRows:
-    """One row of beta for each state, and memory for rows that are recomputed."""
+    """Rows of beta (completion probabilities), one per state, with memory to recompute them."""
 
     def __init__(self, hmm: HMM, edges: Edges, order: Int64[np.ndarray, "S"]) -> None:
         S = edges.num_states
@@ -163,7 +163,7 @@ class _BetaRows:
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:
-        """Compute the rows of some states from the rows of their successors.
+        """Compute the rows of beta of some states from the rows of their successors.
 
         Args:
             states: n states.

@@ -115,7 +115,7 @@ class Scratch(NamedTuple):
 
 
 class Level(NamedTuple):
-    """The rows of the previous level, from which a level of the recursion is computed.
+    """The rows of beta with r - 1 tokens left, from which those with r are computed.
 
     Attributes:
         before: row of each state at the previous level.
@@ -285,7 +285,7 @@ def _rows_compiled(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute `rows_of` on the CPU, with all steps for a few rows at a time.
+    """Do the same as `rows_of` on the CPU, with all steps for a few rows at a time.
 
     Rows are computed in memory that is reused, and only rows that changed are copied to the table,
     because the first write to new memory is slow.
@@ -316,11 +316,12 @@ def _rows_compiled(
 def _sum_in_layers(
     edges: Edges, level: Level, states: Int64[np.ndarray, "n"]
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-    """Compute u of some states, divided by its scale, and the log of the scale, on any device.
+    """Compute u (the sum over a state's edges) of some states, on any device.
 
-    It is equivalent to `kernels.sum_edges`. The k-th edges of all states are added at once. States
-    are ordered by decreasing number of edges, so that the states with a k-th edge come first.
-    Therefore no scatter operation is needed, and the result is the same on every device.
+    It returns u divided by its scale, and the log of the scale, like `kernels.sum_edges`. The k-th
+    edges of all states are added at once. States are ordered by decreasing number of edges, so that
+    the states with a k-th edge come first. Therefore no scatter operation is needed, and the result
+    is the same on every device.
     """
     device = level.b.device
     degree = edges.start[states + 1] - edges.start[states]

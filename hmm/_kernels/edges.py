@@ -100,7 +100,7 @@ def _find_difference(
     members: cython.const[cython.uchar][:, ::1],
     found: cython.longlong[::1],
 ) -> wide:
-    """Find the first edge whose classes aren't exactly the members of its set.
+    """Find the first edge whose token classes differ from the set that was assigned to it.
 
     `found[0]` gets the number of classes by which they differ; it stays zero if all edges match.
     """
@@ -129,7 +129,7 @@ def labels_match(
     set_of: cython.const[cython.longlong][::1],
     members: cython.const[cython.uchar][:, ::1],
 ) -> bool:
-    """Return whether the classes of every edge are exactly the members of the edge's set."""
+    """Return whether each edge's token classes are exactly the set that was assigned to it."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     found: cython.longlong[::1] = np.zeros(1, np.int64)
     with cython.nogil:

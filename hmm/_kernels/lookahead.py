@@ -96,8 +96,8 @@ def _dots(
 ) -> tuple[cython.double, cython.double]:
     """Return the sums of p e b and of p e over hidden states, each computed as 16 partial sums.
 
-    p is the predicted distribution of the hidden state, e the emission of an item, and b the row of
-    beta after the item.
+    p is the predicted distribution of the hidden state, e the emission of an item (class or token),
+    and b the row of beta after the item.
     """
     joint: Real[16]
     mass: Real[16]

@@ -134,7 +134,7 @@ def pending(
     entry: cython.longlong[::1],
     out: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
-    """List the states whose row must be computed; the other states keep their row.
+    """List the states whose row of beta must be computed; the others keep their row.
 
     A state keeps its row if all its successors kept their rows at the last level, because the sum
     would be bitwise the same.

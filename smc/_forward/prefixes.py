@@ -109,7 +109,7 @@ class Extension(NamedTuple):
     removed: Removed
 
     def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
-        """Return results for `count` slots; slot `slots[i]` gets the result of prefix `of[i]`.
+        """Copy results to `count` particle slots: prefix `of[i]` to slot `slots[i]`.
 
         Slots without a prefix are neither running nor finished.
         """
@@ -182,9 +182,10 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend prefix `row[p]` by `token[p]`, for each running particle p.
+        """Extend prefix number `row[p]` by the token `token[p]`, for each running particle p.
 
-        For an example that waits (`need_no_pass`), the token is -1, and its prefixes don't change.
+        If an example waits for a later forward pass (`need_no_pass`), its tokens are -1, and its
+        prefixes don't change.
         """
         ...
 
@@ -225,7 +226,7 @@ class Reader(ABC, Generic[State]):
         )
 
     def guide(self, prefixes: Prefixes[State]) -> Guide:
-        """Return the proposal's guide, restricted to the nucleus if top_p < 1."""
+        """Return the proposal's log g and log Z, restricted to the nucleus if top_p < 1."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if isinstance(guide, DenseGuide):  # other guides are checked before compiled code runs
             check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g from {self.proposal!r}")
@@ -239,7 +240,7 @@ class Reader(ABC, Generic[State]):
         return guide
 
     def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
-        """Return the proposal's scores of next tokens, restricted to the nucleus if top_p < 1."""
+        """Return the g that scores next tokens, restricted to the nucleus if top_p < 1."""
         if self.top_p < 1:
             return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
         found = self.proposal.score(prefixes.state, prefixes.log_p)

@@ -45,7 +45,7 @@ MOST_GUESSES = 64
 
 
 def ahead_of(read_ahead: int | str, rows: int) -> int:
-    """Return the number of guessed tokens in each row of a pass.
+    """Return the number of tokens to guess for each row of a forward pass.
 
     The forced tokens after the last guess are not counted.
 

@@ -107,7 +107,7 @@ class PrefixReader:
         return gained, after
 
     def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """Return the row with the longest beginning in common with `wanted`, and its length."""
+        """Return the row that shares the longest beginning with `wanted`, and that length."""
 
         def common(row: int) -> int:
             pairs = enumerate(zip(self._held[row], wanted, strict=False))

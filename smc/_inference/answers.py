@@ -64,7 +64,7 @@ class Ending(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Complete answers as lists.
+    """Complete answers of the discrete filter, as lists.
 
     Attributes:
         example: index in the batch of each answer's example.
@@ -257,7 +257,7 @@ class Pool(NamedTuple):
 
 
 class AnswerTables(NamedTuple):
-    """Complete answers as tables of fixed shape.
+    """Complete answers of the discrete filter, as tables of fixed shape.
 
     Attributes:
         weights, log_p: log weight and log p_lm of the answers that ended in each step, for each

@@ -147,7 +147,7 @@ class Frontier(NamedTuple):
         *,
         has_twins: bool,
     ) -> Frontier | None:
-        """Return the probability before the first step; None if the run has no bounds.
+        """Return the `Frontier` before the first step; None if the run has no bounds.
 
         Args:
             reader: language model and proposal.

@@ -154,7 +154,7 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
 
 
 def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Turn:
-    """Return a step that takes no token, so that all allowed continuations are open branches."""
+    """Return the result of a step without tokens: all continuations count as open branches."""
     no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
     none = zero.new_zeros(B)
     extension = Extension(

@@ -143,7 +143,7 @@ def steps_of(
     draw: Draw,
     watch: Watch | None = None,
 ) -> Stepper:
-    """Return the steps of an algorithm.
+    """Return the object that takes the steps of an algorithm.
 
     Args:
         algorithm: the algorithm.

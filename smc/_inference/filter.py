@@ -323,7 +323,7 @@ class DiscreteFilter(Generic[State]):
 
 
 def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
-    """Return the slot of the particle that has each prefix; P for a prefix without a particle."""
+    """Return the index of the particle with each prefix; P for a prefix without a particle."""
     P = len(particles.row)
     row = torch.where(particles.running, particles.row, num_rows)
     slot = torch.arange(P, device=row.device)

@@ -76,7 +76,7 @@ class Selections(NamedTuple):
         step: Int64[Tensor, "B"],
         ready: Bool[Tensor, "B"] | None,
     ) -> Selections:
-        """Add the prefixes that a step kept.
+        """Count the prefixes that a step kept with a probability below one.
 
         Args:
             log_pi: log pi of each example's N slots; zero for an empty slot, or if pi is one.

@@ -127,7 +127,7 @@ def scheme(name: str | Scheme) -> Scheme:
 
 
 def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
-    """Return the numbers of the slices of (0, 1): 0 to N - 1."""
+    """Return the numbers 0 to N - 1 of the N equal slices of (0, 1)."""
     return torch.arange(weights.shape[1], dtype=torch.float64, device=weights.device)
 
 

@@ -82,7 +82,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, example: Int64[Tensor, "R"], num_examples: int) -> Group:
-        """Return the group with the exact `width`, which takes a host synchronization."""
+        """Return the assignment with the exact `width`; this takes a host synchronization."""
         rows = count_of(example, num_examples)
         return cls(example, num_examples, max(1, int(rows.max())))
 
@@ -268,7 +268,7 @@ def thresholds(
     floor: float,
     finished: FinishedScores | None,
 ) -> Float64[Tensor, "B"]:
-    """Return log c of each example.
+    """Return the log of each example's threshold c, above which scores are kept with certainty.
 
     Args:
         best: the largest scores of each row, and the sum of the others.

@@ -1,4 +1,4 @@
-"""Extension of the prefixes in a step, for both algorithms; examples may wait for a later step."""
+"""Extension of the prefixes in a step; examples may wait for a forward pass in a later step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from smc._proposals import Proposal, State
 
 
 class Turn(NamedTuple):
-    """Result of extending the prefixes in a step, except for examples that wait.
+    """Result of extending prefixes in a step, except for examples that wait for a pass.
 
     An example that waits for a forward pass (`smc._forward.prefixes.Reader.need_no_pass`) doesn't
-    change, and repeats the step later: its guide and draw are computed again, with the same random
+    change, and repeats the step later: its g and its draw are computed again, with the same random
     numbers. With `read_ahead="auto"` no example waits, because drafts are only computed in passes
     over one row.
 
@@ -43,7 +43,9 @@ class Turn(NamedTuple):
         *,
         together: bool,
     ) -> Turn:
-        """Extend prefix `row[p]` by `token[p]`, for each running particle p that doesn't wait.
+        """Extend prefix number `row[p]` by the token `token[p]`, for each running particle p.
+
+        Examples that need a forward pass may wait for a later step (`Reader.need_no_pass`).
 
         Args:
             reader: language model and proposal.
@@ -63,7 +65,7 @@ class Turn(NamedTuple):
     def settle(
         self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
-        """Undo the step for the examples that wait.
+        """Undo the step for the examples that wait for a forward pass.
 
         Returns:
             The particles after the step; the particles before it, which are `running` only in

@@ -450,7 +450,9 @@ def _strata_of(
     rows: slice,
     num_particles: int,
 ) -> list[Stratum]:
-    """Return an example's strata, from which errors are estimated (`smc._results.reliability`).
+    """Return the ancestry of an example's sequences, from which errors are estimated.
+
+    `smc._results.reliability` explains these strata.
 
     Args:
         founder: `outcome.founder` on the host.

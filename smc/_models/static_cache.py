@@ -208,7 +208,7 @@ class StaticTransformer:
         """Do nothing, because the number of a step determines which columns are valid."""
 
     def _arguments(self, tokens: Int64[Tensor, "P"]) -> tuple[Any, ...]:
-        """Return the arguments of `read_token`."""
+        """Return the arguments of `read_token`, which appends a token to each row."""
         kv_cache = cache_argument(self._grouped, self._cache)
         own = (self._columns, self._column, self._first, self._last_position)
         return (self._grouped, kv_cache, tokens, *own)

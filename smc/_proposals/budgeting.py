@@ -94,7 +94,7 @@ class Removed(NamedTuple):
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
     def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
-        """Return the values of `count` prefixes; prefix i of this object becomes prefix `slots[i]`.
+        """Return the values for `count` prefixes: prefix `slots[i]` gets the values of prefix i here.
 
         The other prefixes have no removed tokens.
         """

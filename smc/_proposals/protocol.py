@@ -26,7 +26,7 @@ from smc._vocabulary.factors import Guide
 
 
 class HasTables(Protocol):
-    """Members of a proposal or lookahead that concern tables; by default there are no tables.
+    """Base of proposals and lookaheads, which may compute tables; by default there are none.
 
     Attributes:
         max_bytes: memory limit for the tables that `start` computes, in bytes; None for no limit.

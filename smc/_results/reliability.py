@@ -139,7 +139,7 @@ class Spread(NamedTuple):
 
 
 class Ancestry(NamedTuple):
-    """The weights of the sequences, and the units that they descend from.
+    """The weights of the sequences, and their ancestors in earlier steps (units).
 
     Attributes:
         share: weight of each sequence, divided by the sum of all weights.

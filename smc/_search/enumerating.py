@@ -176,7 +176,7 @@ class Tree:
         return _log_sum(np.array([self.log_found, open_mass]))
 
     def start(self, log_p: Float64[np.ndarray, "_"]) -> None:
-        """Begin the tree with the log-probabilities of the tokens in `root`."""
+        """Begin the tree, given the log-probabilities of the possible first tokens (`root`)."""
         if self._root.state == self._automaton.final:  # the empty text, which ends without EOS
             self.found[()] = 0.0
         else:
@@ -187,7 +187,7 @@ class Tree:
         self._left = min(self._left, most)
 
     def take(self, example: int, width: int) -> list[Run]:
-        """Choose at most `width` open branches to compute next, and return them as runs."""
+        """Choose at most `width` open branches; return the prefixes to compute for them."""
         order = np.argsort(-self._log_mass, kind="stable")
         log_upper = self.log_mass
         share = np.exp(self._log_mass[order] - log_upper)
@@ -227,7 +227,7 @@ class Tree:
         return [self._nodes[node].ids for node in np.unique(self._node[best]).tolist()]
 
     def add(self, values: Sequence[Sequence[Float64[np.ndarray, "_"]]]) -> None:
-        """Add the model's log-probabilities for the runs that `take` returned last."""
+        """Add the model's log-probabilities for the prefixes that `take` returned last."""
         for nodes, answers in zip(self._waiting, values, strict=True):
             log_p = nodes[0].log_p
             for index, (node, next_log_p) in enumerate(zip(nodes, answers, strict=True)):

@@ -101,7 +101,7 @@ def top_k_and_class_mass(
 
 @dataclass(frozen=True, eq=False)
 class MaskGuide(FactorGuide):
-    """A guide with g = 1 for some token classes, and g = 0 for the others.
+    """Factors g of a proposal (guide) that are one for some token classes, and zero for others.
 
     Z is computed on demand, because the discrete particle filter doesn't need it.
 

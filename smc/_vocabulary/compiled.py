@@ -114,7 +114,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidates at given targets; see `smc._vocabulary.tensors.locate`."""
+    """Find the candidates at given points of a cumulative sum; see `tensors.locate`."""
     hit, which, count = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
     if log_p.shape[1] < NARROW:
         some = factors._replace(

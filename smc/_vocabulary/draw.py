@@ -150,7 +150,7 @@ class Categorical(NamedTuple):
 def bisect(
     cumulative: Float64[Tensor, "R V"], rows: Int64[Tensor, "M"], point: Float64[Tensor, "M"]
 ) -> Int64[Tensor, "M"]:
-    """Count, in each given row, the cumulative sums up to the row's point: O(M log V)."""
+    """Count the cumulative sums of each given row that are at most `point`: O(M log V)."""
     V = cumulative.shape[1]
     below = torch.zeros_like(rows)
     for bit in reversed(range(V.bit_length())):

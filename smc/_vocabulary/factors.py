@@ -59,7 +59,7 @@ class Guide(Protocol):
 
 
 class DenseGuide(NamedTuple):
-    """Guide with a separate g for each token.
+    """Factors g of a proposal (guide), with a separate g for each token.
 
     Attributes:
         log_g: log g(v); -inf for a forbidden token.
@@ -163,7 +163,7 @@ def by_class_alone(
 
 
 class FactorGuide:
-    """Base class of guides that store log g by token class, in `factors`."""
+    """Base class of guides (a proposal's g) that store log g by token class, in `factors`."""
 
     factors: Factors
 
@@ -185,7 +185,7 @@ class FactorGuide:
 
 @dataclass(frozen=True, eq=False)
 class TiedGuide(FactorGuide):
-    """Guide with one g for each token class, and a separate g for each of K tokens.
+    """Factors g of a proposal (guide): one for each token class, and one for each of K tokens.
 
     Attributes:
         factors: log g.

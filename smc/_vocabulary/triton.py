@@ -80,7 +80,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidates at given targets; see `smc._vocabulary.tensors.locate`."""
+    """Find the candidates at given points of a cumulative sum; see `tensors.locate`."""
     others = _sum_blocks(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
     # If rounding moves a target beyond the last candidate, the result is the last candidate.

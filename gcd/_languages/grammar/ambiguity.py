@@ -62,7 +62,7 @@ class _Proof:
         return sum(self._rules.fewest_bytes[symbol] for symbol in way) == 0
 
     def _begins(self, way: Production) -> int:
-        """Return the first bytes of the texts of a sequence of symbols."""
+        """Return the bytes with which a text of a sequence of symbols may begin."""
         found = 0
         for symbol in way:
             found |= self._first[symbol]

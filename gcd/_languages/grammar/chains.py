@@ -74,7 +74,7 @@ def flatten(
         productions: productions of some symbols. Other symbols to which they refer must not lead
             back to them.
         entries: the symbols to which other rules refer.
-        owner: for each symbol, the rule that it is, or whose part it is.
+        owner: the rule that each symbol is a part of; a rule is a part of itself.
         new: function that makes a new symbol, a part of the given symbol. The new symbol will occur
             only at the ends of productions of the given symbol and of its other parts.
     """
@@ -140,7 +140,10 @@ class _Chains:
         return [chain for chain in self._components(self._flat) if self._is_left_recursive(chain)]
 
     def proven(self, chain: Component) -> dict[str, _Language] | None:
-        """Return the languages of a group; None if it only refers to itself at left ends."""
+        """Return the language of each symbol of a group.
+
+        The result is None if the symbols refer to each other only at the left ends of productions.
+        """
         inside = self._inside(chain, self._flat)
         if self._is_left_linear(inside):
             return None
@@ -156,7 +159,7 @@ class _Chains:
         )
 
     def _is_inside(self, way: Production, position: int) -> bool:
-        """Return whether every text of the production continues on both sides of a symbol."""
+        """Return whether all texts of a production have bytes before and after a symbol's text."""
         return not (
             self._empty.issuperset(way[:position]) or self._empty.issuperset(way[position + 1 :])
         )

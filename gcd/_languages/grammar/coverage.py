@@ -57,7 +57,7 @@ class Coverage(NamedTuple):
         return self.texts / self.whole if self.whole else 1.0
 
     def __str__(self) -> str:
-        """Return the share in words, rounded down, so that 100% means all texts."""
+        """Format the share as a phrase; it is rounded down, so that 100% means all texts."""
         least = "" if self.is_exact else "at least "
         thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
         return f"{least}{thousandths / 1000:.3f}% of texts of at most {self.max_length} bytes"
@@ -94,7 +94,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
 
 
 def _pay(language: Automaton, max_length: int) -> None:
-    """Spend the work for counting an automaton's texts: its number of edges times the length."""
+    """Count the work of `language.count` toward the work limit: its edges times `max_length`."""
     edges = graph.distinct_edges(language.delta)[1].size
     spend(_PER_EDGE * edges * max_length, "counting texts")
 

@@ -132,7 +132,7 @@ def _compiled(parsed: Grammar, max_depth: int, max_bytes: int | None) -> Grammar
                 "another one; add an alternative that ends"
             )
         raise EmptyLanguageError(
-            f"no text of the grammar has max_depth={max_depth} and max_bytes={max_bytes}; the "
+            f"no text of the grammar is within max_depth={max_depth}, max_bytes={max_bytes}; the "
             f"shortest has {least:.0f} bytes, so raise "
             f"{'max_depth' if least <= (max_bytes or math.inf) else 'max_bytes'}"
         )

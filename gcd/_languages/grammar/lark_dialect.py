@@ -74,7 +74,10 @@ def read_lark(text: str, start: str) -> Grammar:
 
 
 def _pay_for_terminals(text: str) -> None:
-    """Count the work of nested terminals: the loader visits a terminal once for each use."""
+    """Count the work of loading nested terminals toward the work limit.
+
+    Lark's loader visits a terminal again for each use in another terminal.
+    """
     plain = _OPAQUE.sub(" ", text)
     heads = [*_HEAD.finditer(plain)]
     ends = [*(head.start() for head in heads[1:]), len(plain)]

@@ -33,9 +33,9 @@ class Rules:
     Attributes:
         start: the start rule.
         productions: productions of each rule that is not regular, and of the parts of such rules.
-        owner: for each symbol of `productions`, the rule that it is, or whose part it is.
-        whole: for each symbol that was made as a part of another symbol, to rewrite its recursion
-            as loops, the other symbol.
+        owner: the rule that each symbol of `productions` is a part of; a rule is a part of itself.
+        whole: rewriting a symbol's recursion as loops makes new symbols; `whole` maps them to the
+            rewritten symbol.
         counted: the symbols whose nested uses are limited by the maximum depth.
         fewest_bytes: length in bytes of the shortest text of each symbol; infinite if it has no
             text.
@@ -137,7 +137,7 @@ class Rules:
     # -- productions ----------------------------------------------------------------------------
 
     def _write(self, name: str, expression: Node, made: Productions, owner: str) -> None:
-        """Write the productions of a symbol into `made`."""
+        """Convert an expression to productions of the symbol `name`, and store them in `made`."""
         self.owner[name] = owner
         made[name] = []
         options = expression.options if isinstance(expression, Choice) else (expression,)
@@ -185,7 +185,7 @@ class Rules:
         return name
 
     def _new_part(self, name: str) -> str:
-        """Return a new symbol that is a part of the symbol `name`."""
+        """Return a new symbol, for rewriting the recursion of the symbol `name` as loops."""
         part = f"{self.owner[name]}/{len(self.owner)}"
         self.owner[part], self.whole[part] = self.owner[name], name
         return part

@@ -44,7 +44,7 @@ def counted_rules(productions: Productions, whole: Mapping[str, str]) -> set[str
     Args:
         productions: productions of some rules. Other rules to which they refer must not lead back
             to them.
-        whole: for each symbol that is a part of another symbol, the other symbol.
+        whole: the rewritten symbol, for each symbol that was made to rewrite recursion as loops.
     """
     edges = [edge for name in productions for edge in _edges(name, productions, whole)]
     names = [name for name in productions if name not in whole]

@@ -72,7 +72,7 @@ _Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 
 
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
-    """Return cases whose union is the conjunction `places`.
+    """Return cases that together have the same values as the conjunction `places`.
 
     Schemas that are nested too deeply have no values or, if `wide`, all values.
     """

@@ -121,7 +121,7 @@ def _choices(core: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the core schema inside one with the same JSON values; None if there is none."""
+    """Return the core schema that `core` wraps, if both have the same JSON values; or None."""
     match core["type"]:
         case "json-or-python":
             inner: Mapping[str, Any] = core["json_schema"]
@@ -147,13 +147,16 @@ def _is_transparent(code: Any) -> bool:
 
 
 def _with_length(core: Mapping[str, Any]) -> frozenset[str]:
-    """Return the types of JSON values that have the same length in Python; empty if uncertain."""
+    """Return the JSON types in `core` whose values have the same length in Python.
+
+    The result is empty if this is uncertain.
+    """
     kinds = _lengths(core)
     return _NO_LENGTH if kinds is None else kinds
 
 
 def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the types of JSON values that have the same length in Python.
+    """Return the JSON types in `core` whose values have the same length in Python.
 
     The result is empty for types without a length, and None if it is uncertain.
     """

@@ -264,7 +264,7 @@ def _generator() -> type:
             return indistinct(schema, "items_schema") or super().frozenset_schema(schema)
 
         def chain_schema(self, schema: Any) -> Any:
-            """Intersect the steps of a chain; each step validates the previous step's result."""
+            """Intersect the types of a chain; each type validates the previous type's result."""
             first, *others = schema["steps"]
             found = self.generate_inner(first)
             for step in others:
@@ -458,7 +458,7 @@ def _is_kept(core: Mapping[str, Any]) -> bool:
 
 
 def _called(given: Any) -> Any:
-    """Return the function that a call schema calls; None for a plain named tuple."""
+    """Return the function that pydantic calls for a type; None for a plain named tuple."""
     if isinstance(given, type):
         own = next(cls for cls in given.__mro__ if "__new__" in vars(cls))
         return None if own.__bases__ == (tuple,) else own.__new__

@@ -85,7 +85,7 @@ class Place:
 
     @property
     def scalar(self) -> str | None:
-        """Key of a schema that only describes scalars, equal for equal schemas; otherwise None."""
+        """The schema as text if its own keywords describe only scalars; otherwise None."""
         return self.schema.scalar if isinstance(self.schema, Schema) else None
 
 
@@ -467,7 +467,7 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
 
 
 def _under(place: Place) -> frozenset[str]:
-    """Return `Place.under` for schemas inside a schema that apply to the same value."""
+    """Return the pointers of `place` and schemas around it with an `unevaluated…` keyword."""
     if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
         return place.under | {place.pointer}
     return place.under

@@ -196,7 +196,7 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
 
 
 def horizons(facets: Facets, kind: str) -> list[int]:
-    """Return, for each upper bound of a kind, the most bytes with which no text exceeds it."""
+    """Return, for each upper bound, the greatest length in bytes at which no text exceeds it."""
     bounds = {
         "string": [("maxLength", facets.length[1])],
         "array": [("maxItems", facets.size[1])]

@@ -193,7 +193,7 @@ class SchemaLanguages:
         wide: bool,
         frame: Frame,
     ) -> list[Automaton]:
-        """Return languages whose union is the language of one case."""
+        """Return languages whose union is the language of one case (`choices.Case`)."""
         excluded = overlapping(self.document, places, excluded, closed=self._closed)
         if not excluded:
             return self._plain(places, compared_with, wide, frame)
@@ -277,7 +277,7 @@ class SchemaLanguages:
     def _without_upper_bounds(
         self, kind: str, places: Conjunction, facets: Facets, wide: bool
     ) -> Automaton:
-        """Return the values of one kind, with a caveat instead of each upper bound."""
+        """Return the values of one kind without upper bounds; record a caveat for each bound."""
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
@@ -418,7 +418,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return `held`, which enforces `keyword`; if it is None, `language` with a caveat."""
+        """Return `held`, which enforces `keyword`; or record a caveat, and return `language`."""
         if held is not None:
             return held
         assert place is not None

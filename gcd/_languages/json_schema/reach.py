@@ -55,7 +55,7 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
 
 
 def least_horizon(unsupported: str) -> int:
-    """Return the smallest `max_bytes` that a language may get when upper bounds are omitted."""
+    """Return the length in bytes up to which omitting upper bounds must not change a language."""
     return _LEAST if unsupported == "warn" else 0
 
 

@@ -62,7 +62,7 @@ class _Scope:
 
     @property
     def alone(self) -> _Scope:
-        """The same scope, for nodes that don't depend on the number of columns."""
+        """The same properties, for graph nodes that don't depend on the number of columns."""
         return replace(self, columns=0)
 
 
@@ -115,7 +115,7 @@ class Queries:
         )
 
     def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:
-        """Return the node before an item of the SELECT list, after `count` items.
+        """Return the graph's node before an item of the SELECT list, after `count` items.
 
         `used` are the tables of the columns so far.
         """
@@ -153,7 +153,7 @@ class Queries:
             self._insert(node, target, self._literal(quoted(name)))
 
     def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
-        """Return the node after the tables that FROM lists so far.
+        """Return the graph's node after the tables that FROM lists so far.
 
         `missing` are the tables of selected columns that FROM doesn't list yet.
         """
@@ -227,7 +227,7 @@ class Queries:
         self._close(grouped, scope)
 
     def _order_by(self, scope: _Scope, tables: TableSet) -> tuple[int, int]:
-        """Return the nodes before and after a column in ORDER BY."""
+        """Return the graph's nodes before and after a column in ORDER BY."""
         item, is_new = self._node("order by", scope, tables)
         ordered, _ = self._node("ordered", scope, tables)
         if is_new and scope.kind != "right":
@@ -252,7 +252,7 @@ class Queries:
                 self._select(begin, right)
 
     def _closed(self, depth: int) -> int:
-        """Return the node after a statement; from there, `depth` closing parentheses follow."""
+        """Return the graph's node after a statement; `depth` closing parentheses follow it."""
         if depth == 0:
             return self._end
         node, is_new = self._node("closed", depth)
@@ -263,7 +263,7 @@ class Queries:
     # -- the parts -----------------------------------------------------------------------------
 
     def _node(self, *key: Hashable) -> tuple[int, bool]:
-        """Return the node with the given key, and whether this call added it."""
+        """Return the graph's node with the given key, and whether this call added it."""
         is_new = key not in self._nodes
         if is_new:
             self._nodes[key] = self._graph.node()

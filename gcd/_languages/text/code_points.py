@@ -132,7 +132,7 @@ class DigitTrees:
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Merge adjacent pieces with the same target; the pieces must be in ascending order."""
+    """Merge adjacent ranges of numbers with the same target; they must be in ascending order."""
     joined: list[Piece] = []
     for first, last, target in pieces:
         if joined and joined[-1][2] == target and joined[-1][1] + 1 == first:

@@ -88,7 +88,8 @@ class _Parser(PatternParser):
             repeated = self._text[begin : found.end()]
             raise self._error(
                 begin,
-                f"repeating a condition has no effect, got `{repeated}`; remove the quantifier",
+                f"repeating an anchor, a word boundary or look-around has no effect, got "
+                f"`{repeated}`; remove the quantifier",
             )
         self._at = found.end()
         self._skip("?")  # a lazy quantifier matches the same texts

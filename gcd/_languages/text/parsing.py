@@ -190,7 +190,7 @@ class PatternParser:
         return low, high
 
     def _paid(self, *inside: Ranges) -> Ranges:
-        """Count the work for the ranges of the given sets, and return the first set."""
+        """Count the ranges of some sets toward the work limit; return the first set."""
         self._spend(_PER_RANGE * sum(map(len, inside)))
         return inside[0]
 

@@ -105,7 +105,7 @@ def _blamed(what: str) -> Iterator[None]:
 
 
 class _Layout(Assembly):
-    """Graph that is built from a syntax tree, with edges for anchors and marks.
+    """Graph that is built from a syntax tree, with edges for anchors and look-around (marks).
 
     Args:
         pattern: the pattern, for error messages.
@@ -126,7 +126,7 @@ class _Layout(Assembly):
     # -- the tree ---------------------------------------------------------------------------
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
-        """Add the tree between nodes 0 and 1, without the anchors at its two ends.
+        """Add the syntax tree between the graph's nodes 0 and 1, without anchors at its ends.
 
         In a search, also add edges that read any text before and after the match, where there is no
         anchor.
@@ -153,7 +153,7 @@ class _Layout(Assembly):
             self.skip(done, 1 if ends else after)
 
     def lay_rule(self, tree: Node) -> None:
-        """Add the whole tree between nodes 0 and 1."""
+        """Add the whole syntax tree between the graph's nodes 0 and 1."""
         self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:
@@ -274,7 +274,7 @@ class _Layout(Assembly):
         return super().node()
 
     def _insert(self, part: Automaton, entry: int) -> int:
-        """Add an edge with an automaton from node `entry`; return the target node."""
+        """Add an edge labeled with an automaton from node `entry`; return the target node."""
         if part.num_states == 1 and part == _EPSILON:
             return entry
         done = self.node()

@@ -54,7 +54,7 @@ def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
     for keyword, value in schema.items():
         if not isinstance(keyword, str):
             raise UnsupportedSchemaError(
-                str(keyword), pointer, "expected keywords to be strings, got another type; quote it"
+                str(keyword), pointer, "expected a keyword as a string, got another type; quote it"
             )
         if keyword not in ("type", "optional"):
             add_keyword(found, keyword, value, schema, pointer, depth)

@@ -156,7 +156,7 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
     point[_EQUAL] = open_after[0]
 
     def whole_part(outcome: int) -> int:
-        """Return a state after a whole integer part, given the comparison's result so far."""
+        """Return a state after a whole integer part, which compares with the bound as `outcome`."""
         ended = outcome if outcome != _EQUAL else (_LESS if fraction else _EQUAL)
         here = state(ended)
         read(here, ".", point[outcome])

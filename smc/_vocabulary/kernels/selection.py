@@ -41,7 +41,7 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_back(found: Candidates, count: cython.Py_ssize_t, rest: LogSums) -> cython.Py_ssize_t:
-    """Keep the best candidates, and sum the others; return the number of candidates kept."""
+    """Keep the buffer's best candidates, and sum the others; return the number of those kept."""
     i: cython.Py_ssize_t
     if count <= found.kept:
         return count
@@ -83,7 +83,7 @@ def _push_listed(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add each token with a separate factor to the buffer once, and unmark it."""
+    """Add each marked token to the buffer with its separate factor, and remove its mark."""
     k: cython.Py_ssize_t
     v: cython.Py_ssize_t
     x: cython.double
@@ -316,7 +316,7 @@ def _locate(
         lines, row: the factors, and the index of the row.
         hidden: nonzero for tokens to exclude.
         log_c: log of the threshold c, with pi = s / c.
-        targets: targets in ascending order.
+        targets: points of the cumulative sum of pi, in ascending order.
         begin, end: range of targets of this row.
         found: output, the tokens; -1 if rounding leaves no candidate.
         factor: work space, one number per class.

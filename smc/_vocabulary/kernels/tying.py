@@ -44,7 +44,7 @@ def _put_back(
     klass: cython.const[cython.uint][:, ::1],
     rest: LogSums,
 ) -> cython.void:
-    """Move the best candidates to the front; add the others to the sums of their classes."""
+    """Move the best tokens to the buffer's front; add the others to the sums of their classes."""
     i: cython.Py_ssize_t
     found.cut(count)
     for i in range(found.kept, count):
