@@ -163,7 +163,7 @@ class _BetaRows:
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:
-        """Compute the rows of some states from the rows of their successors.
+        """Compute the rows of beta of some states from those of their successors.
 
         Args:
             states: n states.
