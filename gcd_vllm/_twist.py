@@ -130,7 +130,7 @@ class Twisted(NamedTuple):
 
 
 class Twists:
-    """The groups of batch rows under P-GCD in one engine.
+    """P-GCD in one engine: the rows that use it, in groups with the same constraint and HMM.
 
     Args:
         device: device of the logits.
