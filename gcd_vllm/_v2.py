@@ -62,7 +62,7 @@ class EngineProcessor(Processor):
         self._temperatures = np.ones(slots, np.float32)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Store a request that the engine added, in its slot; return whether it has a constraint."""
+        """Store a new request of the engine in its slot; return whether it has a constraint."""
         self._leave(req_idx)
         if self._weights is not None:
             self._weights.note_drawn()  # a token of the slot's last request is overwritten soon
@@ -150,7 +150,7 @@ class EngineProcessor(Processor):
         self._new.difference_update(row[0] for row in new)
 
     def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
-        """Advance the automaton states of requests by at most `most` newly committed tokens each."""
+        """Advance the automaton states of requests by up to `most` newly committed tokens each."""
         committed = self._requests.all_token_ids.gpu
         here = self._slots[slots]
         begin = self._requests.prompt_len.gpu[slots].long() - here[:, 7]
