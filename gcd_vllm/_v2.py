@@ -104,7 +104,7 @@ class EngineProcessor(Processor):
             self._pool.leave(automaton)
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
-        """Copy the automata of the batch's slots to the device, unless they are already there.
+        """Copy the automata of the batch's requests to the device, unless they are already there.
 
         If memory is short, automata of other requests are evicted.
         """
@@ -232,9 +232,9 @@ class EngineProcessor(Processor):
         return DeviceRows(at, slots, here[:, 8], steps, position, temperature)
 
     def _forget_dropped(self) -> None:
-        """Stop storing weights of slots whose records were dropped.
+        """Stop storing weights of requests whose rows of the weight table were dropped.
 
-        Another particle may use such a record's row of the table by now.
+        Other particles may use these rows by now.
         """
         if self._weights is None or self._weights.dropped == self._dropped:
             return
@@ -245,7 +245,7 @@ class EngineProcessor(Processor):
         self._weighted[stale] = False
 
     def _fit(self, batch: list[int], now: float) -> Tensor | None:
-        """Return how many tokens each slot can draw before its deadline.
+        """Return how many tokens each slot's request can draw before its deadline.
 
         The result is None if no deadline is near enough to matter.
         """
