@@ -1,4 +1,4 @@
-"""Sampling engine on top of a `vllm.LLM`: it draws parts of particles with their weights."""
+"""Sampling engine on top of a `vllm.LLM`: it draws tokens of particles, with their weights."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _parts(
     number: int,
     block: int | None,
 ) -> list[Part]:
-    """Return the next part of every running particle of a prompt."""
+    """Return the requests for the next tokens of every running particle of a prompt."""
     parts = []
     for n, particle in enumerate(system):
         if not particle.runs(task.budget) or particle.log_weight == -math.inf:

@@ -92,7 +92,7 @@ class Drawn(NamedTuple):
 
 
 class Engine(Protocol):
-    """An engine that draws parts: vLLM in this process, or a server."""
+    """An engine that draws parts (several tokens of a particle): vLLM here, or a server."""
 
     @property
     def vocabulary(self) -> Vocabulary:

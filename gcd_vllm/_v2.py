@@ -62,7 +62,7 @@ class EngineProcessor(Processor):
         self._temperatures = np.ones(slots, np.float32)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Store a request that the engine added, in its slot; return whether it has a constraint."""
+        """Store a new request of the engine in its slot; return whether it has a constraint."""
         self._leave(req_idx)
         if self._weights is not None:
             self._weights.note_drawn()  # a token of the slot's last request is overwritten soon
@@ -104,7 +104,7 @@ class EngineProcessor(Processor):
             self._pool.leave(automaton)
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
-        """Copy the automata of the batch's slots to the device, unless they are already there.
+        """Copy the automata of the batch's requests to the device, unless they are already there.
 
         If memory is short, automata of other requests are evicted.
         """
@@ -150,7 +150,7 @@ class EngineProcessor(Processor):
         self._new.difference_update(row[0] for row in new)
 
     def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
-        """Advance the automaton states of requests by at most `most` newly committed tokens each."""
+        """Advance the automaton states of requests by up to `most` newly committed tokens each."""
         committed = self._requests.all_token_ids.gpu
         here = self._slots[slots]
         begin = self._requests.prompt_len.gpu[slots].long() - here[:, 7]
@@ -232,9 +232,9 @@ class EngineProcessor(Processor):
         return DeviceRows(at, slots, here[:, 8], steps, position, temperature)
 
     def _forget_dropped(self) -> None:
-        """Stop storing weights of slots whose records were dropped.
+        """Stop storing weights of requests whose rows of the weight table were dropped.
 
-        Another particle may use such a record's row of the table by now.
+        Other particles may use these rows by now.
         """
         if self._weights is None or self._weights.dropped == self._dropped:
             return
@@ -245,7 +245,7 @@ class EngineProcessor(Processor):
         self._weighted[stale] = False
 
     def _fit(self, batch: list[int], now: float) -> Tensor | None:
-        """Return how many tokens each slot can draw before its deadline.
+        """Return how many tokens each slot's request can draw before its deadline.
 
         The result is None if no deadline is near enough to matter.
         """

@@ -162,7 +162,7 @@ _lock = Lock()
 
 
 def take(run: str) -> dict[str, Any]:
-    """Return and delete the values of a run's particles in all engines of this process."""
+    """Return and delete the values of particles whose keys begin with `run`, in all engines."""
     found: dict[str, Any] = {}
     with _lock:
         for table in list(_tables):
@@ -171,6 +171,6 @@ def take(run: str) -> dict[str, Any]:
 
 
 def forget(run: str) -> int:
-    """Delete the values of a run's particles in all engines of this process; return how many."""
+    """Delete the values of particles whose keys begin with `run`, in all engines; count them."""
     with _lock:
         return sum(table.forget(run) for table in list(_tables))

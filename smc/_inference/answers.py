@@ -89,7 +89,7 @@ class Pool(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> Pool:
-        """Create an empty pool for answers of at most `most` tokens."""
+        """Create empty lists for answers of at most `most` tokens."""
         del automata, N
         none = examples.new_zeros(0)
         pruned = torch.zeros_like(examples, dtype=torch.bool)
@@ -155,7 +155,7 @@ class Pool(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Return this pool unchanged. It stores full texts, so it doesn't need parent indices."""
+        """Do nothing, because the lists have full texts, which don't need parent indices."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:
@@ -170,7 +170,7 @@ class Pool(NamedTuple):
         return FinishedScores(top, rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Return all answers; an example whose pool was pruned isn't marked as enumerated."""
+        """Return all answers; an example that lost some by pruning isn't marked as enumerated."""
         return _outcome(
             self.example,
             self.tokens,
@@ -305,7 +305,7 @@ class AnswerTables(NamedTuple):
         return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
-        """Store the weights of the answers that end with the next token, by slot and token."""
+        """Store the weights of the answers that end with the next token, by prefix and token."""
         successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
@@ -341,7 +341,7 @@ class AnswerTables(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Store, for each slot, the slot whose prefix was extended, and the added token."""
+        """Store, for each kept prefix, the slot of the prefix it extends, and its new token."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),

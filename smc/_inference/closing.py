@@ -119,7 +119,7 @@ class Closing:
         return self.check(carry, longest, max(1.0, read / carry.prefixes.num_rows))
 
     def mark(self, outcome: Outcome) -> Outcome:
-        """Return the run's result with the closed examples, and the reason for closing them."""
+        """Return the result, with the examples that were closed early and the reason for it."""
         if self.closed is None:
             return outcome
         return outcome._replace(

@@ -153,7 +153,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Take a step without a graph."""
+        """Take a step without a captured CUDA graph."""
         self.carry, record = self._stepper.step(self.carry)
         self._row += 1
         for field, row in zip(self._history, record, strict=True):

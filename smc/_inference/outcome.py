@@ -66,7 +66,7 @@ class Selections(NamedTuple):
 
     @classmethod
     def start(cls, num_examples: int, most: int, device: torch.device) -> Selections:
-        """Create tables for at most `most` steps."""
+        """Create counts of zero for at most `most` steps."""
         count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
         return cls(count, count.double())
 

@@ -305,7 +305,7 @@ class ParticleFilter(Generic[State]):
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
     ) -> Float64[Tensor, "P"]:
-        """Return log psi of the new prefixes, given log g of their drawn token."""
+        """Return the log potentials (psi) of the new prefixes, given log g of their drawn token."""
         if not self.reader.proposal.potential:
             return torch.zeros_like(log_g)
         last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)

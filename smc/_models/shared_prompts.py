@@ -145,7 +145,7 @@ class Packed:
 
     @cached_property
     def of_row(self) -> Bool[Tensor, "R 1 most 1 W"]:
-        """Mask of the row columns that each token attends to."""
+        """Mask of the generated tokens (columns) of its row that each token attends to."""
         columns = torch.arange(self.layers[0][0].shape[2], device=self.position.device)
         return (columns <= self.position[self.by_row.member].unsqueeze(2))[:, None, :, None]
 

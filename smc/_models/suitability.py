@@ -201,7 +201,7 @@ def context_of(model: Any) -> int | None:
 
 
 def _head_of(model: Any) -> Iterator[object]:
-    """Yield values that change when the head, its weight, or hooks on its output change."""
+    """Yield values that change with the output head, its weight, or hooks on its output."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     yield len(model._forward_hooks)
     if head is None:

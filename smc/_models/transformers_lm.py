@@ -246,7 +246,7 @@ class TransformersLM:
         return plain or TransformersRows.after(self.model, prompts)
 
     def _shares_prompts(self) -> bool:
-        """Return whether rows share their prompts; run the self-check if the mode is new."""
+        """Return whether rows share their prompts; check the model first if its mode is new."""
         mode = Mode.of(self.model)
         if mode not in self._sharing:
             self._sharing[mode] = shares_prompts(self.model)

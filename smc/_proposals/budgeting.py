@@ -94,7 +94,7 @@ class Removed(NamedTuple):
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
     def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
-        """Return the values for `count` prefixes: prefix `slots[i]` gets the values of prefix i here.
+        """Return the values for `count` prefixes; prefix i of this object has number `slots[i]`.
 
         The other prefixes have no removed tokens.
         """

@@ -32,15 +32,15 @@ class MaskProposal(Proposal[AutomatonPosition]):
     """
 
     def start(self, batch: Batch) -> AutomatonPosition:
-        """Return the positions of empty prefixes, one per example."""
+        """Return the automaton states and budgets of empty prefixes, one per example."""
         return start_position(batch)
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Return the positions after the given tokens."""
+        """Return the automaton states and budgets after the given tokens."""
         return state.advance(tokens)
 
     def take(self, state: AutomatonPosition, ancestors: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Return the positions of the prefixes with these indices, which may repeat."""
+        """Return the state of the prefixes with these indices, which may repeat."""
         return state.take(ancestors)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class LM(MaskProposal):
         )
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Advance the positions; end prefixes that can't be completed within the budget."""
+        """Append tokens to the prefixes; end those that can't be completed within the budget."""
         after = state.advance(tokens)
         needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
         late = needed > after.remaining  # never true for complete answers, which need 0 tokens

@@ -103,7 +103,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables.clear()
 
     def without_host_sync(self) -> HMMLookahead:
-        """Return a version without host synchronizations, which shares the cached tables."""
+        """Return this lookahead without host synchronizations; both share the cached tables."""
         other = copy(self)
         other._wait = False
         return other

@@ -101,11 +101,11 @@ class AutomatonPosition(NamedTuple):
         return torch.where(after >= 0, steps, UNREACHABLE)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Return the positions of the prefixes with these indices, which may repeat."""
+        """Return the states and budgets of the prefixes with these indices, which may repeat."""
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
 
     def advance(self, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Return the positions after the given tokens.
+        """Return the automaton states and budgets after the given tokens.
 
         -1 means no token, and prefixes that have ended don't change.
         """
@@ -120,7 +120,7 @@ class AutomatonPosition(NamedTuple):
 
 
 def start_position(batch: Batch) -> AutomatonPosition:
-    """Return the positions of empty prefixes, one per example, with their full budgets."""
+    """Return the initial states of empty prefixes, one per example, and their full budgets."""
     budgets = batch.budgets
     return AutomatonPosition(
         automata=batch.automata,
@@ -160,7 +160,7 @@ class HasPosition(Protocol):
 
     @property
     def walk(self) -> Progress:
-        """The positions of the prefixes."""
+        """The positions of the prefixes in their automata."""
         ...
 
 

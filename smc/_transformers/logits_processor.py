@@ -250,7 +250,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
             )
 
     def _reach(self, which: Int64[Tensor, "R"], generated: Int64[Tensor, "R T"]) -> _Known:
-        """Return the states after the generated tokens, under the constraint of each row."""
+        """Return the proposal's state after the generated tokens of each row."""
         device, length = which.device, generated.shape[1]
         lines = generated.cpu().numpy()
         if lines.size and not 0 <= lines.min() <= lines.max() < self.vocabulary.size:
@@ -283,7 +283,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def _look_up(
         self, device: torch.device, length: int, names: list[tuple[int, bytes]]
     ) -> _Known | None:
-        """Return the states of these rows if all of them are cached; None otherwise."""
+        """Return the proposal's state of these rows if all of them are cached; None otherwise."""
         known = self._known.get((device, length))
         if known is None or not known.row_of.keys() >= set(names):
             return None
@@ -291,7 +291,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return _Known({}, self.proposal.take(known.state, rows), known.log_potential[rows])
 
     def _extend(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
-        """Return the states after one more token; rows that have ended don't change."""
+        """Return the proposal's state after one more token; ended rows don't change."""
         running = known.state.walk.running
         some = running.nonzero().squeeze(1)
         log_potential = torch.zeros_like(known.log_potential)
@@ -302,7 +302,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return _Known({}, self.proposal.advance(known.state, run), log_potential)
 
     def _start_state(self, device: torch.device) -> Any:
-        """Return the state before the first token, with one row per constraint."""
+        """Return the proposal's state before the first token, with one row per constraint."""
         if device not in self._start:
             batch = AutomatonBatch(self.constraints, device=device)
             budgets = torch.tensor(self.budgets, device=device)

@@ -64,7 +64,7 @@ class Draw(Protocol):
     """Random number generator: a function that returns a uniform number in (0, 1) for each key."""
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
-        """Return the numbers of `keys`, for choices whose outcomes change at `breaks`."""
+        """Return uniform numbers for `keys`, for choices whose outcomes change at `breaks`."""
         ...
 
 

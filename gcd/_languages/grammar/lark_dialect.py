@@ -225,7 +225,7 @@ class _Reader:
 
 
 def _combined(tree: Any, read: Any) -> Node:
-    """Return the node for a syntax tree of a rule or terminal; `read` converts the tree's parts."""
+    """Convert lark's syntax tree of a rule or terminal to a node; `read` converts its parts."""
     parts = tree.children
     match tree.data:
         case "expansions":

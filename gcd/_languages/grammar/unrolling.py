@@ -170,7 +170,7 @@ class _Graph:
         return self._graph.node()
 
     def _enter(self, name: str, level: int, source: int, target: int) -> None:
-        """Connect the node `source` to the node `target` by the texts of a rule."""
+        """Connect the graph's nodes `source` and `target` by the texts of a rule."""
         key = name, target
         if key not in self._entries:
             self._entries[key] = self._node()
@@ -180,7 +180,7 @@ class _Graph:
     def _chain(
         self, name: str, level: int, production: Production, source: int, target: int
     ) -> None:
-        """Connect the node `source` to the node `target` by the symbols of a production."""
+        """Connect the graph's nodes `source` and `target` by the symbols of a production."""
         if not production:
             self._graph.skip(source, target)
         total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)

@@ -132,7 +132,7 @@ NOTHING = Outline(frozenset(), None, {}, frozenset(), _nothing)
 
 
 def meet(parts: Sequence[Outline]) -> Outline:
-    """Return the outline of the values that fit all given outlines."""
+    """Return the outline (coarse description) of the values that fit all given outlines."""
     parts = [part for part in parts if part is not ANYTHING]
     if len(parts) < 2:
         return parts[0] if parts else ANYTHING
@@ -153,7 +153,7 @@ def meet(parts: Sequence[Outline]) -> Outline:
 
 
 def join(parts: Sequence[Outline]) -> Outline:
-    """Return an outline of all values that fit at least one of the given outlines."""
+    """Return an outline (coarse description) of the values that fit any of the given outlines."""
     parts = [part for part in parts if part.kinds]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -187,7 +187,7 @@ def join(parts: Sequence[Outline]) -> Outline:
 
 
 def outline(document: Document, places: Iterable[Place]) -> Outline:
-    """Return the outline of the values that satisfy all of the given schemas."""
+    """Return the outline (coarse description) of the values that satisfy all given schemas."""
     return meet([_of_place(document, place) for place in places])
 
 

@@ -30,7 +30,7 @@ _PER_CONSTANT = 2_000  # units of work
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the numbers of a JSON type, "number" or "integer", that fit the description."""
+    """Return the numbers of a JSON type, "number" or "integer", that `facets` describes."""
     lower, upper = facets.lower, facets.upper
     if kind == "number" and not facets.divisors:
         return numbers(lower, upper, wide=wide)
@@ -48,7 +48,7 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def strings(document: Document, notation: Notation, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the JSON strings, with their quotes, that fit the description."""
+    """Return the JSON strings, with their quotes, that `facets` describes."""
     shortest, longest = facets.length
     if longest is not None and longest < shortest:
         return Automaton.empty()
@@ -66,7 +66,7 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
 
 
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the texts of strings that fit the description, without quotes and escapes."""
+    """Return the texts of the strings that `facets` describes, without quotes and escapes."""
     parts = [texts(*facets.length)]
     for name, _ in facets.formats:
         language = text_format(name, widest=wide)
@@ -147,7 +147,7 @@ def _digits(number: Decimal) -> str:
 
 
 def fitting_constants(document: Document, facets: Facets) -> list[object]:
-    """Return the constants of a description that fit the rest of the description."""
+    """Return the constants in `facets` that fit all other attributes of `facets`."""
     values = list((facets.constants or {}).values())
     spend(_PER_CONSTANT * len(values))
     said = facets.patterns or facets.formats

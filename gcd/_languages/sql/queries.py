@@ -270,7 +270,7 @@ class Queries:
         return self._nodes[key], is_new
 
     def _insert(self, source: int, target: int, *parts: Automaton) -> None:
-        """Connect two nodes by a sequence of languages.
+        """Connect two nodes of the graph by a sequence of languages.
 
         Raises:
             StateLimitError: the graph has too many states.
@@ -281,7 +281,7 @@ class Queries:
             raise StateLimitError(max_states())
 
     def _aggregate(self, source: int, target: int, tables: TableSet) -> None:
-        """Connect two nodes by aggregates of columns, and by `COUNT(*)`."""
+        """Connect two nodes of the graph by aggregates of columns, and by `COUNT(*)`."""
         self._insert(source, target, *self._of_column(self._column(tables)))
         self._insert(source, target, self._literal("COUNT(*)"))
 

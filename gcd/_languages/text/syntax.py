@@ -16,24 +16,24 @@ from gcd._languages.text.code_points import Ranges, complement
 
 @dataclass(frozen=True)
 class Chars:
-    """One code point from the set `inside`."""
+    """Node for one code point from the set `inside`."""
 
     inside: Ranges
 
 
 @dataclass(frozen=True)
 class Start:
-    """Condition that the text begins here."""
+    """Node for the condition that the text begins here."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Condition that the text ends here."""
+    """Node for the condition that the text ends here."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Condition on a position of the text.
+    """Node for a condition on a position of the text.
 
     It holds if one of the `options` matches: the text before the position ends with a match of the
     option's first node, and the text after it begins with a match of the second. `negated` inverts
@@ -46,35 +46,35 @@ class Look:
 
 @dataclass(frozen=True)
 class Mark:
-    """One byte that no UTF-8 text contains; stands for a `Look` while an automaton is built."""
+    """Node for a byte that no text contains; it replaces a `Look` before an automaton is built."""
 
     byte: int
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Texts of the rule with this name."""
+    """Node for the texts of the rule with this name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Texts of the parts, one after the other."""
+    """Node for the texts of its parts, one after the other."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Texts of any one of the options."""
+    """Node for the texts of any one of its options."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Repetition of the body, `minimum` to `maximum` times; None means no upper bound.
+    """Node for `minimum` to `maximum` repetitions of its body; None means no upper bound.
 
     `span` is the start and the end of the repetition in the pattern.
     """

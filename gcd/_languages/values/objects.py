@@ -46,7 +46,8 @@ class Frame(NamedTuple):
         opened, closed: delimiters around the members.
         colon: separator between a key and its value; None for the notation's own.
         is_bare: function that returns whether a name is written without quotes; members with other
-            names are unpacked (`Member.unpacked`). None: all names are written as keys of the notation.
+            names are unpacked (`Member.unpacked`). None: all names are written as keys of the
+            notation.
     """
 
     opened: str = "{"
