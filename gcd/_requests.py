@@ -228,7 +228,7 @@ def _checked_options(kind: str, options: Any) -> dict[str, Any]:
 
 
 def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
-    """Return the name of the only member; raise an error for several, or for other names."""
+    """Return the only key of `found`; raise an error for several keys, or for unknown keys."""
     if len(found) != 1 or not found.keys() <= set(known):
         raise ConstraintError(
             f"expected exactly one of {', '.join(known)} in {what}, got "

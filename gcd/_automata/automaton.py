@@ -274,7 +274,7 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings that aren't in `other`; it must enforce its whole constraint."""
+        """Return the strings that aren't in `other`, which must enforce its whole constraint."""
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 

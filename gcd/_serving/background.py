@@ -138,7 +138,7 @@ class _Threads:
             del lift
 
     def restart(self) -> None:
-        """Restart in a forked process, which doesn't have the threads."""
+        """Restart unfinished lifts in a forked process, which doesn't have the threads."""
         unfinished = [*self._running, *self._waiting]
         self.__init__()  # type: ignore[misc]
         for lift in unfinished:

@@ -156,7 +156,7 @@ class GrammarMatcher:
             temperatures: float32, one for each node, or None.
 
         Raises:
-            ValueError: if the arrays have other sizes, or their links don't form a tree.
+            ValueError: if the arrays have other sizes, or children and siblings don't form a tree.
         """
         child, sibling = whole_numbers(retrieve_next_token), whole_numbers(retrieve_next_sibling)
         tokens, rows = whole_numbers(draft_tokens), _array(token_bitmask)
@@ -298,8 +298,7 @@ def _check_tree(
     wrong = links[(links < -1) | (links >= size[0])]
     if wrong.size:
         raise ValueError(
-            f"expected children and siblings among the draft's nodes, -1..{size[0] - 1}, "
-            f"got {wrong[0]}"
+            f"expected each child and sibling as a node number in -1..{size[0] - 1}, got {wrong[0]}"
         )
     links = links[links >= 0]
     if 0 in links or np.unique(links).size < links.size:

@@ -214,13 +214,13 @@ class LazyAutomaton:
         )
 
     def _take(self, exact: ServedAutomaton, number: Int32[np.ndarray, "S1"]) -> None:
-        """Store the lifted form; sequences switch to it after their next token."""
+        """Store the lifted constraint; token sequences switch to it after their next token."""
         self._exact = exact
         self._table.hand_over(exact._table, number)
 
     @property
     def exact(self) -> ServedAutomaton | None:
-        """Lifted form; None until the lift is done, and always None with `exact="never"`."""
+        """Lifted constraint; None until the lift is done, and always with `exact="never"`."""
         return self._exact
 
     def wait(self, seconds: float | None = None) -> bool:

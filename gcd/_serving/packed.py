@@ -50,5 +50,5 @@ def unpack(packed: bytes) -> Automaton:
         return Automaton(delta.astype(np.int32), accepting, class_of_byte, max_bytes, caveats=known)
     except (ValueError, TypeError, zlib.error) as error:
         raise ConstraintError(
-            f"expected the bytes of a packed language, got others: {error}"
+            f"expected the bytes of a packed language, got other bytes: {error}"
         ) from error

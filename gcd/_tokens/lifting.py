@@ -133,7 +133,7 @@ def lift(
 
 
 def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
-    """Return the table of a language; None if the tokens can't spell any of its strings."""
+    """Return the token automaton of a language; None if the tokens can't spell any string."""
     if automaton.is_empty:
         raise EmptyLanguageError(
             "expected a constraint that some string satisfies, got an empty language"
@@ -154,9 +154,10 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
 def _numbered_table(
     automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
 ) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
-    """Return the table of a language whose texts end with EOS, and each byte state's new number.
+    """Return the token automaton of a language, and its state for each state of `automaton`.
 
-    The last number belongs to the final state. Return None if the tokens can't spell any string.
+    Texts end with EOS. The last number is that of the final state; -1 stands for removed states.
+    Return None if the tokens can't spell any string.
     """
     delta, class_of, edges = lift_arrays(
         automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
@@ -196,7 +197,7 @@ def lift_numbered(
 
 
 def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
-    """Return the table of segments; None if the tokens can't spell any answer."""
+    """Return the token automaton of segments; None if the tokens can't spell any answer."""
     if eos == "accept":
         raise ConstraintError(
             f'expected eos="token" for segments, got {eos!r}; lift them with eos="token", because '

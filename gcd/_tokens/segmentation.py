@@ -224,7 +224,7 @@ class Segmentation:
             yield json.dumps(description)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without cached answers; the tokenizers are rebuilt."""
+        """Return the state to pickle: no cached answers, and no tokenizers, which are rebuilt."""
         return Segmentation, (self._description, self._parse, self._bytes)
 
 

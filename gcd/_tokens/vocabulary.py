@@ -118,9 +118,9 @@ class Vocabulary:
 
     @classmethod
     def from_ranks(cls, path: str | Path, eos_ids: Ids, size: int | None = None) -> Vocabulary:
-        """Read a rank file in tiktoken's format, with a line `base64(bytes) id` for each token.
+        """Read a file of tokens in tiktoken's format, with a line `base64(bytes) id` for each.
 
-        Ids missing in the file, including special tokens, have no bytes.
+        tiktoken calls ids ranks. Ids missing in the file, including special tokens, have no bytes.
 
         Args:
             path: the file.

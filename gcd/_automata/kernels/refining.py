@@ -50,7 +50,10 @@ def refine(
     block: cython.int[::1],
     num_blocks: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Split blocks until all states of each block have equal sums; return the number of blocks.
+    """Split blocks of states whose sums differ, until none is left; return the number of blocks.
+
+    The sum of a state depends on its edges and on the blocks of its successors, as the module
+    docstring defines.
 
     Args:
         start, targets: the distinct edges of each state, as `gcd._automata.kernels.graph` stores

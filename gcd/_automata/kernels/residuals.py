@@ -239,9 +239,10 @@ def find_blocks(
 ) -> cython.Py_ssize_t:
     """Write the block of each state, and return the number of blocks.
 
-    Two states are in one block if and only if their residuals are equal. Every state must lead to
-    acceptance. Blocks are numbered by their first states. The distinct edges are given twice:
-    sorted by their sources (`start`, `targets`) and by their targets (`into`, `sources`).
+    Two states are in one block if and only if the same strings lead from them to acceptance. Every
+    state must lead to acceptance. Blocks are numbered by their first states. The distinct edges are
+    given twice: sorted by their sources (`start`, `targets`) and by their targets (`into`,
+    `sources`).
     """
     num_states: cython.Py_ssize_t = after.shape[0]
     num_classes: cython.Py_ssize_t = after.shape[1]
@@ -303,9 +304,10 @@ def find_blocks(
 
 
 def equivalent_states(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
-    """Group states with equal residuals; return the block of each state and the number of blocks.
+    """Group states from which the same strings lead to acceptance (blocks).
 
-    Every state must lead to acceptance. Blocks are numbered by their first states.
+    Return the block of each state, and the number of blocks. Every state must lead to acceptance.
+    Blocks are numbered by their first states.
     """
     accepts: cython.const[cython.uchar][::1] = accepting.view(np.uint8)
     num_states: cython.Py_ssize_t = accepts.shape[0]

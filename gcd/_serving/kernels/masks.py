@@ -106,7 +106,7 @@ def _lowest(bits: cython.ulonglong) -> cython.int:
 @cython.inline
 @cython.exceptval(check=False)
 def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> cython.ulonglong:
-    """Return which token classes are in only one of a cached mask and the wanted one.
+    """Return the token classes in which a cached mask differs from the wanted mask.
 
     The result is word i of these classes as bits; `table.bits` has the classes of the wanted mask.
     """

@@ -440,7 +440,7 @@ def again(part: Part, steps: cython.int) -> Part:
 @cython.cfunc
 @cython.exceptval(check=False)
 def single(part: Part) -> cython.longlong:
-    """Return the only token of a part of a mask that has a single token."""
+    """Return the token of a part of a mask (group of tokens) that has a single token."""
     word: cython.Py_ssize_t
     bit: cython.int
     if not part.is_wide:

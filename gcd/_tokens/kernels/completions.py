@@ -156,7 +156,7 @@ def by_any_token(
     unreachable: int,
     most: int,
 ) -> bool:
-    """Compute the missing bounds iteratively, as 1 plus the least bound after any token.
+    """Compute missing bounds on the tokens to the end: 1 plus the least bound after a token.
 
     Args:
         delta, class_of_byte: the byte automaton.

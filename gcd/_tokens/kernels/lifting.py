@@ -3,7 +3,7 @@
 `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is a tuple of arrays (label,
 depth, skip, entry) of a `gcd._tokens.trie.Trie`; its entries are the distinct strings of tokens.
 `label[node]` is the byte class on the edge into a node, or the byte itself if the table has a
-column for each byte. Long loops release the interpreter's lock, so that threads can lift.
+column for each byte. Long loops release the interpreter's lock, for lifting in the background.
 
 `walk` follows all strings of the tree from one state. `walk_unit` follows them from a place of a
 unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
