@@ -33,7 +33,7 @@ _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
 
 
 class Resource(NamedTuple):
-    """Schema with its own URI, and everything inside it except other resources.
+    """Schema resource: a schema with its own URI, and all inside it except other resources.
 
     Attributes:
         uri: URI without a fragment.
