@@ -298,7 +298,9 @@ class CommonParser(PatternParser):
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
                 if is_first:
                     raise self._error(
-                        self._at, "a class operator needs characters on both sides; add them"
+                        self._at,
+                        "a class operator (`&&`, `--` or `~~`) needs characters on both sides; "
+                        "add them",
                     )
                 return self._cased(ranges(found))
             at = self._at
