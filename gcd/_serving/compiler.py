@@ -130,7 +130,7 @@ class _Process:
 
 
 def main(reading: IO[bytes], writing: IO[bytes]) -> None:
-    """Read and compile constraints until the end of the input."""
+    """Read constraints from the input, and write compiled languages, until the input ends."""
     # Garbage is collected between two requests, so that none waits for it.
     gc.disable()
     gc.freeze()

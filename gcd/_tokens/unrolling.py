@@ -139,7 +139,7 @@ def _unrolled(
 
     @lru_cache(1 << 10)
     def columns(members: tuple[int, ...]) -> tuple[list[list[int]], np.ndarray]:
-        """Return the distinct columns of these states' table rows, and the one of each class."""
+        """Return the distinct columns of these states' rows, and which of them each class has."""
         if len(members) == 1:
             distinct, inverse = np.unique(table[members[0]], return_inverse=True)
             return [[row] for row in distinct.tolist()], inverse

@@ -225,7 +225,7 @@ def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) ->
 @cython.final
 @cython.cclass
 class UnitPlace:
-    """Behavior of all tokens from one state (place) of a unit, which a counted run repeats.
+    """Effect of all tokens from one state (place) of a unit, which a counted run repeats.
 
     A token passes a boundary whenever it completes a copy of the unit.
 
@@ -241,7 +241,7 @@ class UnitPlace:
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Compute the behavior of all tokens from state `place` of a repeated unit.
+    """Compute where all tokens lead from state `place` of a unit, which is repeated.
 
     `unit[p, b]` is the state of the unit after byte b in state p.
     """
@@ -392,7 +392,7 @@ def _union(tree: TokenTree, apart: list) -> Part:
 @cython.final
 @cython.cclass
 class Unit:
-    """Small automaton that counted runs repeat (unit), with the behavior of tokens in it.
+    """Small automaton that counted runs repeat (unit), and where tokens lead in it.
 
     Args:
         tree: the vocabulary.
@@ -406,7 +406,7 @@ class Unit:
 
     @cython.cfunc
     def at(self, place: cython.int) -> UnitPlace:
-        """Return the behavior of all tokens from state `place` of the unit; computed once."""
+        """Return where all tokens lead from state `place` of the unit; computed once."""
         if self.places[place] is None:
             self.places[place] = _unit_place(self.tree, self.rows, place)
         return self.places[place]

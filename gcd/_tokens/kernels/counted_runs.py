@@ -101,7 +101,7 @@ def _is_narrow(
     delta: cython.const[cython.int][:, ::1],
     width: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Return whether a state allows too few bytes to be a boundary of a counted run."""
+    """Return whether a state allows too few bytes for copies in a counted run to begin."""
     total: cython.longlong = 0
     k: cython.Py_ssize_t
     for k in range(delta.shape[1]):

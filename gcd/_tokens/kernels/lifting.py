@@ -161,9 +161,9 @@ def walk_unit(
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
     """Follow all token strings from a state (place) of a unit, which a counted run repeats.
 
-    Entry `found[i]` stays in the run; `goal[i]` is the number of boundaries that it passes times
-    `PLACES`, plus its last place. A row of `exits` is a node whose byte leaves the run from a
-    boundary, and the number of boundaries passed before. Return the numbers of entries and exits.
+    Token string `found[i]` stays in the run; `goal[i]` is the number of copies that it completes
+    times `PLACES`, plus its last place. A row of `exits` is a tree node whose byte leaves the run,
+    and the number of copies completed before. Return the numbers of strings and of exits.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
@@ -455,7 +455,7 @@ def split_by_states(
     cell: np.ndarray,
     reference: np.ndarray,
 ) -> None:
-    """Split token classes whose tokens lead to different states from a state outside of runs."""
+    """Split token classes whose tokens lead to different states from a state not in a run."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     cell_of: cython.const[cython.int][::1] = cell
     other: cython.const[cython.int][::1] = reference
