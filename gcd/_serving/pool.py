@@ -143,7 +143,7 @@ class AutomatonPool:
         return entry.place
 
     def leave(self, automaton: TokenAutomaton) -> None:
-        """Record that one request less uses an automaton; keep it until its memory is needed."""
+        """Record that a request no longer uses an automaton; keep it until memory is needed."""
         self._entries[automaton].users -= 1
         used = (entry.place.width for entry in self._entries.values() if entry.users)
         self.widest = max((END.width, *used))
