@@ -97,7 +97,7 @@ def _with_specials(
     table: Int32[np.ndarray, "F C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "M C2"], Int32[np.ndarray, "V"]]:
-    """Return the table of the single states, with a class for each special token.
+    """Return the table's rows for single states, with a class for each special token.
 
     Rows for sets of states are dropped. The special tokens are those that end segments.
     """

@@ -427,7 +427,7 @@ def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
 
 @cython.cfunc
 def again(part: Part, steps: cython.int) -> Part:
-    """Copy a part of a mask, but with `steps` as its bound on the tokens to the end."""
+    """Return a part of a mask with the same tokens, but with the bound `steps`."""
     other: Part = Part()
     other.steps = steps
     other.size = part.size
