@@ -4,8 +4,9 @@ The tokens of a mask are grouped by the states that they lead to. A part with fe
 their ids. A part with many tokens is stored as a mask, which takes less memory and less time to
 copy.
 
-The effect of tokens in counted runs (`gcd._tokens.kernels.counted_runs`) only depends on the unit.
-So it is computed once for each unit and vocabulary, and shared by all constraints.
+Counted runs (`gcd._tokens.kernels.counted_runs`) are copies of a small automaton, the unit. The
+effect of tokens in them only depends on the unit. So it is computed once for each unit and
+vocabulary, and shared by all constraints.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ class UnitPlace:
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Compute where all tokens lead from state `place` of a unit, which is repeated.
+    """Compute where all tokens lead from state `place` of a repeated automaton (`unit`).
 
     `unit[p, b]` is the state of the unit after byte b in state p.
     """
@@ -427,7 +428,10 @@ def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
 
 @cython.cfunc
 def again(part: Part, steps: cython.int) -> Part:
-    """Return a part of a mask with the same tokens, but with the bound `steps`."""
+    """Return a part of a mask with the same tokens, but another bound: `steps`.
+
+    It bounds the tokens of a shortest completion after these tokens.
+    """
     other: Part = Part()
     other.steps = steps
     other.size = part.size

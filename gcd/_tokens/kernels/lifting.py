@@ -372,8 +372,8 @@ def references(
     """For each state outside of counted runs, find a similar state in a run (its reference).
 
     Candidates are the states of the copy that ends where most of the state's bytes lead. The
-    reference is the candidate with the fewest tree nodes below bytes that lead to different states:
-    fewer than half of the nodes below all bytes that the state allows. -1 if there is none.
+    reference has the fewest tree nodes below the bytes that lead elsewhere than from the state.
+    They must be fewer than half of the nodes below all bytes that the state allows; otherwise, -1.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
