@@ -218,7 +218,7 @@ class AutomatonPool:
         """Return the state after each batch row's token; `DEAD` if the token is not allowed.
 
         Args:
-            places: the place of each batch row's automaton.
+            places: the location (`Place`) of each batch row's automaton.
             states: the state of each batch row in its automaton, or `DEAD`.
             tokens: token ids; numbers out of range lead to `DEAD`.
         """
@@ -251,8 +251,8 @@ class AutomatonPool:
 
         Args:
             logits: the logits of all batch rows. With `at`, only some of the rows are masked.
-            places, states: the place and state of each masked row, as in `next`. Rows with the
-                place `NOWHERE` don't change.
+            places, states: the location of each masked row's automaton (`Place`) and its state, as
+                in `next`. Rows with the location `NOWHERE` don't change.
             remaining: tokens left for each masked row, including the next token and EOS.
             at: the index in `logits` of each masked row; None if all rows are masked, in order.
         """

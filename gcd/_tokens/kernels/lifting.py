@@ -5,11 +5,11 @@ depth, skip, entry) of a `gcd._tokens.trie.Trie`; its entries are the distinct s
 `label[node]` is the byte class on the edge into a node, or the byte itself if the table has a
 column for each byte. Long loops release the interpreter's lock, for lifting in the background.
 
-`walk` follows all strings of the tree from one state. `walk_unit` follows them from a place of a
-unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
-place and the number of boundaries that it passes matter. If it leaves the run, at an *exit*, the
-rest of the string must be followed in the automaton. `walk_apart` only visits nodes where two
-states differ. It is for states that allow the same strings as a boundary, except for a few words.
+`walk` follows all strings of the tree from one state. `walk_unit` follows them from a state (place)
+of a unit, which a counted run repeats many times (`gcd._tokens.kernels.counted_runs`). If a string
+stays in the run, only its last place and the number of copies that it completes matter. If it
+leaves the run, at an *exit*, its rest must be followed in the automaton. `walk_apart` only visits
+nodes where two states differ. It is for states that differ from a state of a run in a few words.
 """
 
 from __future__ import annotations
