@@ -337,7 +337,10 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """Return, for each table column, the first one with equal `total` (sum) and `live` (count)."""
+    """Return, for each table column, the first one with the same `total` and `live`.
+
+    `total` is a weighted sum of a column's next states, and `live` is their number.
+    """
     order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order

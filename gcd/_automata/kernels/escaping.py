@@ -188,7 +188,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def three_digits(self, state: cython.int) -> cython.int:
-        """Return the node before an escape's last three digits, if two bytes remain."""
+        """Return the node before the last three digits, if two bytes of the character remain."""
         if state < 0:
             return -1
         if self.digits[state] == _UNKNOWN:
@@ -202,7 +202,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def half(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node before the second half of a surrogate pair, if two bytes remain.
+        """Return the node before a second surrogate's escape, if two bytes of the character remain.
 
         `state` is the state before these bytes. `high` is the value of the two highest bits that
         the first of these bytes has from the code point.
