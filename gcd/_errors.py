@@ -124,7 +124,7 @@ class OverlongBudgetError(ConstraintError):
 
 
 class EmptyLanguageError(ConstraintError):
-    """Error for a constraint that no text satisfies, or no token sequence of the vocabulary."""
+    """Error for a constraint that no text satisfies, or none that the tokens can spell."""
 
 
 class LimitError(ConstraintError):

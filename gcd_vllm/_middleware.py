@@ -91,7 +91,7 @@ class CompilingMiddleware:
 
 
 def _wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the structured outputs of a request in the form that `adopted` expects."""
+    """Return the structured outputs of a request, in the form that `_frontend.adopted` reads."""
     found = request.get("structured_outputs")
     if isinstance(found, dict):
         return found

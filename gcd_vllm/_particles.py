@@ -299,7 +299,7 @@ def _posterior(
     running: Sequence[int],
     alive: Sequence[int],
 ) -> Posterior:
-    """Make the posterior of a prompt from its particles after the last part."""
+    """Make the posterior of a prompt from its final particles."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     answers = {ids: vocabulary.decode(content(ids, eos)) for ids in {each.ids for each in system}}

@@ -175,7 +175,7 @@ class ServerEngine:
         return tuple(choice["token_ids"]), log_q, int(details.get("cached_tokens") or 0)
 
     def _score(self, text: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, ...]:
-        """Request log p of the tokens at the end of a text, which follow its prompt."""
+        """Request log p of the answer tokens in `text`, a pair (prompt, answer tokens)."""
         prompt, ids = text
         reply = self._complete([*prompt, *ids], max_tokens=1, prompt_logprobs=0)
         return prompt_log_p(reply["choices"][0]["prompt_logprobs"], ids)

@@ -104,7 +104,7 @@ class WeightedRows:
 
 
 class _Step(NamedTuple):
-    """The last step, whose drawn tokens aren't known yet.
+    """Values of the last step, whose drawn tokens aren't known yet.
 
     Attributes:
         rows: the rows of this step.

@@ -46,7 +46,7 @@ class Record:
 
 
 class WeightTable:
-    """Values of the particles of one engine.
+    """Table of the values from which the weights of an engine's particles are computed.
 
     The last step of the table is for steps beyond the requested number of tokens, which engines
     with asynchronous scheduling begin before they know that an answer has ended.

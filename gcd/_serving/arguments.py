@@ -58,8 +58,8 @@ def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
     """Return `out`, an array or CPU tensor for masks, as an array that shares its memory.
 
     Raises:
-        ValueError: if `out` doesn't have this shape, is of another type, isn't contiguous, or is
-            read-only.
+        ValueError: if `out` doesn't have the shape `shape`, is of another type, isn't contiguous,
+            or is read-only.
     """
     array = out if type(out) is np.ndarray else array_of(out)
     if array is None:

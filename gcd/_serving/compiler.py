@@ -130,7 +130,7 @@ class _Process:
 
 
 def main(reading: IO[bytes], writing: IO[bytes]) -> None:
-    """Read and compile constraints until the end of the input."""
+    """Read constraints from the input, and write compiled languages, until the input ends."""
     # Garbage is collected between two requests, so that none waits for it.
     gc.disable()
     gc.freeze()
@@ -142,7 +142,7 @@ def main(reading: IO[bytes], writing: IO[bytes]) -> None:
                 text = json.dumps(constraint, ensure_ascii=False, separators=(",", ":"))
                 language = ConstraintRequest.parse(text).language()
             if isinstance(language, Segments):
-                raise ConstraintError("expected one language, got segments")
+                raise ConstraintError("expected a constraint with one language, got segments")
             content = pack(language)
         except Exception as error:  # a client's text may cause any exception
             reply["error"] = str(error) or type(error).__name__

@@ -419,7 +419,7 @@ class ConstraintCache:
 
 
 def num_bytes(automaton: TokenAutomaton) -> int:
-    """Return the bytes of an automaton's arrays."""
+    """Return the size of an automaton's arrays in bytes."""
     return sum(getattr(automaton, name).nbytes for name in _ARRAYS)
 
 

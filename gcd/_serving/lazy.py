@@ -62,7 +62,10 @@ _UNITS = 32  # units of counted runs cached for one vocabulary
 
 
 class _Tokens:
-    """Data of a vocabulary that its constraints share: prefix tree, and tokens in repetitions."""
+    """Data of a vocabulary that its lazy constraints share.
+
+    It is the prefix tree of the tokens, and where tokens lead in repeated automata (units).
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -79,7 +82,7 @@ class _Tokens:
         self._units: dict[bytes, Unit] = {}
 
     def unit(self, rows: np.ndarray) -> Unit:
-        """Return how tokens behave in repetitions of an automaton with these transitions.
+        """Return where tokens lead in repetitions of an automaton with these transitions.
 
         The result is computed once, and then cached.
         """
@@ -240,7 +243,7 @@ class LazyAutomaton:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cached masks, of the bounds, and of the byte automaton."""
+        """Size in bytes of the cached masks, the bounds, and the byte automaton."""
         language = self._language
         own = language.delta.nbytes + language.accepting.nbytes + self._bounds.nbytes
         return own + int(self._table.num_bytes)

@@ -78,7 +78,7 @@ def on_device(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 class _Entry:
-    """Record of an automaton in the pool: its location, its table's size, its number of users."""
+    """Location and size of an automaton in the pool, and the number of requests that use it."""
 
     def __init__(self, place: Place, size: int) -> None:
         self.place, self.size, self.users = place, size, 0
@@ -115,11 +115,13 @@ class AutomatonPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors."""
+        """Size of the tensors in bytes."""
         return 8 * self.after_flat.numel() + 4 * self.class_of.numel()
 
     def enter(self, automaton: TokenAutomaton) -> Place:
-        """Add a user of an automaton, copy it to the pool if it isn't there, and return its place.
+        """Record that a request uses an automaton, and return the automaton's location.
+
+        If the automaton isn't in the pool, it is copied to it.
 
         Raises:
             ConstraintError: its vocabulary has another size, or running requests use too much
@@ -141,7 +143,7 @@ class AutomatonPool:
         return entry.place
 
     def leave(self, automaton: TokenAutomaton) -> None:
-        """Remove a user of an automaton, which stays in the pool until its memory is needed."""
+        """Record that a request no longer uses an automaton; keep it until memory is needed."""
         self._entries[automaton].users -= 1
         used = (entry.place.width for entry in self._entries.values() if entry.users)
         self.widest = max((END.width, *used))
@@ -216,7 +218,7 @@ class AutomatonPool:
         """Return the state after each batch row's token; `DEAD` if the token is not allowed.
 
         Args:
-            places: the place of each batch row's automaton.
+            places: the location (`Place`) of each batch row's automaton.
             states: the state of each batch row in its automaton, or `DEAD`.
             tokens: token ids; numbers out of range lead to `DEAD`.
         """
@@ -249,8 +251,8 @@ class AutomatonPool:
 
         Args:
             logits: the logits of all batch rows. With `at`, only some of the rows are masked.
-            places, states: the place and state of each masked row, as in `next`. Rows with the
-                place `NOWHERE` don't change.
+            places, states: the location of each masked row's automaton (`Place`) and its state, as
+                in `next`. Rows with the location `NOWHERE` don't change.
             remaining: tokens left for each masked row, including the next token and EOS.
             at: the index in `logits` of each masked row; None if all rows are masked, in order.
         """

@@ -34,7 +34,7 @@ class TokenReader:
         self._read = []
 
     def state(self, tokens: Sequence[int]) -> int:
-        """Return the state after all tokens; `DEAD` if a token is not allowed or is not an id."""
+        """Return the state after all tokens; -1 if a token is not allowed or is not an id."""
         automaton, count = self._automaton, len(self._read)
         if list(tokens[:count]) != self._read:
             self._read, self._state, count = [], self._initial, 0

@@ -140,7 +140,7 @@ class ServedAutomaton:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, including the whole cache and the map from tokens to classes."""
+        """Size in bytes of all arrays, including the cache and the map from tokens to classes."""
         return sum(array.nbytes for array in self._table.arrays)
 
     @property
@@ -176,7 +176,7 @@ class ServedAutomaton:
 
 
 def tokens_left(remaining: int | None) -> int:
-    """Return the number of tokens left as compiled steps expect it; None is for no budget."""
+    """Return the number of tokens left as compiled code expects it; None is for no budget."""
     return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)
 
 

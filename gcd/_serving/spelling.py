@@ -39,7 +39,7 @@ def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
 
 
 def _prefixes(trie: Trie, text: bytes, position: int) -> Iterator[tuple[int, int]]:
-    """Yield (end, token) for the tokens that the text has at a position, the shortest first."""
+    """Yield (end, token) for each token that the text has at `position`, the shortest first."""
     node, depth = 0, 0
     while node < trie.num_nodes and trie.depth[node] == depth and position + depth < len(text):
         if trie.byte[node] != text[position + depth]:

@@ -5,7 +5,7 @@
   expects.
 * **Indices.** The indices in a table (states, classes, patterns, words) are checked here once, when
   the table is made. The states of sequences come from the table. Token ids and states from outside
-  are checked before they are used. Slots of cached masks are chosen by compiled code itself.
+  are checked before they are used. Compiled code itself chooses the indices of cached masks.
 * **One writer at a time.** Compiled steps hold the interpreter's lock.
 """
 

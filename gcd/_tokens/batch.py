@@ -62,7 +62,7 @@ class TokenClasses(NamedTuple):
 
     @property
     def are_tokens(self) -> bool:
-        """True if every token is its own class; doesn't need a host synchronization."""
+        """True if `singletons` made these classes, one per token; needs no synchronization."""
         return self.of is self.tokens
 
 

@@ -140,7 +140,7 @@ class BudgetMask:
         return self._over_tokens(states, self.lcd_class_mask(states))
 
     def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:
-        """Return the mask of `lcd_mask` over the token classes of each batch row's automaton."""
+        """Return the mask without a budget over the token classes of each row's automaton."""
         return self.class_mask(states, torch.full_like(states, UNREACHABLE))
 
     def packed(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Int32[Tensor, "N W"]:

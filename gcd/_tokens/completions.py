@@ -82,7 +82,7 @@ def token_bounds(
 def _choices(
     class_of_byte: UInt8[np.ndarray, "256"], num_classes: int, trie: Trie
 ) -> tuple[Int32[np.ndarray, "256"], Int32[np.ndarray, "K"]]:
-    """Return a weight for each byte, and the byte of each class that completions should use.
+    """Return a weight of each byte, and for each byte class, the byte to use in completions.
 
     The weight is the number of trie nodes below the byte, because completions with bytes that begin
     many tokens take fewer tokens. A class is represented by its byte with the largest weight, among

@@ -37,7 +37,7 @@ def fits(steps_after: Any, remaining: Any) -> Any:
 
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
-    """Return the fewest tokens from each state to `final`, or `UNREACHABLE`; O(S C)."""
+    """Return the fewest tokens from each state to the final one, or `UNREACHABLE`; O(S C)."""
     return kernels.distances(edges(delta), delta.shape[0], final, UNREACHABLE, True)
 
 

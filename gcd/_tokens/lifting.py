@@ -314,7 +314,7 @@ class _Runs(NamedTuple):
 def _split(
     partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, ...]:
-    """Split token classes whose tokens lead to different states from some state."""
+    """Split token classes until all tokens of a class lead to one state, from every state."""
     trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
     counted = _is_counted(cells)
     partition = _by_profiles(partition, profiles, counted, trie.num_entries)
@@ -337,7 +337,10 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """Return the first equal table column of each column, by `total` (sum) and `live` (count)."""
+    """Return, for each table column, the first one with the same `total` and `live`.
+
+    `total` is a weighted sum of a column's next states, and `live` is their number.
+    """
     order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order

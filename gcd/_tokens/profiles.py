@@ -45,10 +45,10 @@ class UnitProfile:
 
     @classmethod
     def of(cls, unit: Int16[np.ndarray, "places 256"], trie: Trie) -> UnitProfile:
-        """Follow the tree from each place of the unit, in O(places x visited nodes).
+        """Follow the tree from each state (place) of the unit, in O(places x visited nodes).
 
         Args:
-            unit: `unit[p, b]` is the place after byte b at place p. It is 0 for the next boundary,
+            unit: `unit[p, b]` is the place after byte b at place p. It is 0 at the end of the copy,
                 and -1 for a byte that is not part of the unit.
             trie: the prefix tree of the vocabulary.
         """

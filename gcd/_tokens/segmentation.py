@@ -224,7 +224,7 @@ class Segmentation:
             yield json.dumps(description)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the state to pickle: no cached answers, and no tokenizers, which are rebuilt."""
+        """Pickle only the constructor's arguments, without cached answers and tokenizers."""
         return Segmentation, (self._description, self._parse, self._bytes)
 
 

@@ -77,7 +77,7 @@ def _model_vocabulary(model: dict[str, Any]) -> dict[str, int]:
 
 
 def _unknown_id(model: dict[str, Any], own: dict[str, int]) -> int | None:
-    """Return the id of the token for text that cannot be encoded; None if there is none."""
+    """Return the unknown token's id, which stands for text that can't be encoded; or None."""
     if model.get("unk_id") is not None:
         return int(model["unk_id"])
     return own.get(model.get("unk_token") or "")

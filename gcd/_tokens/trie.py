@@ -122,14 +122,14 @@ class Trie:
 
     @cached_property
     def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
-        """Start of each node's children in the second array, the root first; all children."""
+        """Start of each node's children in the second array (first the root's), and that array."""
         nodes = np.arange(self.num_nodes, dtype=np.int32)
         start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
         return read_only(start), read_only(child)
 
     @cached_property
     def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
-        """Start of each distinct string's ids in the second array; all token ids, by string."""
+        """Start of each distinct string's token ids in the second array, and that array."""
         ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
         start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
         return read_only(start), read_only(ordered)

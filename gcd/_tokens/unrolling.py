@@ -97,7 +97,7 @@ def _with_specials(
     table: Int32[np.ndarray, "F C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "M C2"], Int32[np.ndarray, "V"]]:
-    """Return the table of the single states, with a class for each special token.
+    """Return the table's rows for single states, with a class for each special token.
 
     Rows for sets of states are dropped. The special tokens are those that end segments.
     """
@@ -139,7 +139,7 @@ def _unrolled(
 
     @lru_cache(1 << 10)
     def columns(members: tuple[int, ...]) -> tuple[list[list[int]], np.ndarray]:
-        """Return the distinct columns of these states' table rows, and the one of each class."""
+        """Return the distinct columns of these states' rows, and which of them each class has."""
         if len(members) == 1:
             distinct, inverse = np.unique(table[members[0]], return_inverse=True)
             return [[row] for row in distinct.tolist()], inverse

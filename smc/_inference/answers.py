@@ -259,6 +259,8 @@ class Pool(NamedTuple):
 class AnswerTables(NamedTuple):
     """Complete answers of the discrete filter, as tables of fixed shape.
 
+    A slot is an index among the P = B·N prefixes that the filter keeps in a step, N per example.
+
     Attributes:
         weights, log_p: log weight and log p_lm of the answers that ended in each step, for each
             slot and last token; -inf for no answer.

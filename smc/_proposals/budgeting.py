@@ -239,7 +239,7 @@ class Ledger(NamedTuple):
 
     @classmethod
     def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
-        """Return the effect before any step, which is zero; None if the run has no bounds."""
+        """Return the budget's effect before any step: zero, or None for a run without bounds."""
         if not (is_exact and isinstance(walk, AutomatonPosition)):
             return None
         nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)

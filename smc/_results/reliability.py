@@ -75,7 +75,9 @@ class Stratum(NamedTuple):
 
 
 def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Stratum]:
-    """Return the stratum of an SMC run, whose units are the N particles of the first step.
+    """Return the stratum of an SMC run; its units are the N particles of the first step.
+
+    `Stratum` explains both terms.
 
     Args:
         founder: index of each sequence's ancestor in the first step.

@@ -30,7 +30,7 @@ class VocabularyPass(NamedTuple):
         draws: function that prepares to draw tokens; see `smc._vocabulary.tensors.draws`.
         best: function that finds the best candidates; see `smc._vocabulary.tensors.best`. It may
             return fewer columns than K.
-        locate: function that finds candidates at given targets; see
+        locate: function that finds candidates at given points of a cumulative sum; see
             `smc._vocabulary.tensors.locate`.
     """
 

@@ -90,7 +90,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(check=False)
     def slot_of(self, kind: cython.int, row: cython.int[::1]) -> cython.longlong:
-        """Return the index in the hash table of the node with these targets, or for adding it."""
+        """Return the hash table's index of the node with the targets `row`, or of a free entry."""
         last: cython.longlong = self.table.shape[0] - 1
         key: cython.longlong = kind
         i: cython.int
@@ -114,7 +114,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def node(self, kind: cython.int, row: cython.int[::1]) -> cython.int:
-        """Return the tree node that leads to these 16 targets; -1 if all of them are -1.
+        """Return the tree node whose 16 targets are the elements of `row`; -1 if all are -1.
 
         A node that doesn't exist yet is added.
         """
@@ -145,7 +145,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def only(self, kind: cython.int, place: cython.int, target: cython.int) -> cython.int:
-        """Return the tree node whose target at index `place` is `target`, and its only target."""
+        """Return the tree node that has a single target: `target`, at index `place`."""
         row: cython.int[::1] = self.row[:16]
         i: cython.int
         for i in range(_WIDTH):
@@ -188,7 +188,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def three_digits(self, state: cython.int) -> cython.int:
-        """Return the node before an escape's last three digits, if two bytes remain."""
+        """Return the node before the last three digits, if two bytes of the character remain."""
         if state < 0:
             return -1
         if self.digits[state] == _UNKNOWN:
@@ -202,7 +202,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def half(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node before the second half of a surrogate pair, if two bytes remain.
+        """Return the node before a second surrogate's escape, if two bytes of the character remain.
 
         `state` is the state before these bytes. `high` is the value of the two highest bits that
         the first of these bytes has from the code point.

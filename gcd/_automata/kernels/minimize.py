@@ -88,7 +88,7 @@ def minimize_blocks(
     """Return the coarsest refinement of a partition that an automaton respects, and its size.
 
     An automaton respects a partition if each byte class leads from all states of a block to the
-    same block, or from none of them anywhere. The algorithm is from Valmari and Lehtinen,
+    same block, or has no transition from any of them. The algorithm is from Valmari and Lehtinen,
     "Efficient minimization of DFAs with partial transition functions" (STACS 2008). The states and
     the edges form two partitions that refine each other. After a split, only the smaller half is
     used for further splits. Cost: O(edges x log states).

@@ -59,7 +59,7 @@ def _settling_order(
     peeled: cython.int[::1],
     fill: cython.int[::1],
 ) -> cython.void:
-    """Write the order in which a sweep visits the states, and the states that lead to cycles.
+    """Write the order in which to compute fingerprints, and which states lead to cycles.
 
     The states are ordered by `level`, the fewest symbols to acceptance. On each level, successors
     come first, and the states from which a cycle on the level is reachable come last.
@@ -114,7 +114,7 @@ def _group(
     block: cython.int[::1],
     first: cython.longlong[::1],
 ) -> cython.int:
-    """Group states with equal numbers into blocks, and return the number of blocks.
+    """Group states with equal numbers (fingerprints); return the number of groups (blocks).
 
     Blocks are numbered by their first states, which are written into `first`. `table` is scratch
     space for a hash table. Its size is a power of two, and at least twice the size of `number`.
@@ -175,7 +175,7 @@ def _weigh_edges(
     edge_to: cython.int[::1],
     sums: cython.longlong[::1],
 ) -> cython.void:
-    """Write the weight of each distinct edge: the sum of the weights of its byte classes.
+    """Write the weight of each edge (pair of states): the sum of its byte classes' weights.
 
     `edge_to` is scratch space with an entry for each state.
     """

@@ -397,7 +397,10 @@ def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set
 
 
 def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol) -> Productions:
-    """Convert an automaton whose bytes stand for symbols to productions, a symbol per state."""
+    """Return productions for a symbol's automaton, in which each byte stands for a symbol.
+
+    Each state with transitions becomes a new symbol.
+    """
     automaton, letters = languages[name]
     targets = automaton.transitions
     edges = [

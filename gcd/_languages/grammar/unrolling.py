@@ -46,7 +46,8 @@ class Analyzed(Protocol):
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
         """Return the level of the symbol at index `position` of a production.
 
-        The production belongs to the rule `name`, which is used at the level `level`.
+        A level is the number of counted rules (those limited by `max_depth`) around a symbol. The
+        production belongs to the rule `name`, which is used at the level `level`.
         """
         ...
 

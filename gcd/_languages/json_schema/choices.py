@@ -160,7 +160,7 @@ def overlapping(
     *,
     closed: bool,
 ) -> list[Conjunction]:
-    """Return the excluded conjunctions that may share values with the schemas `places`.
+    """Return the excluded conjunctions of schemas that may share values with `places`.
 
     `closed` is whether objects exclude undeclared members by default.
     """
@@ -178,7 +178,10 @@ def overlapping(
 
 
 def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None:
-    """Return the plain schemas and the choices of a conjunction; None if no value satisfies it."""
+    """Return the plain schemas and the choices between schemas in a conjunction of schemas.
+
+    The result is None if no value satisfies the conjunction.
+    """
     flat = document.flatten(places, wide=wide)
     if flat is None:
         return None
@@ -191,7 +194,7 @@ def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None
 def _cases(
     document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
 ) -> list[Case]:
-    """Return the cases of a conjunction after one branch of each choice has been selected."""
+    """Return the cases of a conjunction of schemas, given one branch of each choice."""
     held = tuple(place for branch in branches for place in branch[0])
     excluded = tuple((place,) for branch in branches for place in branch[1])
     spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
@@ -224,7 +227,7 @@ def _combined(
 
 
 def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
-    """Return the error for too many cases; it names the keyword with the most branches."""
+    """Return the error for too many cases of a schema; it names the keyword with most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
     _, keyword, place = max(
         (

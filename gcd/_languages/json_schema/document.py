@@ -150,7 +150,7 @@ class Document:
         self._cycle_of = cycles(self._below)
 
     def root(self) -> Conjunction:
-        """Return the conjunction that consists of the document's root schema alone."""
+        """Return the conjunction (tuple of schemas) that consists of the root schema alone."""
         return (self._enter("", ()),)
 
     @property

@@ -105,6 +105,6 @@ def _quoted(document: Document, notation: Notation, pattern: str, place: Place) 
         raise document.refuse(
             "patternProperties",
             place,
-            'Python style has no patterns of names; declare the names, or use style="json"',
+            'style="python" has no patterns of names; declare the names, or use style="json"',
         )
     return notation.quoted(document.pattern(pattern, place, "patternProperties"))

@@ -33,7 +33,7 @@ _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
 
 
 class Resource(NamedTuple):
-    """Schema with its own URI, and everything inside it except other resources.
+    """Schema resource: a schema with its own URI, and all inside it except other resources.
 
     Attributes:
         uri: URI without a fragment.
@@ -245,7 +245,7 @@ class References:
         return Resource(uri, pointer, around.draft)
 
     def _around(self, pointer: str) -> Resource:
-        """Return the resource that contains a pointer, which may lead to any part of a schema."""
+        """Return the schema resource that contains the value at a pointer."""
         while pointer not in self._resource_of:
             pointer = pointer.rpartition("/")[0]
         return self._resource_of[pointer]

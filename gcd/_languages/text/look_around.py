@@ -100,7 +100,7 @@ def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Au
 def _everywhere(good: Automaton, mark: int) -> Automaton:
     """Return the texts with any number of marks, each at a position where a condition holds.
 
-    `good` contains the texts with one such mark.
+    A mark is a special byte. `good` contains the texts with one mark at such a position.
     """
     bad = _with_one(mark) - good
     if bad.is_empty:
@@ -113,14 +113,14 @@ def _everywhere(good: Automaton, mark: int) -> Automaton:
 
 
 def _ignoring(automaton: Automaton, marks: list[int]) -> Automaton:
-    """Return the strings of a language with any of these marks inserted anywhere."""
+    """Return the strings of a language, with any of these marks (special bytes) anywhere."""
     table = automaton.transitions.copy()
     table[:, marks] = np.arange(automaton.num_states)[:, None]
     return Automaton.from_transitions(table, automaton.accepting)
 
 
 def _erase(automaton: Automaton, mark: int) -> Automaton:
-    """Return the strings of a language with the mark removed."""
+    """Return the strings of a language, with the mark (a special byte) removed."""
     after = automaton.transitions[:, mark]
     if (after < 0).all():
         return automaton

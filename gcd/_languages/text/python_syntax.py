@@ -145,7 +145,7 @@ class CommonParser(PatternParser):
         if spaced and re.search(r"[0-9]", spaced[0]) and re.search(r"\s", spaced[0]):
             raise self._error(
                 self._at,
-                f"Rust and Python interpret the quantifier `{spaced[0]}` differently; "
+                f"the quantifier `{spaced[0]}` means different things in Rust and in Python; "
                 "remove the spaces",
             )
         # Python reads `{,n}` as a quantifier from 0 to n.
@@ -196,7 +196,8 @@ class CommonParser(PatternParser):
         if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
             raise self._error(
                 begin,
-                rf"Rust and Python interpret the escape `\{letter}` differently; use look-around",
+                rf"the escape `\{letter}` means different things in Rust and in Python; use "
+                "look-around",
             )
         return word_boundary(self._perl_class("w"), negated=letter == "B")
 
@@ -298,7 +299,9 @@ class CommonParser(PatternParser):
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
                 if is_first:
                     raise self._error(
-                        self._at, "a class operator needs characters on both sides; add them"
+                        self._at,
+                        "a class operator (`&&`, `--` or `~~`) needs characters on both sides; "
+                        "add them",
                     )
                 return self._cased(ranges(found))
             at = self._at

@@ -122,7 +122,7 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length with `fewest` to `most` elements of the kind `counted`.
+    """Return arrays of any length with `fewest` to `most` elements that satisfy a schema.
 
     Args:
         notation: the notation of values.

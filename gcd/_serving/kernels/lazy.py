@@ -245,7 +245,7 @@ class LazyTable(Steps):
     ) -> cython.int:
         """Return the bound on the tokens to the end from a state of a counted run.
 
-        It is the state at place `end` of the repetition that is `far` repetitions ahead.
+        It is state `end` of the repeated automaton (unit), in the copy that is `far` copies ahead.
         """
         ahead: cython.int[:, ::1] = self.tree.ahead
         if far >= length:

@@ -156,7 +156,7 @@ def _assemble(
 ) -> cython.void:
     """Write the mask of the token classes in `table.chosen` to index `slot` of the cache.
 
-    Start from the cached mask that needs the fewest changes.
+    Start from the cached mask that needs the fewest changes, or from an empty mask.
     """
     row: cython.p_int = _cached(table, slot)
     nearest: cython.Py_ssize_t = _nearest(table, slot, cost)

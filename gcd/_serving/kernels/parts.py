@@ -4,8 +4,9 @@ The tokens of a mask are grouped by the states that they lead to. A part with fe
 their ids. A part with many tokens is stored as a mask, which takes less memory and less time to
 copy.
 
-The effect of tokens in counted runs (`gcd._tokens.kernels.counted_runs`) only depends on the unit.
-So it is computed once for each unit and vocabulary, and shared by all constraints.
+Counted runs (`gcd._tokens.kernels.counted_runs`) are copies of a small automaton, the unit. The
+effect of tokens in them only depends on the unit. So it is computed once for each unit and
+vocabulary, and shared by all constraints.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) ->
 @cython.final
 @cython.cclass
 class UnitPlace:
-    """Behavior of all tokens from one state (place) of a unit, which a counted run repeats.
+    """Effect of all tokens from one state (place) of a unit, which a counted run repeats.
 
     A token passes a boundary whenever it completes a copy of the unit.
 
@@ -241,7 +242,7 @@ class UnitPlace:
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Compute the behavior of all tokens from state `place` of a repeated unit.
+    """Compute where all tokens lead from state `place` of a repeated automaton (`unit`).
 
     `unit[p, b]` is the state of the unit after byte b in state p.
     """
@@ -392,7 +393,7 @@ def _union(tree: TokenTree, apart: list) -> Part:
 @cython.final
 @cython.cclass
 class Unit:
-    """Small automaton that counted runs repeat (unit), with the behavior of tokens in it.
+    """Small automaton that counted runs repeat (unit), and where tokens lead in it.
 
     Args:
         tree: the vocabulary.
@@ -406,7 +407,7 @@ class Unit:
 
     @cython.cfunc
     def at(self, place: cython.int) -> UnitPlace:
-        """Return the behavior of all tokens from state `place` of the unit; computed once."""
+        """Return where all tokens lead from state `place` of the unit; computed once."""
         if self.places[place] is None:
             self.places[place] = _unit_place(self.tree, self.rows, place)
         return self.places[place]
@@ -427,7 +428,10 @@ def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
 
 @cython.cfunc
 def again(part: Part, steps: cython.int) -> Part:
-    """Copy a part of a mask, but with `steps` as its bound on the tokens to the end."""
+    """Return a part of a mask with the same tokens, but another bound: `steps`.
+
+    It bounds the tokens of a shortest completion after these tokens.
+    """
     other: Part = Part()
     other.steps = steps
     other.size = part.size

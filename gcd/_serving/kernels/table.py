@@ -46,13 +46,14 @@ class TableArrays(NamedTuple):
         cost: relative time to write each class into a mask; C, int32.
         row: cached masks; the first one has the most tokens and is never evicted; K x W, int32.
         chosen: scratch space for the classes of a mask, as a list; C, int32.
-        known_slot: for each pattern, the slot of its mask without a budget, if known; P, int32.
+        known_slot: for each pattern, the index in `row` of its mask without a budget, if known; P,
+            int32.
         key: the set of classes in each cached mask; K x B, uint64.
         bits: scratch space for the classes of a mask, as a set; B, uint64.
         tag: a hash of each key; K, uint64.
-        serial: serial number of the mask in each slot, -1 for none; K, int64.
-        used: whether a slot was used recently; K, int64.
-        known_serial: serial number of the mask that was in `known_slot`; P, int64.
+        serial: serial number of each cached mask, -1 for none; K, int64.
+        used: whether a cached mask was used recently; K, int64.
+        known_serial: serial number of the mask that was at the index `known_slot`; P, int64.
         clock: the next serial number, and the hand of the eviction clock; 2, int64.
     """
 

@@ -26,7 +26,7 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python in
 
 @cython.cclass
 class Views:
-    """Views of a partition's arrays for compiled loops; they share its memory."""
+    """Views of the arrays of a partition of token strings into classes, for compiled loops."""
 
     def __init__(self, partition: tuple[np.ndarray, ...]) -> None:
         (

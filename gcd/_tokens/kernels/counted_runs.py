@@ -37,7 +37,10 @@ _UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 
 
 class Cells(NamedTuple):
-    """Counted runs (repetitions) in an automaton with S states; see the module docstring.
+    """Counted runs in an automaton with S states.
+
+    A counted run consists of copies (cells) of a small automaton, the unit. A place is a state of
+    the unit, and the boundary of a cell is its first state.
 
     Attributes:
         units: the rows of the units' tables, one unit after the other.
@@ -101,7 +104,7 @@ def _is_narrow(
     delta: cython.const[cython.int][:, ::1],
     width: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Return whether a state allows too few bytes to be a boundary of a counted run."""
+    """Return whether a state allows too few bytes for copies in a counted run to begin."""
     total: cython.longlong = 0
     k: cython.Py_ssize_t
     for k in range(delta.shape[1]):

@@ -5,11 +5,11 @@ depth, skip, entry) of a `gcd._tokens.trie.Trie`; its entries are the distinct s
 `label[node]` is the byte class on the edge into a node, or the byte itself if the table has a
 column for each byte. Long loops release the interpreter's lock, for lifting in the background.
 
-`walk` follows all strings of the tree from one state. `walk_unit` follows them from a place of a
-unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
-place and the number of boundaries that it passes matter. If it leaves the run, at an *exit*, the
-rest of the string must be followed in the automaton. `walk_apart` only visits nodes where two
-states differ. It is for states that allow the same strings as a boundary, except for a few words.
+`walk` follows all strings of the tree from one state. `walk_unit` follows them from a state (place)
+of a unit, which a counted run repeats many times (`gcd._tokens.kernels.counted_runs`). If a string
+stays in the run, only its last place and the number of copies that it completes matter. If it
+leaves the run, at an *exit*, its rest must be followed in the automaton. `walk_apart` only visits
+nodes where two states differ. It is for states that differ from a state of a run in a few words.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ def walk_unit(
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
     """Follow all token strings from a state (place) of a unit, which a counted run repeats.
 
-    Entry `found[i]` stays in the run; `goal[i]` is the number of boundaries that it passes times
-    `PLACES`, plus its last place. A row of `exits` is a node whose byte leaves the run from a
-    boundary, and the number of boundaries passed before. Return the numbers of entries and exits.
+    Token string `found[i]` stays in the run; `goal[i]` is the number of copies that it completes
+    times `PLACES`, plus its last place. A row of `exits` is a tree node whose byte leaves the run,
+    and the number of copies completed before. Return the numbers of strings and of exits.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
@@ -372,8 +372,8 @@ def references(
     """For each state outside of counted runs, find a similar state in a run (its reference).
 
     Candidates are the states of the copy that ends where most of the state's bytes lead. The
-    reference is the candidate with the fewest tree nodes below bytes that lead to different states:
-    fewer than half of the nodes below all bytes that the state allows. -1 if there is none.
+    reference has the fewest tree nodes below the bytes that lead elsewhere than from the state.
+    They must be fewer than half of the nodes below all bytes that the state allows; otherwise, -1.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
@@ -455,7 +455,7 @@ def split_by_states(
     cell: np.ndarray,
     reference: np.ndarray,
 ) -> None:
-    """Split token classes whose tokens lead to different states from a state outside of runs."""
+    """Split token classes whose tokens lead to different states from a state not in a run."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     cell_of: cython.const[cython.int][::1] = cell
     other: cython.const[cython.int][::1] = reference

@@ -1,9 +1,10 @@
 """Table of a lifted automaton: the state after each class of tokens.
 
-The tree contains one string for each class, so here entries are classes. For states in counted
-runs, the tree is followed once for each place of a unit (`gcd._tokens.kernels.lifting`). A class
-that stays in the run advances by a fixed number of boundaries. A class that leaves the run leads to
-the target of its exit. For every other state, the tree is followed from the state.
+The prefix tree contains one token string (entry) for each class, so here an entry is a class. For
+states in a counted run (copies of an automaton, the unit), the tree is followed once from each
+state (place) of the unit (`gcd._tokens.kernels.lifting`). A class that stays in the run advances by
+a fixed number of copies. A class that leaves the run is followed once for all copies that the same
+transitions leave. For every other state, the tree is followed from the state.
 
 **Two passes.** Most rows are nearly empty, and the table is by far the largest array, so it is
 written once and never read. The first pass only computes a sum for each column. Every state has a
