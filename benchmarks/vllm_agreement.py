@@ -7,8 +7,8 @@
 Prints a table with a row per method. Cells with two values have those of the first run and of the
 second. Both runs have the same records, prompts and constraints, but different random numbers. So
 the log evidence of a record differs by d, whose stated standard error e combines those of both
-rows. *Within* is the share of records with |d| <= 1.64 e + 0.001, which should be about 90% (0.001
-nats allow for rounding in float32). *rms* is the root mean square of d / e.
+rows. *Within* counts the records with |d| <= 1.64 e + 0.001, which should be about 90% (0.001 nats
+allow for rounding in float32). *Not collapsed* are those that neither run labels "collapsed".
 """
 
 from __future__ import annotations
@@ -50,24 +50,25 @@ def metric_of(run: Path, style: Any, method: str) -> str:
 
 def agreement(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[str, ...]:
     """Compare the log evidence of the records of one method."""
-    found = [
-        (one["log_evidence"], other["log_evidence"], error)
-        for one, other in pairs
-        if one["log_evidence"] is not None
-        and other["log_evidence"] is not None
-        and (error := math.hypot(one["log_evidence_error"], other["log_evidence_error"])) < math.inf
+    known = [pair for pair in pairs if None not in (each["log_evidence"] for each in pair)]
+    columns = [[row["log_evidence"] for row in column] for column in zip(*known, strict=True)]
+    differences = [b - a for a, b in zip(*columns, strict=True)]
+    errors = [math.hypot(*(each["log_evidence_error"] for each in pair)) for pair in known]
+    within = [
+        abs(difference) <= 1.64 * error + _ROUNDING
+        for difference, error in zip(differences, errors, strict=True)
     ]
-    differences = [other - one for one, other, _ in found]
-    within = sum(abs(b - a) <= 1.64 * error + _ROUNDING for a, b, error in found)
-    ratios = [(b - a) / error for a, b, error in found if error > _ROUNDING]
+    kept = [
+        fits
+        for fits, pair in zip(within, known, strict=True)
+        if "collapsed" not in (each["reliability"] for each in pair)
+    ]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return (
-        " / ".join(
-            f"{statistics.mean(column):.2f}" for column in list(zip(*found, strict=True))[:2]
-        ),
+        " / ".join(f"{statistics.mean(column):.2f}" for column in columns),
         f"{statistics.mean(differences):+.3f} +- {error:.3f}",
-        f"{within} of {len(found)}",
-        f"{math.sqrt(statistics.mean(ratio**2 for ratio in ratios)):.2f}",
+        f"{sum(within)} of {len(within)}",
+        f"{sum(kept)} of {len(kept)}",
     )
 
 
@@ -86,7 +87,7 @@ def main() -> None:
     print(
         head(
             "budget", "method", "finished %", "metric, first run", "metric, second run",
-            "log evidence", "difference", "within", "rms", "seconds per record",
+            "log evidence", "difference", "within", "within, not collapsed", "seconds per record",
         )
     )  # fmt: skip
     for (style, method), pairs in by_method.items():

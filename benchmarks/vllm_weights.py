@@ -127,7 +127,7 @@ def cost(options: argparse.Namespace) -> None:
     def ours(seed: int) -> int:
         (found,) = smc.sample(
             lm, [prompt], automaton, budget=BUDGET, particles=options.particles,
-            proposal=smc.GCD(), seed=seed, max_rows=options.particles,
+            proposal=smc.GCD(), algorithm="smc", seed=seed, max_rows=options.particles,
         )  # fmt: skip
         return found.diagnostics.generated
 
@@ -175,9 +175,9 @@ def timed_weights() -> list[float]:
     for name in ("before_mask", "after_mask"):
         original = getattr(StepWeights, name)
 
-        def timed(*arguments: Any, original: Any = original) -> None:
+        def timed(*arguments: Any, original: Any = original, **options: Any) -> None:
             begin = time.process_time()
-            original(*arguments)
+            original(*arguments, **options)
             spent.append(time.process_time() - begin)
 
         setattr(StepWeights, name, timed)
