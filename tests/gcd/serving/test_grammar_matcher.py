@@ -189,6 +189,12 @@ def test_strings_are_spelled_with_the_fewest_tokens() -> None:
     assert matcher.accept_token(0)
 
 
+def test_the_text_ahead_is_found_within_long_tokens() -> None:
+    vocabulary = gcd.Vocabulary.from_bytes([b"abc", b"abd", b"ab", b""], [3])
+    automaton = gcd.lift(gcd.regex("abc|abd"), vocabulary)
+    assert GrammarMatcher(automaton).find_jump_forward_string() == "ab"
+
+
 def test_texts_that_end_by_themselves_are_terminated_without_a_token() -> None:
     automaton = gcd.lift(gcd.regex("abc|abd"), VOCABULARY, eos="accept")
     matcher = GrammarMatcher(automaton)

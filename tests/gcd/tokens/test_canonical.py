@@ -111,6 +111,16 @@ def test_literal_languages_have_the_tokenizers_own_spelling_and_no_other(
         assert {ids for ids in ways if narrow.accepts(ids)} == expected
 
 
+def test_a_tokenizers_dropout_is_not_applied() -> None:
+    """A tokenizer that drops merges at random in training has one canonical spelling."""
+    plain = train(ABC, 290, "none")
+    dropping = bpe.tokenizers.Tokenizer.from_str(plain.to_str())
+    dropping.model.dropout = 0.9
+    texts = ["abc", "abcab", "aabbcabcaacb"]
+    expected = [own(vocabulary_of(plain), text) for text in texts]
+    assert [own(vocabulary_of(dropping), text) for text in texts] == expected
+
+
 @settings(max_examples=15)
 @given(languages(), st.sampled_from([262, 290]), st.integers(0, 6), st.integers(1, 60))
 def test_the_texts_are_the_same_whatever_counts_as_literal(

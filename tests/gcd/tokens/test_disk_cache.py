@@ -161,6 +161,13 @@ def test_the_folder_is_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) 
     assert vocabulary_cache.folder() == Path("/somewhere/gcd")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert vocabulary_cache.folder() == Path.home() / ".cache" / "gcd"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert vocabulary_cache.folder() == Path.home() / "Library" / "Caches" / "gcd"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    assert vocabulary_cache.folder() == Path.home() / "AppData" / "Local" / "gcd" / "Cache"
+    monkeypatch.setenv("LOCALAPPDATA", "/elsewhere")
+    assert vocabulary_cache.folder() == Path("/elsewhere/gcd/Cache")
 
 
 # -- validation -----------------------------------------------------------------------------
