@@ -286,7 +286,7 @@ def test_refusals_name_the_problem() -> None:
     refused("top_p=1, .* got 0.5; set execution='eager'", top_p=0.5)
     refused(r"static_forward\(\), .* got Bare", lm=Bare())
     refused(
-        r"at most 65536 answers .* may have \d+; lower particles", particles=1 << 15,
+        r"at most 65536 answers .* there may be \d+, .*; lower particles", particles=1 << 15,
         algorithm="discrete",
     )  # fmt: skip
     refused("execution to be one of auto, eager, static, got 'graph'", execution="graph")

@@ -376,7 +376,7 @@ def test_names_are_shown_as_they_are(tmp_path):
     table = (tmp_path / "run" / "table.md").read_text()
     assert "| $5 \\| $x_{ or" in table
     assert "TV of one answer, N=3" in table
-    assert "With 3 particles" in table
+    assert "for\n3 particles" in table
     assert (tmp_path / "run" / "particles.png").stat().st_size > 1000
 
 
