@@ -150,7 +150,7 @@ class Tree:
 
     @property
     def everything(self) -> dict[Ids, float]:
-        """Log p of the found answers and of the known answers."""
+        """Log-probabilities of the answers found here, and of those known from sampling."""
         return {**self._known, **self.found}
 
     @property

@@ -174,9 +174,10 @@ def _write_levels(
 
 
 def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct edges (pairs of states) of a table by sources, as (start, targets).
+    """Return the distinct edges of a transition table, as (start, targets).
 
-    The edges from one state are in the order of the first byte class that leads along them.
+    State s leads to `targets[start[s] : start[s + 1]]`, in the order of the first byte class that
+    leads to each of them.
     """
     start = np.empty(delta.shape[0] + 1, np.int64)
     targets = list_edges(delta, start, np.empty(delta.shape[0], np.int32))

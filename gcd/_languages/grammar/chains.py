@@ -264,7 +264,8 @@ class _Proof:
     """Languages of mutually recursive symbols, found and proven as the module docstring explains.
 
     Attributes:
-        letters: the byte that stands for each symbol that is not expanded (letter).
+        letters: the byte that stands for each symbol that isn't expanded. The module docstring
+            calls such symbols letters.
     """
 
     def __init__(

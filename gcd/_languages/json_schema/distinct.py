@@ -1,4 +1,4 @@
-"""Possible values of array elements that must be distinct, if there are few values."""
+"""Enumeration of the values of elements or names that must be distinct, if there are few."""
 
 from __future__ import annotations
 
