@@ -1,4 +1,4 @@
-"""Trains a model by GRPO with rollouts under a constraint, each with its importance weight.
+"""Train a model by GRPO with rollouts under a constraint, each with its importance weight.
 
     make trl
     VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv-trl/bin/python -m scripts.train_grpo --steps 2
