@@ -6,7 +6,8 @@
 A message is a text among the arguments of a raised call; `{}` marks values. A call with several
 texts, such as a problem and a remedy, has a line for each. If the raised call is a function that
 ends with `return ...Error(...)`, the message of this error is listed, with the function's arguments
-inserted. Other messages that come from functions or variables are not listed.
+inserted. So are texts that the module assigns to names. Other messages that come from functions or
+variables are not listed.
 """
 
 from __future__ import annotations
@@ -98,7 +99,19 @@ def _raised(path: Path, call: ast.Call) -> tuple[ast.Call, dict[str, str | None]
         if function == name and (module == path or not name.startswith("_")):
             texts = (_text(each) for each in call.args)
             return error, dict(zip(parameters, texts, strict=False))
-    return call, {}
+    return call, _constants(path)
+
+
+@cache
+def _constants(path: Path) -> dict[str, str | None]:
+    """Return the texts that a module assigns to names at its top level."""
+    return {
+        target.id: _text(node.value)
+        for node in _tree(path).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def _text(node: ast.expr, values: Mapping[str, str | None] = MappingProxyType({})) -> str | None:

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+_LOAD = "load a model with AutoModelForCausalLM.from_pretrained(path)"
 _RANDOM = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
 _BY_MODE = (
     torch.nn.modules.batchnorm._NormBase,
@@ -47,34 +48,28 @@ def check_suitable(model: Any) -> None:
     """
     if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
         raise ValueError(
-            f"expected a language model of transformers, got {type(model).__name__}; load a model "
-            "with AutoModelForCausalLM.from_pretrained(path)"
+            f"expected a language model of transformers, got {type(model).__name__}; {_LOAD}"
         )
     name = _name(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(
-            f"expected a decoder-only language model, got the encoder-decoder {name}; load a model "
-            "with AutoModelForCausalLM.from_pretrained(path), or use model.generate with "
-            "smc.BudgetLogitsProcessor"
+            f"expected a decoder-only language model, got the encoder-decoder {name}; {_LOAD}, or "
+            "use model.generate with smc.BudgetLogitsProcessor"
         )
     if name.endswith("ForMaskedLM"):
         raise ValueError(
-            f"expected a causal language model, got the masked language model {name}; load a model "
-            "with AutoModelForCausalLM.from_pretrained(path)"
+            f"expected a causal language model, got the masked language model {name}; {_LOAD}"
         )
     parameters = inspect.signature(model.forward).parameters
     any_name = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     if "input_ids" not in parameters and not any_name:
-        raise ValueError(
-            f"expected a model of token ids (input_ids), got {name}; load a model with "
-            "AutoModelForCausalLM.from_pretrained(path)"
-        )
+        raise ValueError(f"expected a model of token ids (input_ids), got {name}; {_LOAD}")
     _check_adapters(model)
     if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
         kind = "the classifier" if "Classification" in name else "the model"
         raise ValueError(
             f"expected a model with a language-modeling head, got {kind} {name}, which has none; "
-            "load a model with AutoModelForCausalLM.from_pretrained(path)"
+            f"{_LOAD}"
         )
     for module in every_module(model):
         if type(module).__module__.startswith(_QUANTIZED):
@@ -176,7 +171,7 @@ def num_logits(model: Any) -> int:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(
             f"expected logits of shape (1, 1, vocabulary) for one token from {_name(model)}, got "
-            f"{found}; load a model with AutoModelForCausalLM.from_pretrained(path)"
+            f"{found}; {_LOAD}"
         )
     _WIDTHS[model] = identity, logits.shape[2]
     return logits.shape[2]
