@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-_KINDS = """SCHEMA is a file with a JSON Schema (- for standard input). With --regex it is the
+_SCHEMA_HELP = """SCHEMA is a file with a JSON Schema (- for standard input). With --regex it is the
 regular expression itself, with --tools a file with a list of tools, with --sql a SQLite database or
 an entry of Spider's list (tables.json#NAME), with --grammar a .lark, .gbnf or .ebnf file, or
 FILE#RULE."""
@@ -122,7 +122,7 @@ def _answer(is_yes: bool) -> None:
     click.get_current_context().exit(0 if is_yes else 1)
 
 
-@main.command(name="compile", epilog=_KINDS)
+@main.command(name="compile", epilog=_SCHEMA_HELP)
 @click.argument("given", metavar="SCHEMA")
 @_kinds
 @_tokenizer
@@ -210,7 +210,7 @@ def compile_(
     _print(report, as_json, lines)
 
 
-@main.command(epilog=_KINDS)
+@main.command(epilog=_SCHEMA_HELP)
 @click.argument("given", metavar="SCHEMA")
 @click.argument("prefix")
 @_kinds
@@ -278,7 +278,7 @@ def explain(
     _answer(is_yes)
 
 
-@main.command(epilog=_KINDS)
+@main.command(epilog=_SCHEMA_HELP)
 @click.argument("given", metavar="SCHEMA")
 @click.argument("file")
 @_kinds
@@ -341,7 +341,7 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
         raise click.UsageError(f"expected --{value}, got --as {value}; --as has been removed")
 
 
-@main.command(epilog=_KINDS)
+@main.command(epilog=_SCHEMA_HELP)
 @click.argument("given", metavar="SCHEMA")
 @click.option("--model", required=True, metavar="MODEL",
               help="Directory or hub name of a causal model.")  # fmt: skip

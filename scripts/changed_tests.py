@@ -8,6 +8,7 @@ The tests for a changed file depend on its kind:
 * a helper of tests: all tests in its folder;
 * a module: the test files in the corresponding folder that are named like the module or import it,
   or the whole folder if there is no such file;
+* a module of the library: also the tests of its layout and its interface;
 * a page or a configuration file: the test files that check it.
 """
 
@@ -25,6 +26,9 @@ CORE = ("tests/test_architecture.py", "tests/hmm/test_inference.py", "tests/smc/
         "tests/gcd/test_paper.py", "tests/gcd/tokens/test_lifting.py")  # fmt: skip
 """Tests to run if nothing has changed: laws and oracles that take a minute."""
 _PAGES = ("tests/test_docs.py", "tests/test_pages.py", "tests/test_readme.py")
+_LIBRARY = ("gcd", "gcd_cli", "gcd_vllm", "hmm", "smc")
+_OF_LIBRARY = ("tests/test_architecture.py", "tests/test_interface.py")
+_INTERFACE = "docs/reference/interface.txt"
 _CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")
 
 
@@ -53,8 +57,12 @@ def tests_of(changed: Iterable[str]) -> list[str]:
             found |= {*_PAGES}
         elif path.parts[0] == "configs":
             found |= {*_CONFIGURED}
+        elif name == _INTERFACE:
+            found |= {*_OF_LIBRARY}
         elif path.suffix in (".py", ".pxd"):
             found |= {*_tests_of_module(path)}
+            if path.parts[0] in _LIBRARY:
+                found |= {*_OF_LIBRARY}
     return sorted(each for each in found if not _is_within(each, found))
 
 

@@ -10,12 +10,12 @@ p g / Z, where p is the model's probability and g is a factor that depends on th
     _forward/eager, _forward/static
                                     run the model on x, and on the tokens f that are forced after x
 
-    _inference/step
+    _inference/particle_filter
         SMC: update the weight W of each particle. psi is the particle's potential before the step,
         and psi' its potential after the step: g of the last token, or 1 for a complete answer.
             log W += log Z - log psi                            before the draw
             log W += log psi' - log g(x) + sum of log p(f)      after the draw
-    _vocabulary/competition, _inference/selection, _inference/filter
+    _vocabulary/competition, _inference/selection, _inference/discrete_filter
         The discrete filter doesn't draw x. It gives each continuation of a prefix by one token x
         the score s = W p(x) g(x), and keeps it with probability pi = min(1, s / c).
             log W += log p(x) - log pi + sum of log p(f)

@@ -68,12 +68,18 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     """Load a model, in evaluation mode on its device, and its tokenizer.
 
     Raises:
-        ValueError: the directory, hub name or device doesn't exist, the checkpoint is damaged, or
-            the adapter belongs to another model.
+        ValueError: the directory, hub name or device doesn't exist, the checkpoint is damaged, the
+            adapter belongs to another model, or the settings name another engine.
         ConstraintError: the tokenizer has no end-of-sequence token.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer  # slow to import
 
+    if settings.engine != "transformers":
+        raise ValueError(
+            f"expected model.engine=transformers, because this task loads its model with "
+            f"load_model, got {settings.engine}; load it with load_engine "
+            "(experiments/harness/vllm_model.py)"
+        )
     device = resolve_device(settings.device)
     spread = settings.device_map != "none"
     if spread and settings.adapter != "none":

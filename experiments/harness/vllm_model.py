@@ -37,6 +37,7 @@ from gcd import Vocabulary
 
 _HMMS = "GCD_VLLM_HMMS"
 _ONE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+_ON_CPU = {"engine": "transformers", "device": "cpu"}
 _AT_ONCE = 4096  # requests; an interrupted run loses those in progress
 
 
@@ -156,7 +157,7 @@ def load_engine(config: DictConfig) -> tuple[smc.TransformersLM | VllmModel, Any
         path = found(settings.path)
         return VllmModel(path, settings, hmms), AutoTokenizer.from_pretrained(path)
     with TemporaryDirectory() as folder:  # the engine reads it once
-        lm, tokenizer = load_model(cast(Any, OmegaConf.merge(settings, {"device": "cpu"})))
+        lm, tokenizer = load_model(cast(Any, OmegaConf.merge(settings, _ON_CPU)))
         lm.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         del lm

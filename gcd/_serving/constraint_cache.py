@@ -61,8 +61,8 @@ MAX_BYTES = 256 << 20
 _MOST_ON_DISK = 32 << 20
 _REFUSALS = 1024
 _BEGUN = 16  # constraints that are not lifted, besides those in use
-_LANGUAGES = 64  # compiled languages
-_MOST_LANGUAGES = 32 << 20  # bytes of all of them
+_MOST_LANGUAGES = 64  # compiled languages
+_MOST_LANGUAGE_BYTES = 32 << 20  # of all of them
 _MOST_PACKED = 1 << 20  # bytes that are passed to another process with each request
 _LONGEST_REASON = 500  # characters; the message may quote a schema
 T = TypeVar("T")
@@ -266,7 +266,9 @@ class ConstraintCache:
             if packed is not None:
                 self._packed[key] = packed
             sizes = [each.delta.nbytes for each in self._languages.values()]
-            while len(sizes) > _LANGUAGES or (len(sizes) > 1 and sum(sizes) > _MOST_LANGUAGES):
+            while len(sizes) > _MOST_LANGUAGES or (
+                len(sizes) > 1 and sum(sizes) > _MOST_LANGUAGE_BYTES
+            ):
                 self._packed.pop(self._languages.popitem(last=False)[0], None)
                 del sizes[0]
 

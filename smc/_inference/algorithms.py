@@ -1,9 +1,9 @@
 """Algorithms that turn a proposal into weighted answers.
 
     smc         N particles draw tokens from the proposal, and are weighted and resampled
-                (`smc._inference.step`)
+                (`smc._inference.particle_filter`)
     discrete    N distinct prefixes are selected from all their continuations by one token; no token
-                is drawn (`smc._inference.filter`)
+                is drawn (`smc._inference.discrete_filter`)
     auto        the discrete filter. It is more accurate than SMC with the same number of particles,
                 and under GCD also at an equal cost (docs/reliability.md). SMC is used in three
                 cases: with a single particle, which is one answer drawn from the proposal; with an

@@ -123,7 +123,7 @@ class Proposal(HasTables, Protocol[State]):
     def score(self, state: State, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
         """Return the g with which the discrete particle filter scores next tokens.
 
-        This g must *not* include a defensive mixture, because the filter (`smc._inference.filter`)
-        adds a defensive mixture for each example. By default it is the g of `guide`.
+        This g must *not* include a defensive mixture, because the filter adds one for each example
+        (`smc._inference.discrete_filter`). By default it is the g of `guide`.
         """
         return candidates_of(self.guide(state, log_p), state.walk.successors())

@@ -26,7 +26,7 @@ from gcd._tokens.vocabulary import Vocabulary
 from hmm._model import HMM
 from hmm._transition import Dense
 from smc._inference import answers
-from smc._inference import filter as discrete
+from smc._inference import discrete_filter as discrete
 from smc._inference.algorithms import Discrete
 from smc._inference.selection import Selection
 from smc._vocabulary import compiled

@@ -72,6 +72,11 @@ def test_a_damaged_checkpoint_is_named(tmp_path, name):
         load_model(ModelConfig(path=str(tmp_path / "lm"), device="cpu"))
 
 
+def test_another_engine_is_not_ignored():
+    with pytest.raises(ValueError, match=r"expected model\.engine=transformers, because this task"):
+        load_model(ModelConfig(path=str(STORIES), device="cpu", engine="vllm"))
+
+
 def test_a_model_on_all_devices_gives_the_same_as_on_one(monkeypatch):
     """Without a GPU the only device is the CPU; `tests/devices` has two."""
     load, asked = AutoModelForCausalLM.from_pretrained, []

@@ -11,9 +11,9 @@ the weight is. For any such scores,
 Sources: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
 and Doucet (arXiv 1011.2437) for the unbiased evidence.
 
-The prefixes are stored as N particles per example, as in `smc._inference.step`; a particle's slot
-may be empty. Cost of a step: one forward pass over at most N prefixes of each example, and O(R V)
-memory traffic for the continuations of R prefixes.
+The prefixes are stored as N particles per example, as in `smc._inference.particle_filter`; a
+particle's slot may be empty. Cost of a step: one forward pass over at most N prefixes of each
+example, and O(R V) memory traffic for the continuations of R prefixes.
 """
 
 from __future__ import annotations

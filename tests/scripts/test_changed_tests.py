@@ -1,0 +1,37 @@
+"""`make check` runs the tests that a change can break."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts import changed_tests
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILES = subprocess.run(
+    ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+).stdout.splitlines()
+LIBRARY = ("gcd", "gcd_cli", "gcd_vllm", "hmm", "smc")
+
+
+def test_tests_of_a_file_exist():
+    for name in FILES[::10]:
+        for found in changed_tests.tests_of([name]):
+            assert (ROOT / found).exists(), (name, found)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if name.endswith("__init__.py") and name.startswith(LIBRARY)]
+)
+def test_changes_of_the_library_are_compared_with_its_interface(name):
+    assert "tests/test_interface.py" in changed_tests.tests_of([name])
+
+
+def test_the_listed_interface_is_compared_with_the_library():
+    assert "tests/test_interface.py" in changed_tests.tests_of(["docs/reference/interface.txt"])
+
+
+def test_a_test_file_inside_a_chosen_folder_is_not_named_twice():
+    assert changed_tests.tests_of(["tests/smc/toys.py", "tests/smc/test_walk.py"]) == ["tests/smc"]
