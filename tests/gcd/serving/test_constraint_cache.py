@@ -149,7 +149,7 @@ def test_all_forms_of_a_constraint_are_made_of_one_compile(monkeypatch):
 
 
 def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
-    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_LANGUAGES", 1)
+    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_LANGUAGE_BYTES", 1)
     cache = ConstraintCache(vocabulary())
     requests = [parsed({"regex": text}) for text in ("ab", "cd")]
     for request in requests:
