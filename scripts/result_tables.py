@@ -22,9 +22,10 @@ from typing import NamedTuple
 from experiments.commongen.metrics import rouge_l
 from experiments.commongen.records import read_file
 from experiments.harness.algorithms import Arm, is_discrete
+from experiments.harness.metrics import Measure, by_example, grouped, number
 from experiments.harness.paired import difference
 from experiments.harness.results import Row
-from experiments.harness.summary import Measure, Table, as_markdown, by_example, grouped, number
+from experiments.harness.summary import Table, as_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
