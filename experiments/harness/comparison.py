@@ -27,10 +27,9 @@ from experiments.harness.examples import (
     Model,
     Preparation,
     RecordHandler,
+    Sampling,
     keys_of,
     prepare,
-    ready,
-    sample_examples,
 )
 from experiments.harness.methods import (
     fitted_in_words,
@@ -96,11 +95,12 @@ def compare(
         _report_refusals(run, read, prepared)
     mine = run.share(prepared.examples)
     with run.bar(len({e.prompt for e in mine}), "reading", "prompt") as shown:
-        seconds, unkept = ready(mine, lm, config, methods, run.store, shown.update)
+        sampling = Sampling(task, lm, config, methods, run.store)
+        seconds, unkept = sampling.ready(mine, shown.update)
     prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
     with run.sampling(keys_of(mine, config.task)) as progress:
         traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
-        sample_examples(mine, task, lm, config, methods, run.store, progress, traced)
+        sampling.run(mine, progress, traced)
     return prepared, run.merged()
 
 
