@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 from transformers.utils import logging
 
 import smc
-from benchmarks.reliability import CERTIFIED, SEEN, Problem, random_problems, real_problems
+from benchmarks import reliability
+from benchmarks.reliability import SEEN, Problem, random_problems, real_problems
 
 Ids = tuple[int, ...]
 FAR = 10.0
@@ -171,16 +172,11 @@ def estimates(problem: Problem, seeds: int) -> dict[str, list[Estimate]]:
 
 def truth_of(problem: Problem) -> tuple[dict[Ids, float], float] | None:
     """Return log p_lm of all answers, and their sum; None if they aren't known to 1%."""
-    for particles in (256, 4096) if problem.name.startswith("random") else (256,):
-        (found,) = smc.sample(
-            problem.lm, [problem.prompt], problem.constraint, budget=problem.budget,
-            particles=particles, proposal=smc.GCD(), algorithm="discrete", floor=0,
-            count_finished=False, max_rows=4096,
-        )  # fmt: skip
-        if found.enumerated or (found.certified or 0.0) >= CERTIFIED:
-            log_p = {each.ids: each.log_p for each in found.particles}
-            return log_p, log_sum(list(log_p.values()))
-    return None
+    truth = reliability.truth_of(problem)
+    if not reliability.is_known(truth):
+        return None
+    log_p = {each.ids: each.log_p for each in truth.particles}
+    return log_p, log_sum(list(log_p.values()))
 
 
 def apart(estimate: Estimate, truth: Mapping[Ids, float], log_truth: float) -> float:

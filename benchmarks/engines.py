@@ -84,23 +84,8 @@ class Engine(ABC):
         return None
 
 
-class Ours(Engine):
-    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
-
-    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
-        del threads
-        self.name = "ours" if slack is None else "ours, tight budget"
-        self.vocabulary, self.slack = vocabulary, slack
-        self.length = 0  # length of the next matcher's answer
-        # Make the prefix tree, and the tables of bounded strings.
-        lift(json_schema({"type": "string", "maxLength": 2}), vocabulary)
-
-    def compile(self, schema: Any) -> ServedAutomaton:
-        return ServedAutomaton(lift(json_schema(schema), self.vocabulary))
-
-    def matcher(self, compiled: ServedAutomaton) -> Matcher:
-        compiled.forget()
-        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
+class _Ours(Engine):
+    """Matchers of this project."""
 
     def first(self, matcher: Matcher, row: Row) -> None:
         matcher.fill_mask(row.first)
@@ -120,8 +105,27 @@ class Ours(Engine):
         matchers.advance(tokens)
         matchers.fill_masks(rows.array)
 
-    def num_bytes(self, compiled: ServedAutomaton) -> int | None:
+    def num_bytes(self, compiled: ServedAutomaton | LazyAutomaton) -> int | None:
         return compiled.nbytes
+
+
+class Ours(_Ours):
+    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
+
+    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
+        del threads
+        self.name = "ours" if slack is None else "ours, tight budget"
+        self.vocabulary, self.slack = vocabulary, slack
+        self.length = 0  # length of the next matcher's answer
+        # Make the prefix tree, and the tables of bounded strings.
+        lift(json_schema({"type": "string", "maxLength": 2}), vocabulary)
+
+    def compile(self, schema: Any) -> ServedAutomaton:
+        return ServedAutomaton(lift(json_schema(schema), self.vocabulary))
+
+    def matcher(self, compiled: ServedAutomaton) -> Matcher:
+        compiled.forget()
+        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
 
 
 _ALL_TYPES = {
@@ -136,7 +140,7 @@ _ALL_TYPES = {
 }
 
 
-class OursLazy(Engine):
+class OursLazy(_Ours):
     """Matchers of this project before a constraint is lifted, without lifting it."""
 
     name = "ours, lazy"
@@ -155,22 +159,6 @@ class OursLazy(Engine):
     def matcher(self, compiled: LazyAutomaton) -> Matcher:
         compiled.forget()
         return Matcher(compiled)
-
-    def first(self, matcher: Matcher, row: Row) -> None:
-        matcher.fill_mask(row.first)
-
-    def take(self, matcher: Matcher, token: int) -> bool:
-        return matcher.advance(token)
-
-    def together(self, matchers: Sequence[Matcher]) -> MatcherBatch:
-        return MatcherBatch(matchers)
-
-    def batch(self, matchers: MatcherBatch, tokens: Sequence[int], rows: Row) -> None:
-        matchers.advance(tokens)
-        matchers.fill_masks(rows.array)
-
-    def num_bytes(self, compiled: LazyAutomaton) -> int | None:
-        return compiled.nbytes
 
 
 class XGrammar(Engine):

@@ -261,13 +261,13 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
     """Yield problems with SmolLM2: tool names, dates and numbers."""
     from experiments.tool_calling.prompts import signature
-    from experiments.tool_calling.records import read_xlam
+    from experiments.tool_calling.records import read_file
 
     names = [f"real {k}" for k in range(count)]
     if set(names) <= done:
         return
     lm = load_smollm2()
-    records = read_xlam("data/xlam/records_500_599.jsonl").records
+    records = read_file("data/xlam/records_500_599.jsonl").records
     rng = random.Random(0)
     for k, name in enumerate(names):
         record, others = records[k % len(records)], rng.sample(records, 12)
@@ -316,7 +316,7 @@ def load_smollm2() -> smc.TransformersLM:
 
 def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
     """Yield a row for each setting; one without figures where the truth isn't known."""
-    truth = truth_of(problem, (256,) if problem.name.startswith("real") else (256, 4096))
+    truth = truth_of(problem)
     if not is_known(truth):
         yield {"problem": problem.name, "known": False, "certified": truth.certified}
         return
@@ -324,9 +324,10 @@ def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
         yield row_of(problem, truth, setting)
 
 
-def truth_of(problem: Problem, particles: Sequence[int]) -> smc.Posterior:
+def truth_of(problem: Problem, particles: Sequence[int] = ()) -> smc.Posterior:
     """Enumerate a problem's posterior with growing numbers of prefixes, until it is known."""
-    for number in particles:
+    usual = (256,) if problem.name.startswith("real") else (256, 4096)
+    for number in particles or usual:
         (truth,) = smc.sample(
             problem.lm, [problem.prompt], problem.constraint, budget=problem.budget,
             particles=number, proposal=smc.GCD(), algorithm="discrete", floor=0,

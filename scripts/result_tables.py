@@ -22,9 +22,10 @@ from typing import NamedTuple
 from experiments.commongen.metrics import rouge_l
 from experiments.commongen.records import read_file
 from experiments.harness.algorithms import Arm, is_discrete
+from experiments.harness.metrics import ACCURACIES, Measure, Metric, by_example, grouped, number
 from experiments.harness.paired import difference
 from experiments.harness.results import Row
-from experiments.harness.summary import Measure, Table, as_markdown, by_example, grouped, number
+from experiments.harness.summary import Table, as_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
@@ -79,15 +80,6 @@ class _Arm(NamedTuple):
 
 Cell = Callable[[Sequence[Row]], str]
 """Text of a table's cell, from the rows of one arm under one budget or style."""
-
-
-class Compared(NamedTuple):
-    """A measure whose paired differences a table shows."""
-
-    title: str
-    value: Measure
-    digits: int = 1
-    scale: float = 100
 
 
 @cache
@@ -166,12 +158,12 @@ def _right_and_best(rows: Sequence[Row]) -> str:
 
 _MAJORITY = _shown("majority_correct")
 _BEST = _shown("best_correct")
-_FINISHED_ = Compared("finished", _field("valid"))
-_RIGHT_ = Compared("right", _field("weighted_accuracy"))
-_BEST_ = Compared("right, best", _field("best_correct"))
-_EVIDENCE_ = Compared("log evidence", _field("log_evidence"), 2, 1)
-_LIKELY_ = Compared("log p per token", _field("log_p_per_token"), 2, 1)
-_ROUGE_ = Compared("ROUGE-L, best", _rouge_of("best"))
+_FINISHED_ = Metric("valid", "finished")
+_RIGHT_ = Metric("weighted_accuracy", "right")
+_BEST_ = Metric("best_correct", "right, best")
+_EVIDENCE_ = Metric("log_evidence", "log evidence", digits=2, scale=1)
+_LIKELY_ = Metric("log_p_per_token", "log p per token", digits=2, scale=1)
+_ROUGE_ = Metric("best_rouge_l", "ROUGE-L, best", value=_rouge_of("best"))
 
 
 def by_style(
@@ -216,8 +208,8 @@ def listing(names: str, columns: Mapping[str, Cell], without: Sequence[str] = ()
     ]
 
 
-def _paired(own: Sequence[Row], other: Sequence[Row], measure: Compared) -> str:
-    found = difference(own, other, measure.value, seed=0)
+def _paired(own: Sequence[Row], other: Sequence[Row], measure: Metric) -> str:
+    found = difference(own, other, measure.of, seed=0)
     assert found is not None
     figures = (round(measure.scale * x, measure.digits) + 0.0 for x in found.interval)  # no -0.0
     mean, low, high = (f"{figure:+.{measure.digits}f}" for figure in figures)
@@ -226,7 +218,7 @@ def _paired(own: Sequence[Row], other: Sequence[Row], measure: Compared) -> str:
 
 def differences(
     names: str,
-    pairs: Iterable[tuple[_Arm, _Arm, Compared]],
+    pairs: Iterable[tuple[_Arm, _Arm, Metric]],
     styles: Mapping[str, str],
 ) -> Table:
     """Lay out one line for each pair of arms: the first minus the second, a column per style."""
@@ -252,8 +244,8 @@ def differences(
 
 
 def _pairs(
-    own: str, other: str, measure: Compared, *sampled: tuple[str, int]
-) -> list[tuple[_Arm, _Arm, Compared]]:
+    own: str, other: str, measure: Metric, *sampled: tuple[str, int]
+) -> list[tuple[_Arm, _Arm, Metric]]:
     return [
         (_Arm(own, algorithm, n), _Arm(other, algorithm, n), measure) for algorithm, n in sampled
     ]
@@ -279,7 +271,7 @@ def _which_answer() -> Table:
         ("SQL", "sql_filter", None, _FILTER_4),
         ("SQL", "sql_filter", None, _FILTER_16),
     ]
-    gained = Compared("", lambda row: row["best_correct"] - row["majority_correct"])
+    (gained,) = (each for each in ACCURACIES if each.name == "best_over_majority")
     table: Table = []
     for title, name, style, sampled in studies:
         arm = _Arm("gcd", *sampled)
@@ -324,7 +316,7 @@ def _sentences_paired() -> Table:
     """Compare P-GCD with GCD, a column for each number of particles."""
     groups = grouped(rows_of("sentences"), _Arm.of)
 
-    def cell(measure: Compared, n: int) -> str:
+    def cell(measure: Metric, n: int) -> str:
         return _paired(groups[_Arm("pgcd", "smc", n)], groups[_Arm("gcd", "smc", n)], measure)
 
     return [
@@ -413,7 +405,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             (
                 _Arm("gcd", *_FILTER_16),
                 _Arm("gcd", *_SMC_16),
-                Compared("right, majority", _field("majority_correct")),
+                Metric("majority_correct", "right, majority"),
             ),
         ],
         _STYLES,

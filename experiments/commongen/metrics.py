@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 
 import smc
-from experiments.harness.summary import Interval
+from experiments.harness.metrics import Interval
 from experiments.harness.vllm_model import VllmModel
 from smc import LanguageModel
 

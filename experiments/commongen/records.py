@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments.commongen.config import AUTO, LEMMINFLECT
 from experiments.harness import records as reading
-from experiments.harness.records import ReadResult
+from experiments.harness.records import ReadResult, checked_fields
 
 _PARTS = {"N": "NOUN", "V": "VERB"}
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
@@ -67,7 +67,7 @@ def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSe
         words = known.get(int(line), "")
         if not words.strip():
             raise ValueError(f"expected inflections in line {line} of {inflections}, got no line")
-        return record_of({**_object(row), "inflections": json.loads(words)}, line)
+        return record_of({**checked_fields(row), "inflections": json.loads(words)}, line)
 
     return reading.read_lines(path, make, _NEEDS)
 
@@ -89,7 +89,7 @@ def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[Conce
 
 def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
-    fields = _object(row)
+    fields = checked_fields(row)
     concepts = _concepts(fields)
     references = fields.get("scene", fields.get("target"))
     sentences = [references] if isinstance(references, str) else references
@@ -107,12 +107,6 @@ def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
         references=tuple(sentences),
         inflections=tuple(words),
     )
-
-
-def _object(row: Any) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
-        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
-    return dict(row)
 
 
 def _concepts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:

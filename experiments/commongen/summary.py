@@ -1,4 +1,4 @@
-"""Summaries of CommonGen rows: coverage, BLEU, ROUGE-L and the model's log-probability.
+"""Metrics of CommonGen rows: coverage, BLEU, ROUGE-L and the model's log-probability.
 
 Every concept set counts in every mean except the log-probability, which requires an answer.
 """
@@ -6,26 +6,14 @@ Every concept set counts in every mean except the log-probability, which require
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
-from experiments.harness.paired import Compared
+from experiments.harness.metrics import Interval, Metric, cells, example_of, grouped
 from experiments.harness.results import Row
-from experiments.harness.summary import (
-    Group,
-    Measure,
-    Table,
-    example_of,
-    grouped,
-    log_evidence_of,
-    share_of_evidence,
-    summarize,
-    titles_in,
-    with_interval,
-)
+from experiments.harness.summary import Table, log_evidence_of, share_of_evidence, titles_in
 
 PUBLISHED = (  # system, metric, figure in percent
     ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
@@ -35,62 +23,76 @@ PUBLISHED = (  # system, metric, figure in percent
 )
 
 
-def summarize_text(
-    rows: Sequence[Row], references: Mapping[str, Sequence[str]], seed: int = 0
-) -> list[dict[str, Any]]:
-    """Summarize the rows of each arm and number of particles.
+def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
+    """Return the metrics of sentences, the main one first.
 
     `references` has the reference sentences of each example.
     """
-    measures: dict[str, Measure] = {
-        "coverage": itemgetter("coverage"),
-        "rouge_l": lambda row: rouge_l(row["answer"] or "", references[row["example"]]),
-        "best_rouge_l": best_rouge_l(references),
-        "expected_rouge_l": expected_rouge_l(references),
-        "log_p_per_token": itemgetter("log_p_per_token"),
-    }
-    summary = summarize(rows, seed, measures)
-    groups = grouped(rows, Group.of)
-    for record in summary:
-        # Repetitions of an example are resampled together.
-        counts = [
-            np.sum([bleu_counts(row["answer"] or "", references[name]) for row in own], axis=0)
-            for name, own in grouped(groups[Group.of(record)], example_of).items()
-        ]
-        record |= corpus_bleu(np.stack(counts), seed).named("bleu")
-        record["seconds_per_row"] = record["seconds_each"]
-    return summary
 
+    def score(row: Row, text: str | None) -> float:
+        """Return ROUGE-L of a text; 0 without one."""
+        return rouge_l(text or "", references[row["example"]])
 
-def best_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
-    """Return ROUGE-L of the answer with the highest model probability; 0 without an answer."""
-    return lambda row: rouge_l(row.get("best") or "", references[row["example"]])
-
-
-def expected_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
-    """Return the posterior mean of ROUGE-L over the answers of a row; 0 without an answer."""
-
-    def measure(row: Row) -> float:
+    def expected(row: Row) -> float:
+        """Return the posterior mean of ROUGE-L over the answers of a row; 0 without an answer."""
         if not row["answers"]:
             return 0.0
-        scores = [rouge_l(each["text"], references[row["example"]]) for each in row["answers"]]
-        weights = [each["probability"] for each in row["answers"]]
-        return float(np.average(scores, weights=weights))
+        scores = [score(row, each["text"]) for each in row["answers"]]
+        return float(np.average(scores, weights=[each["probability"] for each in row["answers"]]))
 
-    return measure
+    def bleu(rows: Sequence[Row], seed: int) -> Interval:
+        """Compute corpus BLEU; repetitions of an example are resampled together."""
+        counts = [
+            np.sum([bleu_counts(row["answer"] or "", references[name]) for row in own], axis=0)
+            for name, own in grouped(rows, example_of).items()
+        ]
+        return corpus_bleu(np.stack(counts), seed)
+
+    return (
+        Metric(
+            "expected_rouge_l",
+            "ROUGE-L (weighted)",
+            "the mean of ROUGE-L over all answers, weighted by their probabilities",
+            expected,
+            compared=True,
+            label="ROUGE-L, weighted by the posterior",
+        ),
+        Metric(
+            "best_rouge_l",
+            "ROUGE-L (best)",
+            "ROUGE-L of the answer that the model finds most probable",
+            lambda row: score(row, row.get("best")),
+            compared=True,
+        ),
+        Metric(
+            "rouge_l",
+            "ROUGE-L",
+            "the best F1 over the references, times 100",
+            lambda row: score(row, row["answer"]),
+        ),
+        Metric(
+            "bleu",
+            "BLEU-4",
+            "computed by sacrebleu over the corpus, times 100",
+            overall=bleu,
+        ),
+        Metric(
+            "coverage",
+            "coverage %",
+            "the share of concepts that an independent check finds",
+        ),
+        Metric(
+            "log_p_per_token",
+            "log p a token",
+            "the log-probability under the model without a constraint, in nats",
+            digits=2,
+            scale=1,
+            compared=True,
+        ),
+    )
 
 
-def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
-    """Return the measures of paired comparisons, given the reference sentences of each example."""
-    return {
-        "expected_rouge_l": Compared("ROUGE-L (weighted)", expected_rouge_l(references)),
-        "best_rouge_l": Compared("ROUGE-L (best)", best_rouge_l(references)),
-        "log_p_per_token": Compared("log p a token", itemgetter("log_p_per_token"), 2, 1),
-        "log_evidence": Compared("log evidence", itemgetter("log_evidence"), 2, 1),
-    }
-
-
-def as_table(summary: Sequence[dict[str, Any]]) -> Table:
+def as_table(summary: Sequence[dict[str, Any]], metrics: Sequence[Metric]) -> Table:
     """Format the summary as a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
     titles = titles_in(summary)
     return [
@@ -98,20 +100,15 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
             **titles(s),
             "particles": s["particles"],
             "sets": s["examples"],
-            "coverage %": with_interval(s, "coverage"),
+            **cells(s, metrics),
             "all concepts %": f"{100 * s['majority_accuracy']:.1f}",
             "complete %": f"{100 * s['complete']:.1f}",
             "dead rows": s["dead"],
-            "BLEU-4": with_interval(s, "bleu"),
-            "ROUGE-L": with_interval(s, "rouge_l"),
-            "ROUGE-L (best)": with_interval(s, "best_rouge_l"),
-            "ROUGE-L (weighted)": with_interval(s, "expected_rouge_l"),
-            "log p a token": with_interval(s, "log_p_per_token", 2, 1),
             "evidence found %": share_of_evidence(s),
             "log evidence": log_evidence_of(s, 2),
             "read": f"{s['read']:.0f}",
             "LM calls": s["lm_calls"],
-            "seconds a row": f"{s['seconds_per_row']:.2f}",
+            "seconds a row": f"{s['seconds_each']:.2f}",
         }
         for s in summary
     ]

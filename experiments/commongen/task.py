@@ -18,7 +18,7 @@ from experiments.commongen.config import TOLD, CommonGenConfig, check
 from experiments.commongen.metrics import covered, log_probability, tokens_of
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
-from experiments.commongen.summary import PUBLISHED, as_table, compared, summarize_text
+from experiments.commongen.summary import PUBLISHED, as_table, metrics_of
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, Model, RecordHandler, name_of_example
 from experiments.harness.models import ROOT
@@ -87,8 +87,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     if rows is None:
         return
     records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]
-    references = {name: r.references for name, r in records}
-    summary = summarize_text(rows, references, config.seed)
+    metrics = metrics_of({name: r.references for name, r in records})
     source = config.data.path or config.data.hub or "CommonGen dev, in the repository"
     published = "; ".join(f"{who}: {metric} {figure}" for who, metric, figure in PUBLISHED)
     report(
@@ -100,21 +99,16 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
             f"Sentences with given concepts: {prepared.num_records} sets ({source}), "
             f"{TOLD[task.told]}"
         ),
-        summary=summary,
-        table=as_table(summary),
+        metrics=metrics,
+        main=metrics[0],
+        tabulate=as_table,
         notes=[
             "The answer of a row is the most probable one; if all particles died, it is empty. "
-            "Coverage is the share of concepts that an independent check finds. BLEU-4 is computed "
-            "by sacrebleu over the corpus, and ROUGE-L is the best F1 over the references; both "
-            "are multiplied by 100. The log-probability is that of the model without a constraint, "
-            "in nats. Brackets are 95% bootstrap intervals over concept sets. `read` is the mean "
-            "number of prefixes that the model computed for one set, without the prompt.",
+            "Brackets are 95% bootstrap intervals over concept sets. `read` is the mean number of "
+            "prefixes that the model computed for one set, without the prompt.",
             f"Published results, with other models and implementations of metrics: {published}.",
         ],
         more={"published": [list(each) for each in PUBLISHED]},
-        metric="ROUGE-L, weighted by the posterior",
-        metric_key="expected_rouge_l",
-        compared=compared(references),
     )
 
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,10 +27,9 @@ from experiments.harness.examples import (
     Model,
     Preparation,
     RecordHandler,
+    Sampling,
     keys_of,
     prepare,
-    ready,
-    sample_examples,
 )
 from experiments.harness.methods import (
     fitted_in_words,
@@ -39,14 +38,9 @@ from experiments.harness.methods import (
     method_of,
     proposals,
 )
+from experiments.harness.metrics import LOG_EVIDENCE, VALID, WEIGHTED, Metric, grouped, number
 from experiments.harness.models import title_of, weights_of
-from experiments.harness.paired import (
-    ACCURACY,
-    FINISHED,
-    Compared,
-    as_paired_table,
-    differences,
-)
+from experiments.harness.paired import as_paired_table, differences
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Identity, Row, as_lines, results_config
 from experiments.harness.run import Run
@@ -55,9 +49,9 @@ from experiments.harness.summary import (
     Table,
     as_columns,
     as_markdown,
+    as_table,
     evidence_reference,
-    grouped,
-    number,
+    summarize,
     titles_in,
     without_constants,
 )
@@ -101,11 +95,12 @@ def compare(
         _report_refusals(run, read, prepared)
     mine = run.share(prepared.examples)
     with run.bar(len({e.prompt for e in mine}), "reading", "prompt") as shown:
-        seconds, unkept = ready(mine, lm, config, methods, run.store, shown.update)
+        sampling = Sampling(task, lm, config, methods, run.store)
+        seconds, unkept = sampling.ready(mine, shown.update)
     prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
     with run.sampling(keys_of(mine, config.task)) as progress:
         traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
-        sample_examples(mine, task, lm, config, methods, run.store, progress, traced)
+        sampling.run(mine, progress, traced)
     return prepared, run.merged()
 
 
@@ -116,15 +111,13 @@ def report(
     rows: Sequence[Row],
     *,
     title: str,
-    summary: Sequence[dict[str, Any]],
-    table: Table,
     notes: Sequence[str],
+    metrics: Sequence[Metric] = (),
+    main: Metric = WEIGHTED,
+    tabulate: Callable[[Sequence[dict[str, Any]], Sequence[Metric]], Table] = as_table,
     more: Mapping[str, Any] | None = None,
-    metric: str = "posterior-weighted accuracy",
-    metric_key: str = "weighted_accuracy",
-    compared: Mapping[str, Compared] = ACCURACY,
 ) -> None:
-    """Write the table, the summary and the figures.
+    """Summarize the rows, and write the table, the summary and the figures.
 
     Args:
         run: the run, whose directory the files go to.
@@ -132,19 +125,19 @@ def report(
         prepared: the examples made of them.
         rows: all rows of the run.
         title: the question of the comparison, in words.
-        summary: one record per arm and number of particles (`summary.summarize`).
-        table: the summary as a table.
         notes: sentences below the table.
+        metrics: metrics of the task, besides those of every comparison.
+        main: metric of the figures and the terminal; a share.
+        tabulate: function that formats the summary as a table.
         more: additional plain values for `summary.json`.
-        metric: label of the metric in figures.
-        metric_key: key of the metric in the summary; a share with an interval.
-        compared: measures for paired differences to the reference method.
     """
     # Importing matplotlib takes half a second, so it is imported at the end of a run.
     from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 
     config = run.config
     settings = _settings(config)
+    summary = summarize(rows, config.seed, metrics)
+    table = tabulate(summary, metrics)
     record: dict[str, Any] = {
         "title": title,
         "settings": settings,
@@ -157,9 +150,11 @@ def report(
         **(more or {}),
         "compile_seconds": round(prepared.seconds, 3),
         "prompt_seconds": round(prepared.prompt_seconds, 3),
-        "methods": list(summary),
+        "metrics": {m.name: m.words for m in metrics},
+        "methods": summary,
     }
     notes = [_counts(read, prepared), _once(config, prepared), *notes]
+    notes += [f"`{m.title}` is {m.meaning}." for m in metrics if m.meaning]
     notes.append(
         "Costs are means per request. `read` is the number of prefixes that the language model "
         "computed, without the prompt, and `forced` the number of tokens that were the only ones "
@@ -182,14 +177,15 @@ def report(
         )
     figures = {name: run.directory / f"{name}.png" for name in COMPARISONS}
     for name, path in figures.items():
-        plot_comparison(name, summary, path, title, settings, metric, metric_key)
+        plot_comparison(name, summary, path, title, settings, main)
     by_multiples = any(multiple_in(s.get("style", "")) for s in summary)
-    compared = {**compared, **FINISHED} if by_multiples else compared
+    own = {m.name: m for m in (main, *metrics) if m.compared or m is main}
+    compared = [*own.values(), LOG_EVIDENCE, *([VALID] if by_multiples else [])]
     found = differences(rows, config.seed, compared, config.task.reference)
     record["differences"] = found
     if by_multiples:
         figures["budgets"] = run.directory / "budgets.png"
-        plot_budgets(summary, found, figures["budgets"], title, settings, metric, metric_key)
+        plot_budgets(summary, found, figures["budgets"], title, settings, main)
     shown, constants = without_constants(table)
     notes = [constants, *notes] if constants else notes
     text = f"## {title}\n\n{settings}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
@@ -207,7 +203,7 @@ def report(
         lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
         arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
-        screen=on_screen(f"{title}. {settings}", summary, found, metric_key, compared, reference),
+        screen=on_screen(f"{title}. {settings}", summary, found, main, compared, reference),
     )
 
 
@@ -263,7 +259,6 @@ def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> 
 
 
 WIDTH = 120
-_METRICS = {"weighted_accuracy": "accuracy %", "expected_rouge_l": "ROUGE-L %"}
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -271,8 +266,8 @@ def on_screen(
     title: str,
     summary: Records,
     found: Records,
-    metric_key: str,
-    compared: Mapping[str, Compared],
+    main: Metric,
+    compared: Sequence[Metric],
     evidence: str,
 ) -> str:
     """Write the title, one sentence with the result, and the most important columns.
@@ -281,8 +276,8 @@ def on_screen(
         title: the question of the comparison.
         summary: records of `summarize`.
         found: paired differences (`experiments.harness.paired.differences`).
-        metric_key: key of the task's metric in the summary; a share.
-        compared: measures of the differences; the sentence reports the first.
+        main: the task's metric; a share.
+        compared: metrics of the differences; the sentence reports the first.
         evidence: a sentence on the reference of the evidence, or an empty string.
     """
     titles = titles_in(summary)
@@ -291,7 +286,7 @@ def on_screen(
             {
                 **titles(s),
                 "particles": s["particles"],
-                _METRICS.get(metric_key, metric_key): _percent(s[metric_key]),
+                f"{main.words.partition(' (')[0]} %": _percent(s[main.name]),
                 "valid %": _percent(s["valid"]),
                 "dead rows": s["dead"],
                 "evidence %": _percent(s["evidence_found"]),
@@ -311,7 +306,7 @@ def on_screen(
     )
 
 
-def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -> str:
+def result(summary: Records, found: Records, compared: Sequence[Metric]) -> str:
     """State which methods finished every request and which differences are significant."""
     finished, unfinished = [], []
     for method in dict.fromkeys(s["method"] for s in summary):
@@ -327,8 +322,8 @@ def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -
     clauses = [f"{_and(finished)} finished every request"] if finished else []
     said = "; ".join([*clauses, *unfinished])
     if found:
-        name, measure = next(iter(compared.items()))
-        what, other = measure.title.partition(",")[0], method_of(found[0]["reference"]).title
+        name, what = compared[0].name, compared[0].words
+        other = method_of(found[0]["reference"]).title
         beyond = []
         for method in dict.fromkeys(d["method"] for d in found):
             own = [d for d in found if d["method"] == method]

@@ -6,8 +6,8 @@ Invalid records are refused by name before the model runs. The other records are
 row is written as soon as it is complete.
 
 Rows report seconds so that methods can be compared. Work shared by all methods is therefore done
-beforehand (`ready`): prompts are prefilled and cached, and every arm samples one example whose
-result is discarded. Only a method's own tables remain in the time of its first rows.
+beforehand (`Sampling.ready`): prompts are prefilled and cached, and every arm samples one example
+whose result is discarded. Only a method's own tables remain in the time of its first rows.
 """
 
 from __future__ import annotations
@@ -187,137 +187,124 @@ def prepare(
     return Preparation(tuple(examples), tuple(refused), time.perf_counter() - started)
 
 
-def ready(
-    examples: Sequence[Example],
-    lm: Model,
-    config: DictConfig,
-    proposals: Mapping[str, smc.Proposal],
-    store: ResultStore,
-    progress: Callable[[int], object] = lambda _: None,
-) -> tuple[float, int]:
-    """Do the work that would otherwise be timed with the first method.
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling of the rows of a run.
 
-    Args:
-        examples: the examples of this process.
-        lm: the language model.
-        config: the configuration of the run.
-        proposals: proposals by method.
-        store: the rows that exist already.
-        progress: called with the number of prompts prefilled.
-
-    Returns:
-        Seconds to prefill the prompts, and the number of prompts that aren't cached.
-    """
-    trials = trials_of(config.task)
-    due = [e for e in examples if any(trial.key(e) not in store for trial in trials)]
-    if not due:
-        return 0.0, 0
-    prompts = sorted({example.prompt for example in due}, key=lambda prompt: (len(prompt), prompt))
-    started, kept = time.perf_counter(), 0
-    while kept < len(prompts) and lm.keep(
-        prompts[kept]
-    ):  # prompts are sorted by length, so all later ones are too long as well
-        kept += 1
-        progress(1)
-    seconds = time.perf_counter() - started
-    _warm_up(due, lm, config, proposals)
-    return seconds, len(prompts) - kept
-
-
-def _warm_up(
-    due: Sequence[Example],
-    lm: Model,
-    config: DictConfig,
-    proposals: Mapping[str, smc.Proposal],
-) -> None:
-    """Sample the cheapest example once with each method and algorithm."""
-    quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
-    particles = min(max(config.task.particles), _WARM_PARTICLES)
-    for method, algorithm in product(config.task.methods, config.task.algorithms):
-        _sample(Trial(method, algorithm, particles), [quick], lm, config, proposals[method])
-        proposals[method].free()  # tables are part of the method's own cost
-
-
-def sample_examples(
-    examples: Sequence[Example],
-    task: RecordHandler,
-    lm: Model,
-    config: DictConfig,
-    proposals: Mapping[str, smc.Proposal],
-    store: ResultStore,
-    progress: Callable[[int], object] = lambda _: None,
-    traced: Collection[int] = (),
-) -> None:
-    """Sample the rows that are missing from the store, and append them.
-
-    Args:
-        examples: the examples of this process.
+    Attributes:
         task: the task's functions.
         lm: the language model.
         config: the configuration of the run.
         proposals: proposals by method.
         store: the rows of the run.
-        progress: called with the number of rows done.
-        traced: numbers of the examples whose traces are stored.
     """
-    if isinstance(lm, VllmModel):
-        traced = ()
-    named = {e.number: (name_of_example(e), _about(e)) for e in examples if e.number in traced}
-    tracing = Tracing(store, named, lm.vocabulary, config.trace.particles)
-    trials = trials_of(config.task)
-    for trial, after in zip(trials, [*trials[1:], None], strict=True):
-        proposal = proposals[trial.method]
-        due = [example for example in examples if trial.key(example) not in store]
-        write = partial(_write, due, trial, task, store, tracing, progress)
-        _sample(trial, due, lm, config, proposal, observe=tracing.of(*trial), finished=write)
-        if after is None or after.method != trial.method:
-            proposal.free()  # the tables of several methods wouldn't fit into memory together
 
+    task: RecordHandler
+    lm: Model
+    config: DictConfig
+    proposals: Mapping[str, smc.Proposal]
+    store: ResultStore
 
-def _sample(
-    trial: Trial,
-    examples: Sequence[Example],
-    lm: Model,
-    config: DictConfig,
-    proposal: smc.Proposal,
-    **others: Any,
-) -> None:
-    """Sample the given examples; `others` are further arguments of the sampler."""
-    if isinstance(lm, VllmModel):
-        others.pop("observe", None)  # an engine doesn't show its steps
-        lm.sample(trial, examples, config, proposal, **others)
-        return
-    method_of(trial.method).sample(
-        lm,
-        [e.prompt for e in examples],
-        [e.constraint for e in examples],
-        budget=[e.budget for e in examples],
-        particles=trial.particles,
-        proposal=proposal,
-        **ALGORITHMS[trial.algorithm].arguments(config),
-        temperature=config.smc.temperature,
-        top_p=config.smc.top_p,
-        seed=trial.seed(config.seed),
-        example_ids=[e.number for e in examples],
-        max_rows=config.smc.max_rows,
-        **others,
-    )
+    def ready(
+        self, examples: Sequence[Example], progress: Callable[[int], object] = lambda _: None
+    ) -> tuple[float, int]:
+        """Do the work that would otherwise be timed with the first method.
 
+        Args:
+            examples: the examples of this process.
+            progress: called with the number of prompts prefilled.
 
-def _write(
-    due: Sequence[Example],
-    trial: Trial,
-    task: RecordHandler,
-    store: ResultStore,
-    tracing: Tracing,
-    progress: Callable[[int], object],
-    found: Mapping[int, smc.Posterior],
-) -> None:
-    """Write the rows of finished posteriors; the keys of `found` are indices in `due`."""
-    # Traces first, so that every stored row has its trace.
-    tracing.write({due[place].number for place in found})
-    store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
-    progress(len(found))
+        Returns:
+            Seconds to prefill the prompts, and the number of prompts that aren't cached.
+        """
+        trials = trials_of(self.config.task)
+        due = [e for e in examples if any(trial.key(e) not in self.store for trial in trials)]
+        if not due:
+            return 0.0, 0
+        prompts = sorted({e.prompt for e in due}, key=lambda prompt: (len(prompt), prompt))
+        started, kept = time.perf_counter(), 0
+        while kept < len(prompts) and self.lm.keep(
+            prompts[kept]
+        ):  # prompts are sorted by length, so all later ones are too long as well
+            kept += 1
+            progress(1)
+        seconds = time.perf_counter() - started
+        self._warm_up(due)
+        return seconds, len(prompts) - kept
+
+    def _warm_up(self, due: Sequence[Example]) -> None:
+        """Sample the cheapest example once with each method and algorithm."""
+        task = self.config.task
+        quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
+        particles = min(max(task.particles), _WARM_PARTICLES)
+        for method, algorithm in product(task.methods, task.algorithms):
+            self._sample(Trial(method, algorithm, particles), [quick])
+            self.proposals[method].free()  # tables are part of the method's own cost
+
+    def run(
+        self,
+        examples: Sequence[Example],
+        progress: Callable[[int], object] = lambda _: None,
+        traced: Collection[int] = (),
+    ) -> None:
+        """Sample the rows that are missing from the store, and append them.
+
+        Args:
+            examples: the examples of this process.
+            progress: called with the number of rows done.
+            traced: numbers of the examples whose traces are stored.
+        """
+        if isinstance(self.lm, VllmModel):
+            traced = ()
+        named = {e.number: (name_of_example(e), _about(e)) for e in examples if e.number in traced}
+        tracing = Tracing(self.store, named, self.lm.vocabulary, self.config.trace.particles)
+        trials = trials_of(self.config.task)
+        for trial, after in zip(trials, [*trials[1:], None], strict=True):
+            due = [example for example in examples if trial.key(example) not in self.store]
+            write = partial(self._write, due, trial, tracing, progress)
+            self._sample(trial, due, observe=tracing.of(*trial), finished=write)
+            if after is None or after.method != trial.method:
+                # The tables of several methods wouldn't fit into memory together.
+                self.proposals[trial.method].free()
+
+    def _sample(self, trial: Trial, examples: Sequence[Example], **others: Any) -> None:
+        """Sample the given examples; `others` are further arguments of the sampler."""
+        config, proposal = self.config, self.proposals[trial.method]
+        if isinstance(self.lm, VllmModel):
+            others.pop("observe", None)  # an engine doesn't show its steps
+            self.lm.sample(trial, examples, config, proposal, **others)
+            return
+        method_of(trial.method).sample(
+            self.lm,
+            [e.prompt for e in examples],
+            [e.constraint for e in examples],
+            budget=[e.budget for e in examples],
+            particles=trial.particles,
+            proposal=proposal,
+            **ALGORITHMS[trial.algorithm].arguments(config),
+            temperature=config.smc.temperature,
+            top_p=config.smc.top_p,
+            seed=trial.seed(config.seed),
+            example_ids=[e.number for e in examples],
+            max_rows=config.smc.max_rows,
+            **others,
+        )
+
+    def _write(
+        self,
+        due: Sequence[Example],
+        trial: Trial,
+        tracing: Tracing,
+        progress: Callable[[int], object],
+        found: Mapping[int, smc.Posterior],
+    ) -> None:
+        """Write the rows of finished posteriors; the keys of `found` are indices in `due`."""
+        # Traces first, so that every stored row has its trace.
+        tracing.write({due[place].number for place in found})
+        self.store.append(
+            row_of(due[i], trial, self.task, posterior) for i, posterior in found.items()
+        )
+        progress(len(found))
 
 
 def _about(example: Example) -> Row:

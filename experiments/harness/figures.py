@@ -20,6 +20,7 @@ from matplotlib.ticker import (
 
 from experiments.harness.algorithms import ALGORITHMS, Arm, arms_in
 from experiments.harness.methods import method_of
+from experiments.harness.metrics import WEIGHTED, Metric
 from experiments.harness.settings import FACTORS, multiple_in
 from experiments.harness.summary import Group, styles_in
 
@@ -80,8 +81,7 @@ def plot_comparison(
     path: Path,
     title: str,
     settings: str,
-    metric: str = "posterior-weighted accuracy",
-    key: str = "weighted_accuracy",
+    metric: Metric = WEIGHTED,
 ) -> None:
     """Write one of `COMPARISONS`: two panels side by side for each style of answers.
 
@@ -92,15 +92,14 @@ def plot_comparison(
         path: the image file.
         title: the question of the comparison.
         settings: the settings, in smaller print.
-        metric: label of the metric.
-        key: key of the metric in the summary; a share with an interval.
+        metric: a share with an interval.
     """
     styles = styles_in(summary)
     figure = Figure(figsize=(10, 0.6 + 4 * len(styles)), layout="constrained")
     axes = figure.subplots(len(styles), 2, squeeze=False)
     for style, panels in zip(styles, axes, strict=True):
         records = [s for s in summary if s.get("style", "") == style]
-        COMPARISONS[name](records, panels, metric, key)
+        COMPARISONS[name](records, panels, metric)
         for axis in panels:
             plain(axis)
             if len(styles) > 1:
@@ -120,10 +119,10 @@ def _finish(figure: Any, arms: Sequence[Arm], title: str, settings: str, path: P
     figure.savefig(path, dpi=150)
 
 
-def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
+def _accuracy(records: Records, panels: Sequence[Any], metric: Metric) -> None:
     """Plot the metric and the share of finished answers against particles."""
     left, right = panels
-    _measure(left, records, "particles", metric, key, apart=0.06)
+    _measure(left, records, "particles", metric, apart=0.06)
     for arm, rows in _lines(records):
         right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
@@ -137,7 +136,7 @@ def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) ->
         axis.set_xlabel("particles")
 
 
-def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
+def _reads(records: Records, panels: Sequence[Any], metric: Metric) -> None:
     """Plot the metric and the evidence against prefixes read by the language model.
 
     If every method answers every request, the evidence is the mean log evidence, and higher is
@@ -151,7 +150,7 @@ def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> No
     }
     some_miss = any(0 < s["log_evidence_examples"] < s["examples"] for s in records)
     shown = "evidence_found" if some_miss else "log_evidence"
-    _measure(left, records, "read", metric, key)
+    _measure(left, records, "read", metric)
     for arm, rows in _lines(records):
         some = [s for s in rows if s[shown] is not None]
         right.plot(_column(some, "read"), _column(some, shown), **arm.style)
@@ -160,18 +159,18 @@ def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> No
         _cost(axis, records, "read", "prefixes read per request, without the prompt")
 
 
-def _costs(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
+def _costs(records: Records, panels: Sequence[Any], metric: Metric) -> None:
     """Plot the metric against language model calls and against seconds."""
     costs = {
         "lm_calls_each": "language model calls per request",
         "seconds_each": "seconds per request (its share of a batch)",
     }
     for axis, (cost, label) in zip(panels, costs.items(), strict=True):
-        _measure(axis, records, cost, metric, key)
+        _measure(axis, records, cost, metric)
         _cost(axis, records, cost, label)
 
 
-COMPARISONS: dict[str, Callable[[Records, Sequence[Any], str, str], None]] = {
+COMPARISONS: dict[str, Callable[[Records, Sequence[Any], Metric], None]] = {
     "accuracy": _accuracy,
     "reads": _reads,
     "costs": _costs,
@@ -185,8 +184,7 @@ def plot_budgets(
     path: Path,
     title: str,
     settings: str,
-    metric: str,
-    key: str,
+    metric: Metric,
 ) -> None:
     """Write a figure of the share of finished, valid answers and of the metric by budget.
 
@@ -197,14 +195,13 @@ def plot_budgets(
     Args:
         summary: records of `summarize`; only budgets that are multiples are drawn
             (`experiments.harness.settings.part_of`).
-        differences: records of `paired.differences`, in "valid" and in `key`.
+        differences: records of `paired.differences`, in "valid" and in `metric`.
         path: the image file.
         title: the question of the comparison.
         settings: the settings, in smaller print.
-        metric: label of the metric.
-        key: key of the metric in the summary.
+        metric: a share.
     """
-    shown = {"valid": "finished and valid", key: metric}
+    shown = {"valid": "finished and valid", metric.name: metric.label or metric.title}
     points = [(*place, s) for s in summary if (place := multiple_in(s.get("style", "")))]
     styles = list(dict.fromkeys(style for style, _, _ in points))
     factors = sorted({factor for _, factor, _ in points})
@@ -269,26 +266,23 @@ def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
     axis.set_xlabel(label)
 
 
-def _measure(
-    axis: Any, summary: Records, column: str, metric: str, key: str, apart: float = 0
-) -> None:
+def _measure(axis: Any, summary: Records, column: str, metric: Metric, apart: float = 0) -> None:
     """Plot a measure with its intervals against a column.
 
     Args:
         axis: the axis.
         summary: records of `summarize`.
         column: key of the horizontal axis.
-        metric: label of the measure.
-        key: key of the measure; a share with an interval.
+        metric: the measure; a share with an interval.
         apart: neighboring arms with equal values are drawn a factor of 1 + `apart` apart.
     """
     lines = _lines(summary)
     for number, (arm, rows) in enumerate(lines):
         moved = (1 + apart) ** (number - (len(lines) - 1) / 2)
         x = [value * moved for value in _column(rows, column)]
-        axis.plot(x, _column(rows, key), **arm.style)
-        low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
+        axis.plot(x, _column(rows, metric.name), **arm.style)
+        low, high = (_column(rows, f"{metric.name}_{end}") for end in ("low", "high"))
         axis.vlines(x, low, high, color=arm.style["color"], linewidth=1, alpha=0.7)
-    axis.set_ylabel(f"{metric}\n(95% intervals)")
+    axis.set_ylabel(f"{metric.label or metric.title}\n(95% intervals)")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PERCENT)

@@ -12,69 +12,38 @@ calls and seconds relative to the reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.harness.algorithms import Arm
-from experiments.harness.results import Row
-from experiments.harness.summary import (
-    Group,
+from experiments.harness.metrics import (
+    LOG_EVIDENCE,
+    WEIGHTED,
     Interval,
     Measure,
-    Table,
+    Metric,
     bootstrap,
     by_example,
     example_of,
     grouped,
     number,
-    titles_in,
     with_interval,
 )
+from experiments.harness.results import Row
+from experiments.harness.summary import Group, Table, titles_in
 
 REFERENCE = "gcd"
 """Default reference method (`task.reference`)."""
-
-
-class Compared(NamedTuple):
-    """A measure that methods are compared by, and its format in tables.
-
-    Attributes:
-        title: column title.
-        value: the measure of a row, or None.
-        digits: digits after the decimal point.
-        scale: factor; 100 for shares in percentage points.
-        whole: whether all rows of both methods must have a value. A mean over answered requests
-            alone would favor a method that leaves the hard requests unanswered.
-    """
-
-    title: str
-    value: Measure
-    digits: int = 1
-    scale: float = 100
-    whole: bool = False
-
-
-ACCURACY = MappingProxyType(
-    {
-        "weighted_accuracy": Compared(
-            "accuracy (weighted), points", itemgetter("weighted_accuracy")
-        ),
-        "log_evidence": Compared("log evidence", itemgetter("log_evidence"), 2, 1, whole=True),
-    }
-)
-"""Measures of tasks with correct answers."""
-FINISHED = MappingProxyType({"valid": Compared("finished and valid, points", itemgetter("valid"))})
-"""Additional measures if budgets are multiples of an answer's tokens."""
+COMPARED = (WEIGHTED, LOG_EVIDENCE)
+"""Metrics to compare the methods of tasks with correct answers."""
 
 
 def differences(
     rows: Sequence[Row],
     seed: int = 0,
-    compared: Mapping[str, Compared] = ACCURACY,
+    compared: Sequence[Metric] = COMPARED,
     reference: str = REFERENCE,
 ) -> list[dict[str, Any]]:
     """Compare each method with the reference, with equal particles and the same algorithm.
@@ -82,12 +51,12 @@ def differences(
     Args:
         rows: rows of a run.
         seed: seed of the resamples, which otherwise depend only on the number of examples.
-        compared: measures by their key in the records.
+        compared: metrics to compare the methods by.
         reference: the reference method.
 
     Returns:
-        One record for each group of rows that can be compared with the reference. For each
-        key of `compared` it has the mean difference, its interval (`key_low`, `key_high`) and the
+        One record for each group of rows that can be compared with the reference. For the key of
+        each metric it has the mean difference, its interval (`key_low`, `key_high`) and the
         number of examples with both values (`key_examples`), or nothing without such examples.
         `lm_calls_ratio` and `seconds_ratio` are ratios of sums over examples, None if the
         reference's sum is zero.
@@ -99,8 +68,9 @@ def differences(
         if other is None or group.arm.method == reference:
             continue
         intervals: dict[str, Any] = {}
-        for name, measure in compared.items():
-            if one := difference(own, other, measure.value, seed, whole=measure.whole):
+        for metric in compared:
+            name = metric.name
+            if one := difference(own, other, metric.of, seed, whole=metric.whole):
                 intervals |= {**one.interval.named(name), f"{name}_examples": one.examples}
         found.append(
             {
@@ -140,7 +110,7 @@ def difference(
 
 
 def as_paired_table(
-    found: Sequence[dict[str, Any]], compared: Mapping[str, Compared] = ACCURACY
+    found: Sequence[dict[str, Any]], compared: Sequence[Metric] = COMPARED
 ) -> Table:
     """Format differences as a table."""
     titles = titles_in(found)
@@ -149,13 +119,13 @@ def as_paired_table(
             **titles(d),
             "particles": d["particles"],
             **{
-                measure.title: with_interval(d, name, measure.digits, measure.scale, sign="+")
+                metric.points: with_interval(d, metric.name, metric.digits, metric.scale, sign="+")
                 + (
                     f" (of {n})"
-                    if (n := d.get(f"{name}_examples", 0)) and n < d["examples"]
+                    if (n := d.get(f"{metric.name}_examples", 0)) and n < d["examples"]
                     else ""
                 )
-                for name, measure in compared.items()
+                for metric in compared
             },
             "LM calls, times": number(d["lm_calls_ratio"]),
             "seconds, times": number(d["seconds_ratio"]),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -142,6 +142,18 @@ def read_list(
     return collect(named, record_of, str(path), needs)
 
 
+def read_file(
+    path: str | Path, record_of: RecordOf[R], needs: str, *, what: str = "records", prefix: str = ""
+) -> ReadResult[R]:
+    """Read the records of a file with one JSON list if it is named *.json, else of JSON lines.
+
+    See `read_list` and `read_lines` for the arguments and errors.
+    """
+    if Path(path).suffix == ".json":
+        return read_list(path, record_of, needs, what=what, prefix=prefix)
+    return read_lines(path, record_of, needs)
+
+
 def read_hub(
     name: str, split: str, record_of: RecordOf[R], needs: str, limit: int | None = None
 ) -> ReadResult[R]:
@@ -164,6 +176,16 @@ def read_hub(
         rows = rows.select(range(min(limit, len(rows))))
     named = ((number, str(number), row) for number, row in enumerate(rows, 1))
     return collect(named, record_of, name, needs)
+
+
+def checked_fields(row: Any, names: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a parsed row; raise a `ValueError` if it isn't an object or lacks a field."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise ValueError(f"expected the fields {' and '.join(map(repr, missing))}, got none")
+    return row
 
 
 def refuse_unwritable(record: Any, answer: Any) -> None:

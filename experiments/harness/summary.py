@@ -1,53 +1,32 @@
 """Summaries of rows: means over examples with bootstrap intervals, and their tables.
 
 Every example counts in every denominator. A row whose particles all died counts as an answer that
-is wrong, invalid and unfinished. Intervals are percentile bootstrap over examples (Efron and
-Tibshirani 1993, chapter 13); a repeated example counts once, with the mean of its repetitions. The
+is wrong, invalid and unfinished. `experiments.harness.metrics` defines means and intervals. The
 standard deviation of the log evidence over repetitions is averaged over examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from operator import itemgetter
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.harness.algorithms import Arm, is_discrete
+from experiments.harness.metrics import (
+    Measure,
+    Metric,
+    cells,
+    example_of,
+    grouped,
+    merged,
+    number,
+    with_interval,
+)
 from experiments.harness.results import Row
 
 Table = list[dict[str, Any]]
 """Rows with equal keys, which are the column titles."""
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Format a number; a dash for None."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def with_interval(
-    record: Mapping[str, Any], key: str, digits: int = 1, scale: float = 100, sign: str = ""
-) -> str:
-    """Format a figure of a summary, with its interval in brackets.
-
-    Args:
-        record: has the figure under `key`, and optionally its interval under `key_low` and
-            `key_high`.
-        key: key of the figure; None is shown as a dash.
-        digits: digits after the decimal point.
-        scale: factor; 100 for shares in percent.
-        sign: "+" for differences.
-    """
-    figures = [record.get(f"{key}{end}") for end in ("", "_low", "_high")]
-    mean, low, high = (
-        None if each is None else f"{scale * each:{sign}.{digits}f}" for each in figures
-    )
-    if mean is None:
-        return "–"
-    return mean if low is None or high is None else f"{mean} [{low}, {high}]"
 
 
 def without_constants(table: Table) -> tuple[Table, str]:
@@ -93,56 +72,9 @@ def _padded(table: Table) -> list[list[str]]:
     return [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in cells]
 
 
-_RESAMPLES = 2000
-_LEVEL = 0.95
-_SHARES = ("valid", "complete", "share_finished", "enumerated")
-_OF_SOME = ("parses",)  # shares that only some tasks have
+_SHARES = ("complete", "share_finished", "enumerated")
 _AHEAD = ("drafted", "used", "landed")
 _COSTS = ("lm_calls", "tokens", "seconds")
-K = TypeVar("K")
-
-
-class Interval(NamedTuple):
-    """A mean with its 95% bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def named(self, name: str) -> dict[str, float]:
-        """Return the mean and the ends of the interval under their keys in summary records."""
-        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
-
-
-def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
-    """Compute the mean and its percentile interval, deterministic in the values and the seed.
-
-    Raises:
-        ValueError: there are no values.
-    """
-    sample = np.asarray(values, float)
-    if sample.size == 0:
-        raise ValueError("expected at least one value to average, got none")
-    mean = float(sample.mean())
-    if sample.size == 1:  # all resamples are equal
-        return Interval(mean, mean, mean)
-    return Interval(mean, *_ends(tuple(sample.tolist()), seed))
-
-
-@lru_cache(maxsize=1024)  # tables, figures and the page ask for the same intervals
-def _ends(values: tuple[float, ...], seed: int) -> tuple[float, float]:
-    """Compute the ends of a percentile interval of the mean."""
-    from scipy import stats  # slow to import
-
-    low, high = stats.bootstrap(
-        (np.array(values),),
-        np.mean,
-        n_resamples=_RESAMPLES,
-        confidence_level=_LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return float(low), float(high)
 
 
 class Group(NamedTuple):
@@ -164,39 +96,18 @@ class Group(NamedTuple):
         return cls(record.get("style", ""), Arm.of(record), record["particles"])
 
 
-def grouped(rows: Iterable[Row], by: Callable[[Row], K]) -> dict[K, list[Row]]:
-    """Group rows by a key such as `Group.of`, in order of first appearance."""
-    groups: dict[K, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(by(row), []).append(row)
-    return groups
-
-
-example_of: Callable[[Row], str] = itemgetter("example")
-Measure = Callable[[Row], float | None]
-
-
-def by_example(rows: Iterable[Row], value: Measure) -> dict[str, float]:
-    """Compute the mean of a value over each example's repetitions, ignoring None."""
-    found = {
-        example: [known for row in own if (known := value(row)) is not None]
-        for example, own in grouped(rows, example_of).items()
-    }
-    return {example: float(np.mean(values)) for example, values in found.items() if values}
-
-
 def summarize(
-    rows: Sequence[Row], seed: int = 0, measures: Mapping[str, Measure] = MappingProxyType({})
+    rows: Sequence[Row], seed: int = 0, metrics: Iterable[Metric] = ()
 ) -> list[dict[str, Any]]:
     """Summarize the rows of each group, in order of first appearance.
 
     Args:
         rows: rows of a run.
         seed: seed of the bootstrap.
-        measures: additional measures of the task, by name; their means get intervals.
+        metrics: metrics of the task, besides those of every comparison.
     """
-    measures = {"evidence_found": evidence_found(rows), **measures}
-    return [_record(group, own, seed, measures) for group, own in grouped(rows, Group.of).items()]
+    every = (*merged(metrics), Metric("evidence_found", "", value=evidence_found(rows)))
+    return [_record(group, own, seed, every) for group, own in grouped(rows, Group.of).items()]
 
 
 def evidence_found(rows: Sequence[Row]) -> Measure:
@@ -270,7 +181,7 @@ def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, flo
 
 
 def _record(
-    named: Group, group: Sequence[Row], seed: int, measures: Mapping[str, Measure]
+    named: Group, group: Sequence[Row], seed: int, metrics: Iterable[Metric]
 ) -> dict[str, Any]:
     """Summarize one group."""
     arm, particles = named.arm, named.particles
@@ -280,24 +191,14 @@ def _record(
         [r["log_evidence"] for r in own if r["log_evidence"] is not None] for own in examples
     ]
 
-    def with_interval_of(name: str, value: Measure) -> dict[str, float | None]:
-        values = [*by_example(group, value).values()]
-        nothing = dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-        return {**bootstrap(values, seed).named(name)} if values else nothing
-
-    record = {
+    return {
         **({"style": named.style} if named.style else {}),
         **arm._asdict(),
         "particles": particles,
         "examples": len(examples),
         "repeats": max(map(len, examples)),
-        **with_interval_of("weighted_accuracy", itemgetter("weighted_accuracy")),
-        **with_interval_of("majority_accuracy", itemgetter("majority_correct")),
-        **with_interval_of("best_accuracy", lambda row: row.get("best_correct")),
-        **with_interval_of("best_over_majority", _best_over_majority),
+        **_aggregated(metrics, group, seed),
         **{key: _mean(r[key] for r in group) for key in _SHARES},
-        **with_interval_of("valid", itemgetter("valid")),
-        **{key: _mean(r[key] for r in group) for key in _OF_SOME if key in group[0]},
         "dead": sum(r["dead"] for r in group),
         **_reliability(group),
         **_budget(group),
@@ -314,9 +215,16 @@ def _record(
         **{key: sum(r[key] for r in group) for key in _COSTS},
         **{f"{key}_each": _mean(r[key] for r in group) for key in _COSTS},
     }
-    for name, value in measures.items():
-        record |= with_interval_of(name, value)
-    return record
+
+
+def _aggregated(
+    metrics: Iterable[Metric], group: Sequence[Row], seed: int
+) -> dict[str, float | None]:
+    """Return the means of all metrics with their intervals."""
+    found: dict[str, float | None] = {}
+    for metric in metrics:
+        found |= metric.aggregate(group, seed)
+    return found
 
 
 def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
@@ -336,8 +244,9 @@ def _budget(group: Sequence[Row]) -> dict[str, float | None]:
     return {"budget_removed": _mean(each for each in told if each is not None)} if told else {}
 
 
-def as_table(summary: Sequence[dict[str, Any]]) -> Table:
+def as_table(summary: Sequence[dict[str, Any]], metrics: Iterable[Metric] = ()) -> Table:
     """Format the summary as a table: percentages, intervals, and costs per example."""
+    every = merged(metrics)
     repeated = any(s["repeats"] > 1 for s in summary)
     with_budget = any("budget_removed" in s for s in summary)  # the HMM alone has none
     titles = titles_in(summary)
@@ -346,12 +255,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
             **titles(s),
             "particles": s["particles"],
             "examples": s["examples"],
-            "accuracy (weighted) %": with_interval(s, "weighted_accuracy"),
-            "accuracy (majority) %": with_interval(s, "majority_accuracy"),
-            "accuracy (best) %": with_interval(s, "best_accuracy"),
-            "best minus majority": with_interval(s, "best_over_majority", sign="+"),
-            "valid %": number(100 * s["valid"], 1),
-            **({"parses %": number(100 * s["parses"], 1)} if "parses" in s else {}),
+            **cells(s, every),
             "complete %": number(100 * s["complete"], 1),
             "particles finished %": number(100 * s["share_finished"], 1),
             "enumerated %": number(100 * s["enumerated"], 1),
@@ -432,14 +336,6 @@ def styles_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
 def _percent(share: float | None) -> float | None:
     """Return a share in percent, or None."""
     return None if share is None else 100 * share
-
-
-def _best_over_majority(row: Row) -> float | None:
-    """Return the correctness of the best answer minus that of the answer with the largest weight.
-
-    The best answer is the one that the model finds most probable.
-    """
-    return row["best_correct"] - row["majority_correct"] if "best_correct" in row else None
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from urllib.parse import urlparse
 
 from experiments.harness.config import WandbConfig
+from experiments.harness.metrics import grouped
 from experiments.harness.results import Identity, Row, fingerprint
-from experiments.harness.summary import Group, Table, grouped
+from experiments.harness.summary import Group, Table
 
 if TYPE_CHECKING:
     import wandb

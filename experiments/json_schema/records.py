@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT, chat, dialogue, is_chat
 from experiments.harness.records import (
     ReadResult,
+    checked_fields,
+    read_file,
     read_hub,
-    read_lines,
-    read_list,
     refuse_unwritable,
 )
 
 OWN = ROOT / "data" / "json_schema" / "records.jsonl"
 """A hundred records in the repository, two for each of fifty schemas."""
-_FIELDS = ("prompt", "schema", "completion")
 _NEEDS = "the fields prompt, schema and completion"
 _INSTRUCTION = "Reply with nothing but JSON, on one line, that satisfies this JSON Schema:\n"
 _CUE = "Answer in JSON:\n"
@@ -54,30 +52,23 @@ def load_records(data: DataConfig, num_examples: int) -> ReadResult[SchemaRecord
     Raises:
         DataError: the source can't be read or has no well-formed record.
     """
-    path = Path(data.path or OWN)
-    if data.hub is not None:
+    if data.hub is None:
+        found = read_file(data.path or OWN, record_of, _NEEDS)
+    else:
         wanted = data.offset + num_examples
         found = read_hub(data.hub, data.split, record_of, _NEEDS, wanted)
-    elif path.suffix == ".json":
-        found = read_list(path, record_of, _NEEDS)
-    else:
-        found = read_lines(path, record_of, _NEEDS)
     return found.part(data.offset, num_examples)
 
 
 def record_of(row: Any, default_id: str) -> SchemaRecord:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
-    if not isinstance(row, Mapping):
-        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
-    missing = [field for field in _FIELDS if field not in row]
-    if missing:
-        raise ValueError(f"expected the fields {' and '.join(map(repr, missing))}, got none")
-    schema, answer = (_parsed(row[field], field) for field in ("schema", "completion"))
+    fields = checked_fields(row, ("prompt", "schema", "completion"))
+    schema, answer = (_parsed(fields[name], name) for name in ("schema", "completion"))
     if not isinstance(schema, Mapping | bool):
         raise ValueError(f"expected a schema to be an object, got {type(schema).__name__}")
-    identity = row.get("id")
+    identity = fields.get("id")
     name = default_id if identity is None else str(identity)
-    record = SchemaRecord(name, _request(row["prompt"]), schema, answer)
+    record = SchemaRecord(name, _request(fields["prompt"]), schema, answer)
     refuse_unwritable(record, answer)
     return record
 

@@ -26,10 +26,9 @@ from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records, one_of
-from experiments.harness.summary import as_table, summarize
 from experiments.harness.vllm_model import load_engine
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
-from experiments.tool_calling.answers import parses, same_values
+from experiments.tool_calling.answers import PARSES, parses, same_values
 from gcd._automata.horizon import refuse_unchecked
 from gcd._errors import shown
 from gcd._languages.json_schema.schema import FORMATS
@@ -63,6 +62,10 @@ def check(config: DictConfig) -> None:
 
 def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
     return load_records(config.data, config.task.num_examples)
+
+
+METRICS = (PARSES,)
+"""Metrics of JSON answers; `record_handler` adds their columns to the rows."""
 
 
 def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordHandler:
@@ -126,7 +129,6 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     if ignored:
         listed = ", ".join(f"{name} ({n})" for name, n in ignored.most_common())
         _LOG.warning("keywords of schemas that constrain nothing: %s", listed)
-    summary = summarize(rows, config.seed)
     source = config.data.path or config.data.hub or "our own"
     report(
         run,
@@ -134,8 +136,7 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         prepared,
         rows,
         title=f"JSON by a schema: {prepared.num_records} requests ({source})",
-        summary=summary,
-        table=as_table(summary),
+        metrics=METRICS,
         notes=[
             "An answer is correct if it equals the correct JSON value; the order of keys is "
             "ignored. Accuracies are in percent, with 95% bootstrap intervals over requests. Rows "

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, method_of
+from experiments.harness.metrics import example_of, grouped
 from experiments.harness.paired import REFERENCE, difference
 from experiments.harness.results import Row
-from experiments.harness.summary import evidence_found, example_of, grouped
+from experiments.harness.summary import evidence_found
 from experiments.report.directory import RunData, names_of
 from experiments.report.traces import TOP, Trace
 
@@ -31,9 +32,9 @@ _PAIRS = 150
 """Most pairs of arms to compare; each takes milliseconds per measure."""
 _COMPARED = (
     "weighted_accuracy", "majority_correct", "best_correct", "valid", "evidence_found",
-    "log_evidence", "coverage", "exact_match", "prepares", "ess", "read", "forced", "seconds",
+    "log_evidence", "ess", "read", "forced", "seconds",
 )  # fmt: skip
-"""Columns of rows whose differences are shown."""
+"""Columns of rows whose differences are shown, before those of the task's metrics."""
 
 
 class Content(NamedTuple):
@@ -78,13 +79,14 @@ def content_of(runs: Sequence[RunData]) -> Content:
             "traces.jsonl."
         )
     tokens, traced = _tokens_apart(traced, len(runs))
-    found, compared = differences(rows)
+    metrics = {name: title for run in runs for name, title in _metrics(run).items()}
+    found, compared = differences(rows, [*metrics])
     if not compared:
         notes.append(f"Differences are shown for the first {_PAIRS} pairs of methods only.")
     data = {
         "top": TOP,
         "runs": names,
-        "titles": _titles([*rows, *summary]),
+        "titles": {**_titles([*rows, *summary]), "metrics": metrics},
         "summary": summary,
         "differences": found,
         "rows": shown,
@@ -117,11 +119,24 @@ def records_of(run: RunData) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if isinstance(v, flat)} for record in found]
 
 
-def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]], bool]:
+def _metrics(run: RunData) -> dict[str, str]:
+    """Return the titles of the metrics of a run's task; earlier versions didn't write them."""
+    metrics = run.summary.get("metrics")
+    return dict(metrics) if isinstance(metrics, dict) else {}
+
+
+def differences(
+    rows: Sequence[Row], metrics: Iterable[str] = (), seed: int = 0
+) -> tuple[list[dict[str, Any]], bool]:
     """Compare all arms with each other, example by example, at equal particles.
 
     A record has the difference of a measure between `first` and `second`, with its 95% interval
     over the same resamples of examples (`experiments.harness.paired`).
+
+    Args:
+        rows: rows of the runs.
+        metrics: columns of the task's metrics; columns that rows don't have are left out.
+        seed: seed of the bootstrap.
 
     Returns:
         The records, and whether all pairs are included.
@@ -141,12 +156,13 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
         for group, arms in groups.items()
         for first, second in combinations(arms, 2)
     ]
+    measures = dict.fromkeys((*_COMPARED, *metrics))
     # Pairs far from the reference are dropped first.
     pairs.sort(key=lambda p: REFERENCE not in (p[1][1], p[2][1]))
     found = []
     for (style, particles), first, second in pairs[:_PAIRS]:
         ours, theirs = (groups[style, particles][arm] for arm in (first, second))
-        for measure in _COMPARED:
+        for measure in measures:
             value, whole = partial(_number, key=measure), measure == "log_evidence"
             compared = difference(ours, theirs, value, seed, whole=whole)
             if compared is not None:

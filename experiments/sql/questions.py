@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.records import DataError, ReadResult, read_lines, read_list
+from experiments.harness.records import DataError, ReadResult, read_file
 
 _FIELDS = ("db_id", "question", "query")
 _NEEDS = "the fields db_id, question and query, with db_id the name of a database of the folder"
@@ -70,6 +70,4 @@ def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question
             raise ValueError(f"expected an existing database, got {database!r}")
         return Question(f"{database}-{default_id}", database, text, query)
 
-    if path.suffix == ".jsonl":
-        return read_lines(path, question_of, _NEEDS)
-    return read_list(path, question_of, _NEEDS, what="questions")
+    return read_file(path, question_of, _NEEDS, what="questions")

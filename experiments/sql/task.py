@@ -7,11 +7,11 @@ queries from it, and SQLite checks whether they compile and give the result of t
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,12 @@ from experiments.harness import comparison
 from experiments.harness.comparison import compare, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordHandler
+from experiments.harness.metrics import ACCURACIES, Metric
 from experiments.harness.models import ROOT
 from experiments.harness.records import DataError, ReadResult
 from experiments.harness.results import Identity, Row, as_lines
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records
-from experiments.harness.summary import Group, Table, as_table, summarize, with_interval
 from experiments.harness.vllm_model import load_engine
 from experiments.sql.databases import Database, make_databases, read_sources
 from experiments.sql.prompts import build_prompt
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 OWN = ROOT / "data" / "sql"
-_EXECUTION = ("weighted_accuracy", "majority_accuracy")
-_SHARES = ("prepares", "exact_match")  # posterior-weighted columns of rows
-Summary = list[dict[str, Any]]
 
 
 @dataclass
@@ -114,6 +111,35 @@ def _identity(config: DictConfig, asked: Asked) -> Identity:
     return {**comparison.identity(config, asked.questions), "databases": digests}
 
 
+def _if_judged(metric: Metric) -> Metric:
+    """Restrict a metric of correct answers to questions that can be judged."""
+    return dataclasses.replace(
+        metric,
+        title=metric.title.replace("accuracy", "execution accuracy"),
+        value=lambda row: metric.of(row) if row["judged"] else None,
+        label="execution accuracy",
+    )
+
+
+EXECUTION = tuple(map(_if_judged, ACCURACIES))
+"""Execution accuracies, over judged questions only (`experiments.sql.judge`)."""
+METRICS = (
+    *EXECUTION,
+    Metric(
+        "prepares",
+        "prepares %",
+        "the probability of queries that SQLite compiles",
+        interval=False,
+    ),
+    Metric(
+        "exact_match",
+        "exact match %",
+        "the probability of queries equal to the gold query after normalization",
+    ),
+)
+"""Metrics of queries; `record_handler` adds their columns to the rows."""
+
+
 def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHandler:
     """Return the functions that define the task on questions."""
     task, judge = config.task, asked.judge
@@ -150,32 +176,6 @@ def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHa
     )
 
 
-def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
-    """Summarize the rows of each arm and number of particles, in order of first appearance.
-
-    Execution accuracy is over judged questions only (`experiments.sql.judge`).
-    """
-    summary = summarize(rows, seed, {name: itemgetter(name) for name in _SHARES})
-    judged = summarize([row for row in rows if row["judged"]], seed)
-    by_group = {Group.of(record): record for record in judged}
-    for record in summary:
-        own = by_group[Group.of(record)]
-        record |= {key: value for key, value in own.items() if key.startswith(_EXECUTION)}
-        record["judged"] = own["examples"]
-    return summary
-
-
-def as_query_table(summary: Summary) -> Table:
-    """Format the summary as a table of percentages, intervals and totals."""
-    table = []
-    for row, record in zip(as_table(summary), summary, strict=True):
-        cells = [(k.replace("accuracy (", "execution accuracy ("), v) for k, v in row.items()]
-        cells.insert(3, ("prepares %", f"{100 * record['prepares']:.1f}"))
-        cells.insert(6, ("exact match %", with_interval(record, "exact_match")))
-        table.append(dict(cells))
-    return table
-
-
 def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample the missing rows, and report."""
     config, task = run.config, run.config.task
@@ -185,7 +185,6 @@ def _run(run: Run, asked: Asked) -> None:
     if rows is None:
         return
     unjudged = _report_unjudged(run, asked)
-    summary = summarize_queries(rows, config.seed)
     generated = sum(database.generated for database in asked.databases.values())
     report(
         run,
@@ -196,13 +195,12 @@ def _run(run: Run, asked: Asked) -> None:
             f"SQL: {prepared.num_records} questions to {len(asked.databases)} databases "
             f"({config.data.path or 'our own'})"
         ),
-        summary=summary,
-        table=as_query_table(summary),
+        metrics=METRICS,
+        main=EXECUTION[0],
         notes=[
             "Execution accuracy is the probability of queries whose result equals that of the gold "
-            "query, with 95% bootstrap intervals over questions. `prepares` is the probability of "
-            "queries that SQLite compiles. Exact match compares normalized queries. Rows whose "
-            "particles all died count as wrong.",
+            "query, with 95% bootstrap intervals over questions. Rows whose particles all died "
+            "count as wrong.",
             f"{unjudged} questions are excluded from execution accuracy, because their gold query "
             "has an empty or undetermined result, or fails (unjudged.jsonl).",
             f"{generated} of {len(asked.databases)} databases have generated rows, with "
@@ -213,7 +211,6 @@ def _run(run: Run, asked: Asked) -> None:
             "mean number of prefixes that it computed for one question, without the prompt.",
         ],
         more={"unjudged": unjudged, "generated_databases": generated},
-        metric="execution accuracy",
     )
 
 

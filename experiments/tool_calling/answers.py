@@ -29,6 +29,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from experiments.harness.metrics import Metric
 from experiments.harness.settings import one_of
 from gcd._languages.tools.tool_keys import declared_parameters
 from gcd._languages.values.python_values import is_python_name
@@ -128,6 +129,14 @@ def parses(text: str, style: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+PARSES = Metric(
+    "parses",
+    "parses %",
+    "the share of rows whose most probable answer is JSON, or Python calls in that style",
+    interval=False,
+)
 
 
 def makes_calls(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import records as hub
+from experiments.harness import records
 from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT
-from experiments.harness.records import ReadResult, read_lines, read_list, refuse_unwritable
+from experiments.harness.records import ReadResult, refuse_unwritable
 from experiments.tool_calling.answers import Call, declaration_of, name_of
 from gcd._languages.tools.tool_keys import declared_parameters
 
@@ -43,47 +43,26 @@ class ToolRecord:
     calls: tuple[Call, ...]
 
 
-def read_xlam(path: str | Path) -> ReadResult[ToolRecord]:
-    """Read the records of a JSON lines file in xLAM's format.
+def read_file(path: str | Path) -> ReadResult[ToolRecord]:
+    """Read the records of a file: JSON lines in xLAM's format, or a JSON list in any of Hammer's.
 
     Raises:
-        DataError: the file doesn't exist, isn't UTF-8, or has no well-formed record.
+        DataError: the file doesn't exist, is named *.json and isn't a list, or has no well-formed
+            record.
     """
-    return read_lines(path, record_of, _NEEDS)
-
-
-def read_toolcalls(path: str | Path) -> ReadResult[ToolRecord]:
-    """Read the records of a file with one JSON list, in any of Hammer's formats.
-
-    Raises:
-        DataError: the file doesn't exist, isn't a JSON list, or has no well-formed record.
-    """
-    return read_list(path, record_of, _NEEDS, prefix=f"{Path(path).stem}-")
-
-
-def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadResult[ToolRecord]:
-    """Read the first `limit` records (by default all) of a hub data set.
-
-    Raises:
-        DataError: the data set can't be loaded or has no well-formed record.
-    """
-    return hub.read_hub(name, split, record_of, _NEEDS, limit)
+    return records.read_file(path, record_of, _NEEDS, prefix=f"{Path(path).stem}-")
 
 
 def record_of(row: Any, default_id: str) -> ToolRecord:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
-    if not isinstance(row, Mapping):
-        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
-    missing = [key for key in ("query", "tools", "answers") if key not in row]
-    if missing:
-        raise ValueError(f"expected the fields {' and '.join(map(repr, missing))}, got none")
-    tools, answers = (_parsed(row[key], key) for key in ("tools", "answers"))
+    fields = records.checked_fields(row, ("query", "tools", "answers"))
+    tools, answers = (_parsed(fields[key], key) for key in ("tools", "answers"))
     for tool in tools:
         _check_tool(tool)
-    identity = row.get("id")
+    identity = fields.get("id")
     record = ToolRecord(
         id=default_id if identity is None else str(identity),
-        query=_query_of(row["query"]),
+        query=_query_of(fields["query"]),
         tools=tuple(dict(tool) for tool in tools),
         calls=tuple(_call_of(answer) for answer in answers),
     )
@@ -140,13 +119,9 @@ def _query_of(query: Any) -> str:
 
 def load_records(data: DataConfig, num_examples: int) -> ReadResult[ToolRecord]:
     """Load at most `num_examples` records after `data.offset`; malformed ones are skipped."""
-    wanted = data.offset + num_examples
-    if data.hub is not None:
-        result = read_hub(data.hub, data.split, limit=wanted)
-    elif data.path is None:
-        result = read_xlam(OWN)
-    elif Path(data.path).suffix == ".json":
-        result = read_toolcalls(data.path)
+    if data.hub is None:
+        found = read_file(data.path or OWN)
     else:
-        result = read_xlam(data.path)
-    return result.part(data.offset, num_examples)
+        wanted = data.offset + num_examples
+        found = records.read_hub(data.hub, data.split, record_of, _NEEDS, wanted)
+    return found.part(data.offset, num_examples)

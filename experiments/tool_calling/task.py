@@ -24,9 +24,8 @@ from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records, distinct, one_of
-from experiments.harness.summary import as_table, summarize
 from experiments.harness.vllm_model import load_engine
-from experiments.tool_calling.answers import STYLES, makes_calls, parses, write_answer
+from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.demand import (
     DEMANDS,
     demanded_arguments,
@@ -93,6 +92,10 @@ class Request(NamedTuple):
     def id(self) -> str:
         """Id of the record; the style is a separate column."""
         return self.record.id
+
+
+METRICS = (PARSES,)
+"""Metrics of tool calls; `record_handler` adds their columns to the rows."""
 
 
 def record_handler(
@@ -171,7 +174,6 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     if unknown:
         listed = ", ".join(f"{name} ({n})" for name, n in unknown.most_common())
         _LOG.warning("parameter types read as any JSON value: %s", listed)
-    summary = summarize(rows, config.seed)
     source = config.data.path or config.data.hub or "xLAM 500 to 599"
     report(
         run,
@@ -184,8 +186,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
             f"{'' if task.demand == 'nothing' else ', one more argument demanded'}"
             f"{'' if task.thinking == NONE else f', thoughts first ({task.thinking})'}"
         ),
-        summary=summary,
-        table=as_table(summary),
+        metrics=METRICS,
         notes=[
             "Accuracies are in percent, with 95% bootstrap intervals over requests. Rows whose "
             "particles all died count as wrong."

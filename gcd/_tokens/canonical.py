@@ -268,7 +268,7 @@ class _Product:
         self, places: _Places, behaviors: _Behaviors, admitted: Bool[np.ndarray, "P"]
     ) -> None:
         automaton = places.automaton
-        self._places, self._behaviors, self._admitted = places, behaviors, admitted
+        self._places, self._behaviors = places, behaviors
         self._owner = places.arrival_state[behaviors.first]  # of each behavior
         self._live_node = self._after(places.live_target, places.live_token)
         # One arrival represents each behavior.

@@ -204,9 +204,9 @@ def sample(
         left -= len(batch)
         some = [tasks[i] for i in batch]
         if settings.target_error is None:
-            posteriors = _certified(some, settings, executor, draw, observe, part)
+            posteriors = _certified(some, executor, draw, observe, part)
         else:
-            posteriors = _in_rounds(some, settings, executor, draw, observe, part)
+            posteriors = _in_rounds(some, executor, draw, observe, part)
         if limit is not None:
             posteriors = _with_overrun(posteriors, limit.overrun())
         found = dict(zip(batch, posteriors, strict=True))
@@ -264,13 +264,13 @@ def _most_particles(settings: Settings) -> int:
 
 def _in_rounds(
     tasks: Sequence[Task],
-    settings: Settings,
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
     """Sample the examples of one batch in rounds, until the target error is reached."""
+    settings = executor.settings
     assert settings.target_error is not None
 
     def sample_round(
@@ -280,7 +280,7 @@ def _in_rounds(
         if not is_last:
             given = replace(given, certify=None)
         return _certified(
-            [tasks[place] for place in places], given, replace(executor, settings=given), draw,
+            [tasks[place] for place in places], replace(executor, settings=given), draw,
             observe if is_last else None, limit,
         )  # fmt: skip
 
@@ -292,14 +292,13 @@ def _in_rounds(
 
 def _certified(
     tasks: Sequence[Task],
-    settings: Settings,
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
     """Sample the examples of one batch, and find the requested share of each posterior."""
-    posteriors = _sampled(tasks, settings, executor, draw, observe, limit)
+    posteriors, settings = _sampled(tasks, executor, draw, observe, limit), executor.settings
     if settings.certify is None:
         return posteriors
     return read_on(
@@ -315,7 +314,6 @@ def _certified(
 
 def _sampled(
     tasks: Sequence[Task],
-    settings: Settings,
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
@@ -331,7 +329,7 @@ def _sampled(
     )
     names = torch.tensor([task.name for task in tasks], device=executor.device)
     outcome = executor([task.prompt for task in tasks], batch, names, draw, timed, limit)
-    posteriors = _posteriors(tasks, settings, outcome)
+    posteriors = _posteriors(tasks, executor.settings, outcome)
     unseen = 0.0 if timed is None else timed.seconds
     return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)
 

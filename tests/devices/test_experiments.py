@@ -43,7 +43,7 @@ def test_tool_calls(given: list[str], tmp_path: Path, monkeypatch: pytest.Monkey
     # Figures and the page are made of the rows.
     monkeypatch.setattr("experiments.harness.figures.plot_comparison", lambda *_: None)
     monkeypatch.setattr("experiments.harness.run.write_report", lambda directory: None)
-    monkeypatch.setattr("experiments.harness.examples._warm_up", lambda *_: None)
+    monkeypatch.setattr("experiments.harness.examples.Sampling._warm_up", lambda *_: None)
     found = run(given, tmp_path / "there", NAME)
     expected = run(given, tmp_path / "here", "cpu")
     assert len(found) == len(expected) == 1

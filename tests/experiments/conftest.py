@@ -24,7 +24,7 @@ def _cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     seconds.
     """
     if "warmed_up" not in request.fixturenames:
-        monkeypatch.setattr("experiments.harness.examples._warm_up", lambda *_: None)
+        monkeypatch.setattr("experiments.harness.examples.Sampling._warm_up", lambda *_: None)
 
 
 @pytest.fixture

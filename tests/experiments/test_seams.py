@@ -1,4 +1,4 @@
-"""A task is one record and a method one entry: toys of both do all that the others do."""
+"""A task is one record; a method and a metric are one entry: toys do all that the others do."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ import torch.distributed as dist
 import gcd
 import smc
 from experiments import run as experiment
+from experiments.harness import tracking
 from experiments.harness.methods import METHODS
 from experiments.harness.processes import (
     first_difference,
     refuse_disagreement,
 )
+from experiments.report.content import content_of
 from experiments.report.directory import read_run
 from experiments.tasks import TASKS
+from experiments.tool_calling import task as tool_calling
 from smc.testing import ToyLM, target
 from tests import processes
 from tests.experiments import composing, toy
+from tests.experiments.toy_model import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("tables_alone")
 
@@ -235,6 +239,50 @@ def test_a_toy_task_compares_algorithms(tmp_path, monkeypatch):
     constraint = gcd.lift(gcd.choice(toy.WORDS[:2]), toy.VOCABULARY)
     truth = sum(target(ToyLM(toy.VOCABULARY), [1], constraint, 5).values())
     assert exact[toy.WORDS[1]] == pytest.approx(math.log(truth), abs=1e-12)
+
+
+def test_a_toy_metric_is_shown_wherever_the_others_are(tmp_path, monkeypatch):
+    """One entry: summary, table with its meaning, paired differences, wandb and the page."""
+    metric = toy.LENGTH
+    monkeypatch.setattr(tool_calling, "METRICS", (*tool_calling.METRICS, metric))
+    checkpoint = write_checkpoint(tmp_path / "model")
+    run_dir = experiment.run(
+        composed(
+            "+task=xlam", f"run_dir={tmp_path / 'run'}", f"model.path={checkpoint}",
+            "task.num_examples=3", "task.particles=[2]", "task.methods=[lcd,gcd]",
+            "task.budget=fewest:1.1", "trace.examples=0",
+        )
+    )  # fmt: skip
+    rows, summary = rows_of(run_dir), json.loads((run_dir / "summary.json").read_text())
+    lengths = {
+        method: [
+            len(row["answers"][0]["text"].encode()) if row["answers"] else 0
+            for row in rows
+            if row["method"] == method
+        ]
+        for method in ("lcd", "gcd")
+    }
+    means = {method: sum(found) / len(found) for method, found in lengths.items()}
+    assert len(set(means.values())) == 2
+    for record in summary["methods"]:
+        low, mean, high = (record[f"answer_bytes{end}"] for end in ("_low", "", "_high"))
+        assert mean == pytest.approx(means[record["method"]])
+        assert low <= mean <= high
+    assert summary["metrics"] == {"parses": "parses", "answer_bytes": "answer bytes"}
+    [difference] = summary["differences"]
+    assert difference["answer_bytes"] == pytest.approx(means["lcd"] - means["gcd"])
+
+    table = (run_dir / "table.md").read_text()
+    assert table.count("| answer bytes ") == 2  # the means, and the differences
+    assert f"| {means['gcd']:.2f} [" in table
+    assert f"`answer bytes` is {metric.meaning}." in table
+    for arm in tracking.logged_arms(summary["methods"], rows, {}):
+        assert arm.measures["answer_bytes"] == pytest.approx(means[arm.names["method"]])
+    shown = content_of([read_run(run_dir)]).data
+    assert shown["titles"]["metrics"]["answer_bytes"] == "answer bytes"
+    assert {r["method"]: r["answer_bytes"] for r in shown["summary"]} == pytest.approx(means)
+    # Columns of rows are compared on the page as well.
+    assert {d["measure"] for d in shown["differences"]} > {"weighted_accuracy", "parses"}
 
 
 @pytest.mark.slow

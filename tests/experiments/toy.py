@@ -1,6 +1,6 @@
-"""A toy task and a toy method, as anybody would add them: their own code, and an entry each.
+"""A toy task, method and metric, as anybody would add them: their own code, and an entry each.
 
-`python -m tests.experiments.toy +task=toy ...` is the project's command with both of them.
+`python -m tests.experiments.toy +task=toy ...` is the project's command with the task and method.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import smc
 from experiments import run as experiment
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, Method, hmm_settings
+from experiments.harness.metrics import Metric
 from experiments.harness.results import Identity, Key, results_config
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least
@@ -36,6 +37,16 @@ class Sharp(smc.GCD):
 
 
 SHARP = Method("Sharp GCD", "#CC79A7", "*", make=lambda settings, hmm: Sharp())
+
+LENGTH = Metric(
+    "answer_bytes",
+    "answer bytes",
+    "the length of the most probable answer, or 0 without an answer",
+    value=lambda row: len(row["answers"][0]["text"].encode()) if row["answers"] else 0,
+    digits=2,
+    scale=1,
+    compared=True,
+)
 
 
 @dataclass

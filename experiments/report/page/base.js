@@ -49,9 +49,9 @@ const TITLES = {
   log_evidence_sd: "log evidence, standard deviation", read: "prefixes read", dead: "dead rows",
   seconds: "seconds", seconds_each: "seconds for one example", lm_calls_each: "model calls for one",
   drafted: "tokens read ahead", used: "tokens read ahead and used", landed: "choices without a pass",
-  tokens_each: "tokens for one example", tv: "total variation", bleu: "BLEU-4", rouge: "ROUGE-L",
+  tokens_each: "tokens for one example", tv: "total variation",
 };
-const titleOf = (measure) => TITLES[measure] ?? measure.replaceAll("_", " ");
+const titleOf = (measure) => data.titles.metrics[measure] ?? TITLES[measure] ?? measure.replaceAll("_", " ");
 
 /** An arm is a run, a method and an algorithm; this names it by what varies on the page. */
 const armOf = (record) => [record.run, record.method, record.algorithm];

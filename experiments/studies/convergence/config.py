@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.config import Config
 from experiments.harness.methods import METHODS, existing_hmm, method_of, methods_of, needs_hmm
-from experiments.harness.settings import at_least, inside, left_alone, one_of
+from experiments.harness.settings import at_least, inside, left_alone
 
 MOST_PREFIXES = 200_000
 
@@ -34,9 +34,8 @@ class ConvergenceConfig:
 
     # The HMM of P-GCD: a checkpoint, or None to distill one from free continuations.
     hmm: str | None = None
-    hmm_for: str = "model"  # one HMM for all prompts; "problem": one per prompt
     hmm_states: int = 1024  # at most
-    hmm_sequences: int = 10000  # for each HMM
+    hmm_sequences: int = 10000
     hmm_length: int = 16  # maximum tokens of a sequence; at most the largest budget
 
 
@@ -48,7 +47,6 @@ def check(config: DictConfig) -> None:
     at_least("task.hmm_states", task.hmm_states, 2)
     most = task.max_prefixes
     inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
-    one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
         raise ValueError(f"expected an existing file, got task.problems={task.problems}")
     _check_methods(config)
@@ -93,11 +91,6 @@ def _check_hmm(config: DictConfig) -> None:
     task = config.task
     if task.hmm is not None:
         existing_hmm("task.hmm", task.hmm)
-        if task.hmm_for == "problem":
-            raise ValueError(
-                "expected task.hmm without task.hmm_for=problem, because it is one HMM for all "
-                "problems; leave one of them out"
-            )
         if not any(map(needs_hmm, methods_of(config))):
             raise ValueError(
                 f"expected a method that looks ahead with task.hmm={task.hmm}, got task.methods="

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from experiments.harness.algorithms import Arm
 from experiments.harness.figures import legend_of, log_axis, plain
-from experiments.harness.summary import grouped
+from experiments.harness.metrics import grouped
 from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 
 _LEAST = 1e-5  # smaller distances are drawn here

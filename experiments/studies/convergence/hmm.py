@@ -1,11 +1,10 @@
 """HMM of the convergence study, distilled from free continuations or loaded.
 
-By default each language model has one HMM for all problems. The model continues the problems'
+Each language model has one HMM for all problems. The model continues the problems'
 prompts freely, without a constraint, for as many tokens as the budgets need (`visited`), and the
 visited prefixes are clustered to states (`clones`). The HMM therefore models answers without having
-seen a constraint or the current prompt; distillation takes a minute. `task.hmm_for=problem` makes
-one HMM per prompt. HMMs are stored in `runs/convergence-hmm-<fingerprint>` and shared by runs. An
-interrupted distillation starts over.
+seen a constraint or the current prompt; distillation takes a minute. HMMs are stored in
+`runs/convergence-hmm-<fingerprint>` and shared by runs. An interrupted distillation starts over.
 
 For comparison there are a unigram and a bigram of the same continuations, and the language model,
 all evaluated on further held-out continuations.

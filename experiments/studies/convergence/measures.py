@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy import sparse
 
-from experiments.harness.summary import Interval
+from experiments.harness.metrics import Interval
 from experiments.studies.convergence.exact import total_variation
 from experiments.studies.convergence.sampler import Runs
 

@@ -53,17 +53,17 @@ def _run(run: Run, own: list[Problem] | None) -> None:
     """Prepare all problems, run them one by one, and report."""
     config = run.config
     problems = _prepared(config, own)
-    hmm = _given_hmm(config, problems)
+    given_hmm = _given_hmm(config, problems)
     keys = [key for number in range(len(problems)) for key in _keys(number, config.task)]
     run.open(keys)
-    hmms = _hmms(config, problems, hmm, run.directory)
+    hmm = _distilled(config, problems, given_hmm, run.directory)
     reports = []
     with run.sampling(keys) as progress:
         for number, prepared in enumerate(problems):
-            bench = _Bench(run, number, prepared, hmms[number].hmm if hmms else None)
+            bench = _Bench(run, number, prepared, hmm.hmm if hmm else None)
             bench.make_rows(progress)
             reports.append(bench.report())
-    report(run, reports, list(dict.fromkeys(hmm.note for hmm in hmms)))
+    report(run, reports, [hmm.note] if hmm else [])
 
 
 def _keys(number: int, task: DictConfig) -> list[Key]:
@@ -99,11 +99,11 @@ def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | 
     if not any(map(needs_hmm, task.methods)):
         return None
     found = None if task.hmm is None else given(task.hmm, problems[0].lm.vocabulary)
-    prompts = len({one.prompt for one in problems}) if task.hmm_for == "model" else 1
+    prompts = len({one.prompt for one in problems})
     if found is None and prompts > task.hmm_sequences:
         raise ValueError(
             f"expected task.hmm_sequences to be at least {prompts}, the number of prompts, got "
-            f"{task.hmm_sequences}; raise it, or give task.hmm_for=problem"
+            f"{task.hmm_sequences}; raise it"
         )
     sized = found.hmm if found else at_random(task.hmm_states, 1, seed=0)
     settings = settings_of(config)
@@ -114,32 +114,23 @@ def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | 
     return found
 
 
-def _hmms(
+def _distilled(
     config: DictConfig, problems: Sequence[Prepared], hmm: Distilled | None, run_dir: Path
-) -> list[Distilled]:
-    """Return an HMM for each problem; empty if no method needs one."""
+) -> Distilled | None:
+    """Return the given HMM, or distill one for all problems; None if no method needs one."""
     task = config.task
-    if not any(map(needs_hmm, task.methods)):
-        return []
-    if hmm is not None:
-        return [hmm] * len(problems)
+    if hmm is not None or not any(map(needs_hmm, task.methods)):
+        return hmm
+    recipe = Recipe(
+        states=task.hmm_states,
+        sequences=task.hmm_sequences,
+        length=min(task.hmm_length, max(prepared.problem.budget for prepared in problems)),
+        temperature=config.smc.temperature,
+        seed=config.seed,
+    )
     lm = with_own_ends(problems[0].lm)
     model = {**weights_of(config.model), "dtype": config.model.dtype}
-
-    def made_for(some: Sequence[Prepared]) -> Distilled:
-        longest = max(prepared.problem.budget for prepared in some)
-        recipe = Recipe(
-            states=task.hmm_states,
-            sequences=task.hmm_sequences,
-            length=min(task.hmm_length, longest),
-            temperature=config.smc.temperature,
-            seed=config.seed,
-        )
-        return distil(lm, model, [prepared.prompt for prepared in some], recipe, run_dir.parent)
-
-    if task.hmm_for == "problem":
-        return [made_for([prepared]) for prepared in problems]
-    return [made_for(problems)] * len(problems)
+    return distil(lm, model, [prepared.prompt for prepared in problems], recipe, run_dir.parent)
 
 
 class _Bench:

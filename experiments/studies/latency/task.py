@@ -24,6 +24,7 @@ import torch
 from omegaconf import DictConfig
 
 from experiments.harness.config import Config
+from experiments.harness.metrics import grouped, number
 from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
 from experiments.harness.results import (
     Identity,
@@ -36,7 +37,7 @@ from experiments.harness.results import (
 )
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, distinct, left_alone, one_of
-from experiments.harness.summary import as_markdown, grouped, number
+from experiments.harness.summary import as_markdown
 from experiments.studies.latency.models import timed_model
 from experiments.studies.latency.timing import Bench, methods_of
 

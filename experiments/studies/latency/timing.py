@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.studies.latency.models import SCHEMA, Scripted, fixed_tokens
 from hmm import HMM
 from smc import TransformersLM
@@ -65,13 +66,7 @@ class Bench:
         """Return the seconds per token of one run of a method, without the time to start it."""
         if method == "generate":
             return self._generate(seed) / len(self.tokens)
-        options = self.config.smc
-        algorithm: dict[str, Any] = {
-            "algorithm": "smc",
-            "resampling": options.resampling,
-            "ess_threshold": options.ess_threshold,
-            "strata": options.strata,
-        }
+        algorithm: dict[str, Any] = {"algorithm": "smc", **ALGORITHMS["smc"].options(self.config)}
         base = self.lm if method == UNCOMPILED else self._compiled
         lm: smc.LanguageModel = Scripted(base, self.tokens)
         if method == "discrete":

@@ -19,8 +19,9 @@ from experiments.commongen.metrics import (
     rouge_l,
 )
 from experiments.commongen.records import read_file
-from experiments.commongen.summary import as_table, compared, summarize_text
+from experiments.commongen.summary import as_table, metrics_of
 from experiments.commongen.task import EMBEDDED
+from experiments.harness.summary import summarize
 from smc.testing import ToyLM
 
 RECORDS = read_file(EMBEDDED).records
@@ -108,19 +109,20 @@ def test_dead_rows_count_in_every_denominator():
         }  # fmt: skip
 
     references = {"0": ["The dog ran home today."], "1": ["A cat sat on the mat."]}
-    [record] = summarize_text([row("0", "The dog ran home today."), row("1", None)], references)
+    metrics = metrics_of(references)
+    rows = [row("0", "The dog ran home today."), row("1", None)]
+    [record] = summarize(rows, metrics=metrics)
     assert record["coverage"] == 0.5
     assert record["rouge_l"] == 0.5
     assert record["expected_rouge_l"] == 0.375  # three quarters of one set, nothing of the other
-    best = compared(references)["best_rouge_l"].value
+    best = next(metric.of for metric in metrics if metric.name == "best_rouge_l")
     assert best(row("0", "nothing alike", best="The dog ran home today.")) == 1
     assert best(row("1", None)) == 0
     assert record["log_p_per_token"] == -2.0
-    assert record["seconds_per_row"] == 0.5
     # 6 of 13 reference tokens were written, all matched: the brevity penalty alone.
     assert record["bleu"] == pytest.approx(math.exp(1 - 13 / 6))
-    [dead] = summarize_text([row("0", None), row("1", None)], references)
+    [dead] = summarize([row("0", None), row("1", None)], metrics=metrics)
     assert dead["bleu"] == 0
     assert dead["log_p_per_token"] is None
-    table = as_table([record, dead])
+    table = as_table([record, dead], metrics)
     assert [line["log p a token"] for line in table] == ["-2.00 [-2.00, -2.00]", "–"]

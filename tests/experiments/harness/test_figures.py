@@ -6,7 +6,8 @@ import matplotlib
 import pytest
 
 from experiments.harness import figures
-from experiments.harness.paired import ACCURACY, FINISHED, differences
+from experiments.harness.metrics import VALID, WEIGHTED
+from experiments.harness.paired import COMPARED, differences
 from experiments.harness.summary import summarize
 
 matplotlib.use("Agg")
@@ -35,9 +36,9 @@ def test_ticks_of_percent_are_true(name, monkeypatch, tmp_path):
     if name == "accuracy":
         figures.plot_comparison(name, summary, tmp_path / "x.png", "a title", "settings")
     else:
-        found = differences(rows(), 0, {**ACCURACY, **FINISHED}, "lcd")
-        labels = ("accuracy", "weighted_accuracy")
-        figures.plot_budgets(summary, found, tmp_path / "x.png", "a title", "settings", *labels)
+        found = differences(rows(), 0, [*COMPARED, VALID], "lcd")
+        shown = (tmp_path / "x.png", "a title", "settings", WEIGHTED)
+        figures.plot_budgets(summary, found, *shown)
     [figure] = drawn
     checked = 0
     for axis in figure.axes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 import numpy as np
 import pytest
 
-from experiments.harness.paired import Compared, as_paired_table, differences
+from experiments.harness.metrics import Metric
+from experiments.harness.paired import as_paired_table, differences
 from tests.experiments.harness.test_summary import row
 
 GCD = [0.0, 1.0, 0.5, 0.0, 1.0, 0.25]
@@ -93,7 +92,7 @@ def test_without_the_reference_there_is_nothing_to_compare():
 
 def test_a_measure_that_no_pair_of_rows_has_is_left_out():
     """A dead row has no log-probability; a set counts if both methods have one."""
-    log_p = Compared("log p", itemgetter("log_p"), digits=2, scale=1)
+    log_p = Metric("log_p", "log p", digits=2, scale=1)
 
     def with_log_p(method: str, values: list[float | None]) -> list[dict]:
         rows = rows_of(method, [0.0] * 3)
@@ -101,13 +100,13 @@ def test_a_measure_that_no_pair_of_rows_has_is_left_out():
 
     gcd = with_log_p("gcd", [-1.0, None, -3.0])
     better = with_log_p("pgcd", [-0.5, -1.0, None])
-    (record,) = differences([*gcd, *better], compared={"log_p": log_p})
+    (record,) = differences([*gcd, *better], compared=[log_p])
     assert (record["log_p"], record["log_p_low"], record["log_p_high"]) == (0.5, 0.5, 0.5)
-    (line,) = as_paired_table([record], {"log_p": log_p})
+    (line,) = as_paired_table([record], [log_p])
     assert line["log p"] == "+0.50 [+0.50, +0.50] (of 1)"
-    (record,) = differences([*gcd, *with_log_p("pgcd", [None] * 3)], compared={"log_p": log_p})
+    (record,) = differences([*gcd, *with_log_p("pgcd", [None] * 3)], compared=[log_p])
     assert record["examples"] == 3
-    (line,) = as_paired_table([record], {"log_p": log_p})
+    (line,) = as_paired_table([record], [log_p])
     assert line["log p"] == "–"
 
 

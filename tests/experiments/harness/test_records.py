@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments.commongen.records import read_file
+from experiments.commongen import records as commongen
 from experiments.commongen.training import read_training
 from experiments.harness.config import DataConfig
 from experiments.harness.records import DataError, ReadResult, at_most_skipped, read_lines
@@ -18,7 +18,7 @@ from experiments.json_schema.records import load_records
 from experiments.sql.databases import read_sources
 from experiments.sql.questions import read_questions
 from experiments.studies.convergence.problems import read_problems
-from experiments.tool_calling.records import read_toolcalls, read_xlam
+from experiments.tool_calling.records import read_file
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,9 +43,9 @@ def questions(path: Path) -> Any:
 
 
 READERS: list[tuple[str, bytes, Callable[[Path], Any]]] = [
-    ("x.jsonl", some(TOOLS), read_xlam),
-    ("x.json", as_list(some(TOOLS)), read_toolcalls),
-    ("x.jsonl", some(SETS), read_file),
+    ("x.jsonl", some(TOOLS), read_file),
+    ("x.json", as_list(some(TOOLS)), read_file),
+    ("x.jsonl", some(SETS), commongen.read_file),
     ("x.tsv", b"dog run park\tA dog runs in the park.\n" * 2, lambda path: read_training([path])),
     ("x.jsonl", some(JSON), lambda path: load_records(DataConfig(path=str(path)), 9)),
     ("x.jsonl", some(SQL / "questions.jsonl"), questions),
@@ -78,7 +78,7 @@ def test_inflections_and_databases_may_begin_with_a_mark(tmp_path: Path) -> None
     data, words = tmp_path / "sets.jsonl", tmp_path / "words.jsonl"
     data.write_bytes(some(SETS, 1))
     words.write_bytes(MARK + b'[["field"], ["look"], ["stand"]]\n')
-    (record,) = read_file(data, str(words)).records
+    (record,) = commongen.read_file(data, str(words)).records
     assert record.inflections == (("field",), ("look",), ("stand",))
     folder = tmp_path / "databases"
     folder.mkdir()

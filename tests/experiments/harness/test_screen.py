@@ -5,7 +5,8 @@ from __future__ import annotations
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.comparison import WIDTH, on_screen
 from experiments.harness.methods import METHODS
-from experiments.harness.paired import ACCURACY, differences
+from experiments.harness.metrics import WEIGHTED
+from experiments.harness.paired import COMPARED, differences
 from experiments.harness.summary import evidence_reference, summarize
 from tests.experiments.harness.test_summary import row
 
@@ -14,7 +15,7 @@ TITLE = "xlam: 96 requests (xLAM 500 to 599), json and python style, budget gold
 
 def printed(rows: list[dict]) -> str:
     found, evidence = differences(rows), evidence_reference(rows)
-    return on_screen(TITLE * 2, summarize(rows), found, "weighted_accuracy", ACCURACY, evidence)
+    return on_screen(TITLE * 2, summarize(rows), found, WEIGHTED, COMPARED, evidence)
 
 
 def test_the_widest_table_fits_120_columns() -> None:

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.harness.summary import (
-    as_markdown,
-    as_table,
-    bootstrap,
-    summarize,
-    without_constants,
-)
+from experiments.harness.metrics import bootstrap
+from experiments.harness.summary import as_markdown, as_table, summarize, without_constants
 
 
 def row(

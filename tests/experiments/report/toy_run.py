@@ -10,7 +10,7 @@ import pytest
 
 import gcd
 import smc
-from experiments.harness.examples import Example, RecordHandler, keys_of, sample_examples
+from experiments.harness.examples import Example, RecordHandler, Sampling, keys_of
 from experiments.harness.methods import METHODS, hmm_settings
 from experiments.harness.results import ResultStore
 from experiments.harness.summary import as_markdown, as_table, summarize
@@ -67,7 +67,7 @@ def write_run(
     store = ResultStore(directory)
     proposals = {m: METHODS[m].proposal(hmm_settings(config)) for m in config.task.methods}
     numbers = range(traced)
-    sample_examples(examples(), HANDLING, LM, config, proposals, store, traced=numbers)
+    Sampling(HANDLING, LM, config, proposals, store).run(examples(), traced=numbers)
     rows = store.merge(keys_of(examples(), config.task))
     summary = summarize(rows)
     write_json({"methods": summary}, directory / "summary.json")

@@ -11,9 +11,10 @@ import pytest
 import gcd
 import smc
 from experiments import run as experiment
+from experiments.harness.summary import as_table, summarize
 from experiments.sql import task as sql
 from experiments.sql.prompts import EXAMPLE_SCHEMA, EXAMPLES, build_prompt
-from experiments.sql.task import as_query_table, summarize_queries
+from experiments.sql.task import METRICS
 from smc.testing import ToyLM
 from tests.experiments import composing
 
@@ -108,10 +109,11 @@ def test_a_run_writes_rows_and_a_table_and_goes_on_where_it_was_interrupted(conf
     assert (summary["malformed"], summary["unjudged"]) == (1, 1)
     table = (run_dir / "table.md").read_text()
     for column in (
-        "prepares %", "execution accuracy (weighted) %", "execution accuracy (majority) %",
-        "exact match %", "ESS/N", "log evidence", "read", "tokens", "seconds",
+        "execution accuracy (weighted) %", "execution accuracy (majority) %", "exact match %",
+        "ESS/N", "log evidence", "read", "tokens", "seconds",
     ):  # fmt: skip
         assert f"| {column} " in table
+    assert "prepares % as valid %" in table  # the constraint is that queries compile
     for name in ("accuracy.png", "reads.png"):
         assert (run_dir / name).read_bytes().startswith(b"\x89PNG")
 
@@ -167,18 +169,20 @@ def test_execution_accuracy_excludes_records_without_a_measure():
     }  # fmt: skip
 
     def row(example: str, judged: bool, right: float, prepares: float, exact: float) -> dict:
-        worth = {"weighted_accuracy": right, "majority_correct": right > 0.5}
+        worth = {"weighted_accuracy": right}
+        worth |= dict.fromkeys(("majority_correct", "best_correct"), right > 0.5)
         shares = {"prepares": prepares, "exact_match": exact, "judged": judged}
         return {**common, "example": example, **worth, **shares}
 
     rows = [row("1", True, 1.0, 1.0, 1.0), row("2", True, 0.0, 0.5, 0.0),
             row("3", False, 0.0, 0.0, 0.5)]  # fmt: skip
-    [record] = summarize_queries(rows)
-    assert (record["examples"], record["judged"]) == (3, 2)
+    [record] = summarize(rows, metrics=METRICS)
+    assert record["examples"] == 3
     assert record["weighted_accuracy"] == record["majority_accuracy"] == 0.5
+    assert record["best_accuracy"] == 0.5
     assert record["prepares"] == record["exact_match"] == 0.5
     assert 0 <= record["exact_match_low"] < 0.5 < record["exact_match_high"] <= 1
-    [line] = as_query_table([record])
+    [line] = as_table([record], METRICS)
     assert line["prepares %"] == "50.0"
     assert line["execution accuracy (weighted) %"] == "50.0 [0.0, 100.0]"
 

@@ -409,7 +409,6 @@ def test_the_built_in_stories_run(tmp_path, monkeypatch):
     config = composed(
         f"run_dir={tmp_path / 'run'}", "task.runs=10", "task.draws=10",
         "task.methods=[gcd,pgcd]", "task.algorithms=[smc]", "task.particles=[2]",
-        "task.hmm_for=problem",
     )  # fmt: skip
     experiment.run(config)
     reports = results(tmp_path / "run")
@@ -417,7 +416,7 @@ def test_the_built_in_stories_run(tmp_path, monkeypatch):
     for report in reports:
         assert sum(p > 0 for p in report["posterior"]) > 1
         assert np.isfinite(report["log_evidence"])
-    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 5
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1
     assert table_of(reports, ["a note"]).endswith("- a note\n")
 
 
