@@ -8,7 +8,7 @@ filter is stored for each slot:
 
 The filter doesn't depend on the constraint, so there is one tensor for each HMM. In each step, the
 filter of a slot is updated for the tokens that the engine has committed since the last update.
-There are no host synchronizations, except when the table of a new constraint is computed.
+There are no host synchronizations, except when a group is made.
 
 When a request enters, or returns after preemption, the filter of its slot starts at the beginning
 and processes all tokens of the answer. The runner does not tell when a request ends. So only the
@@ -41,13 +41,13 @@ class SlotStates(NamedTuple):
     Attributes:
         budget: maximum number of tokens of the whole answer.
         state: state in the slot's automaton; -1 once the answer has left the language.
-        count: number of tokens that `state` includes.
+        length: number of tokens that `state` includes.
         prefix: number of tokens at the prompt's end that belong to the answer.
     """
 
     budget: Int64[Tensor, "slots"]
     state: Int64[Tensor, "slots"]
-    count: Int64[Tensor, "slots"]
+    length: Int64[Tensor, "slots"]
     prefix: Int64[Tensor, "slots"]
 
 
@@ -57,12 +57,12 @@ class _Filter(NamedTuple):
     Attributes:
         hmm: the HMM.
         predicted: P(hidden state that emits the next token | the slot's tokens).
-        count: number of tokens that `predicted` includes.
+        length: number of tokens that `predicted` includes.
     """
 
     hmm: HMM
     predicted: Float[Tensor, "slots H"]
-    count: Int64[Tensor, "slots"]
+    length: Int64[Tensor, "slots"]
 
 
 class _Slot(NamedTuple):
@@ -137,15 +137,15 @@ class DeviceTwists:
         if new:
             first = self._numbers(list(new))
             filters.predicted[first] = predict_first(filters.hmm, len(new))
-            filters.count[first] = 0
+            filters.length[first] = 0
         tokens = self._unread(slots, filters, states, max([1, *new.values()]))
         model = group.start.model._replace(predicted=filters.predicted[slots])
         model = group.proposal.lookahead.advance(model, tokens)
-        count = states.count[slots]
+        length = states.length[slots]
         filters.predicted[slots] = model.predicted
-        filters.count[slots] = count
+        filters.length[slots] = length
         walk = group.start.walk._replace(
-            states=states.state[slots], remaining=(states.budget[slots] - count).clamp(min=0)
+            states=states.state[slots], remaining=(states.budget[slots] - length).clamp(min=0)
         )
         temperatures = [self._slots[slot].temperature for slot in members]
         state = replace(group.start, walk=walk, model=model)
@@ -154,8 +154,8 @@ class DeviceTwists:
     def _filter(self, hmm: HMM) -> _Filter:
         if id(hmm) not in self._filters:
             first = predict_first(hmm, self._requests.max_num_reqs).clone()
-            count = torch.zeros(len(first), dtype=torch.int64, device=first.device)
-            self._filters[id(hmm)] = _Filter(hmm, first, count)
+            length = torch.zeros(len(first), dtype=torch.int64, device=first.device)
+            self._filters[id(hmm)] = _Filter(hmm, first, length)
         return self._filters[id(hmm)]
 
     def _unread(
@@ -166,8 +166,8 @@ class DeviceTwists:
         Slots with fewer tokens have -1 in the other places.
         """
         committed = self._requests.all_token_ids.gpu
-        at = torch.arange(most, device=slots.device) + filters.count[slots].unsqueeze(1)
-        is_unread = at < states.count[slots].unsqueeze(1)
+        at = torch.arange(most, device=slots.device) + filters.length[slots].unsqueeze(1)
+        is_unread = at < states.length[slots].unsqueeze(1)
         begin = self._requests.prompt_len.gpu[slots].long() - states.prefix[slots]
         place = (begin.unsqueeze(1) + at).clamp(max=committed.shape[1] - 1)
         return torch.where(is_unread, committed[slots.unsqueeze(1), place].long(), -1)

@@ -3,8 +3,9 @@
 As in V1 (`gcd_vllm._step_weights`), log Z_t = log p(a) - log q(a) at any token a that the mask
 allows, where log p and log q are the log-softmax before and after the mask. Both are stored until
 the engine has written the drawn token to its buffer of tokens, and are then evaluated at this
-token. (Under P-GCD, log p - log q isn't log Z, so log Z is passed in.) So nothing is copied to the host before the end. vLLM's own log-probabilities would cost a
-pass over the logits, a copy to the host, and time in Python for each row and step.
+token. Under P-GCD, log p - log q isn't log Z, so log Z is passed in. Nothing is copied to the host
+before the end. vLLM's own log-probabilities would cost a pass over the logits, a copy to the host,
+and time in Python for each row and step.
 
 The drawn tokens are read when the next step begins. They are read earlier if a request enters,
 because it may take over a slot whose last token hasn't been read yet.

@@ -84,10 +84,10 @@ class EngineProcessor(Processor):
         length = int(self._requests.prompt_len.np[req_idx])
         if self._pool is None:
             self._pool = self._engine.pool(self._requests.device)
-        self._taken[req_idx] = self._engine.take(sampling_params, text, length)
+        taken = self._taken[req_idx] = self._engine.take(sampling_params, text, length)
         self._until[req_idx] = self._deadlines.begin(sampling_params, text)
         self._temperatures[req_idx] = sampling_params.temperature
-        self._note_particle(req_idx, sampling_params, self._taken[req_idx].reason)
+        self._note_particle(req_idx, sampling_params, taken.reason)
         return True
 
     def _note_particle(self, slot: int, params: Any, reason: str | None) -> None:

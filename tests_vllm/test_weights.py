@@ -130,8 +130,8 @@ def test_evidence_and_probabilities_are_those_of_enumeration(
     by_text: dict[bytes, list[float]] = {}
     for ids, log_p in exact.items():
         by_text.setdefault(oracle.automaton.vocabulary.decode(ids[:-1]), []).append(log_p)
-    for answer, values in by_text.items():
-        share = math.exp(log_sum(values) - log_evidence)
+    for answer, log_probabilities in by_text.items():
+        share = math.exp(log_sum(log_probabilities) - log_evidence)
         # Weighted by the evidence, each estimate is unbiased.
         estimates = [
             ratio * dict(zip(each.answers, each.probabilities, strict=True)).get(answer, 0.0)
