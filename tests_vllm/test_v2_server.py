@@ -1,4 +1,4 @@
-"""Posteriors over HTTP from `vllm serve` with the V2 model runner, its Triton kernels interpreted."""
+"""Posteriors from `vllm serve` with the V2 model runner, its Triton kernels interpreted."""
 
 from __future__ import annotations
 
