@@ -91,6 +91,7 @@ vllm: $(VLLM)/.installed
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2_weights.py $(ARGS)
+	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2_server.py $(ARGS)
 
 ## Two steps of TRL's GRPO with rollouts from vLLM, in an environment of its own (3.5 GB).
 trl: $(TRL)/.installed

@@ -33,7 +33,7 @@ from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache,
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Place
 from gcd._tokens import disk_cache
 from gcd_vllm._deadlines import check_deadline
-from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
 from gcd_vllm._registered import PGCD
 
 _LOG = logging.getLogger("vllm.gcd")
@@ -46,8 +46,9 @@ NO_TOKENS = (
     "report to processors; pass tokens or text, or serve with VLLM_USE_V2_MODEL_RUNNER=1"
 )
 TWIST = (
-    "expected the V1 runner without asynchronous scheduling for P-GCD, because its lookahead reads "
-    "every token on the host; start the engine with async_scheduling=False, or use proposal 'gcd'"
+    "expected an engine without asynchronous scheduling for P-GCD in vLLM's V1 runner, which hides "
+    "the last token from processors; start it with async_scheduling=False, serve with "
+    "VLLM_USE_V2_MODEL_RUNNER=1, or use proposal 'gcd'"
 )
 REFUSED = "[gcd] refused: "
 """Beginning of the answer to a request that the frontend accepted and the engine can't serve."""
@@ -334,19 +335,22 @@ class Engine:
 
 
 def check_twist(pgcd: PGCD, config: Any) -> None:
-    """Refuse P-GCD in an engine that doesn't tell processors every token in time.
+    """Refuse P-GCD in an engine that can't sample from its distribution.
 
     Args:
         pgcd: the HMM's name and options.
         config: vLLM's configuration; None if its engine no longer exists.
 
     Raises:
-        ConstraintError: the engine can't sample from P-GCD's distribution, or has no such HMM.
+        ConstraintError: the engine hides tokens from processors or drafts tokens, or it has no such
+            HMM.
     """
     pgcd.directory()
-    if config is not None and (
-        config.use_v2_model_runner or config.scheduler_config.async_scheduling
-    ):
+    if config is None:
+        return
+    if config.num_speculative_tokens:
+        raise ConstraintError(NO_WEIGHTS)
+    if config.scheduler_config.async_scheduling and not config.use_v2_model_runner:
         raise ConstraintError(TWIST)
 
 

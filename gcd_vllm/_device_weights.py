@@ -3,8 +3,9 @@
 As in V1 (`gcd_vllm._step_weights`), log Z_t = log p(a) - log q(a) at any token a that the mask
 allows, where log p and log q are the log-softmax before and after the mask. Both are stored until
 the engine has written the drawn token to its buffer of tokens, and are then evaluated at this
-token. So nothing is copied to the host before the end. vLLM's own log-probabilities would cost a
-pass over the logits, a copy to the host, and time in Python for each row and step.
+token. Under P-GCD, log p - log q isn't log Z, so log Z is passed in. Nothing is copied to the host
+before the end. vLLM's own log-probabilities would cost a pass over the logits, a copy to the host,
+and time in Python for each row and step.
 
 The drawn tokens are read when the next step begins. They are read earlier if a request enters,
 because it may take over a slot whose last token hasn't been read yet.
@@ -15,10 +16,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from gcd_vllm._weight_table import LOG_P, LOG_Q, MOST_PARTICLES, WeightTable
+from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, MOST_PARTICLES, WeightTable
 
 
 class DeviceRows(NamedTuple):
@@ -55,6 +56,7 @@ class DeviceWeights(WeightTable):
         self._scores = torch.empty((2, 0, 0), dtype=torch.float32, device=self._device)
         self._rows = torch.empty(0, dtype=torch.int64, device=self._device)
         self._last: DeviceRows | None = None
+        self._log_z: Float[Tensor, "R"] | None = None  # of the last step, if some rows use P-GCD
 
     @torch.inference_mode()
     def before_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
@@ -68,10 +70,24 @@ class DeviceWeights(WeightTable):
         self._log_softmax(logits, rows, 0)
 
     @torch.inference_mode()
-    def after_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
-        """Compute log q of all tokens for the rows passed to `before_mask`, from masked logits."""
+    def after_mask(
+        self,
+        logits: Float[Tensor, "L V"],
+        rows: DeviceRows,
+        log_z_of: Float64[Tensor, "L"] | None = None,
+    ) -> None:
+        """Compute log q of all tokens for the rows passed to `before_mask`.
+
+        Args:
+            logits: the masked logits.
+            rows: the same rows as before the mask.
+            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows;
+                None if there are no such rows.
+        """
         self._log_softmax(logits, rows, 1)
-        self._last = rows
+        self._last, self._log_z = rows, None
+        if log_z_of is not None:
+            self._log_z = (log_z_of if rows.at is None else log_z_of[rows.at]).float()
 
     def _log_softmax(self, logits: Float[Tensor, "L V"], rows: DeviceRows, which: int) -> None:
         given = logits if rows.at is None else logits.index_select(0, rows.at)
@@ -95,3 +111,5 @@ class DeviceWeights(WeightTable):
         found = self._scores[:, self._rows[: len(drawn)], drawn]
         steps = last.steps.clamp(max=self.last_step)
         self._table[last.records, steps, LOG_P : LOG_Q + 1] = found.t()
+        if self._log_z is not None:
+            self._table[last.records, steps, LOG_Z] = self._log_z

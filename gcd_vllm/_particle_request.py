@@ -107,6 +107,19 @@ class ParticleRequest:
         return found
 
     @classmethod
+    def key_of(cls, params: Any) -> str:
+        """Return the key of a request's particle; empty if its weights aren't requested.
+
+        The result is also empty for an invalid particle request. The reason why the engine refuses
+        it is then only in its answer.
+        """
+        try:
+            found = cls.of(params)
+        except ConstraintError:
+            return ""
+        return "" if found is None else found.key
+
+    @classmethod
     @lru_cache(maxsize=1024)  # the frontend and the engine parse each
     def _parse(cls, text: str) -> ParticleRequest:
         try:

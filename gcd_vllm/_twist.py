@@ -8,10 +8,10 @@ where g is the lookahead of `smc.PGCD`. So the row's logits are replaced by T (l
 drawn token multiplies the particle's weight by p / q, and g of the last token is the particle's
 potential.
 
-Batch rows with the same constraint, budget and HMM share a `Group`. The group's `smc.PGCD` state
-has one entry for each batch row, and entry 0 for the empty answer. In each step, a row's new tokens
-advance its entry from the previous step. If a row is new, or the engine removed some of its tokens,
-it starts again at entry 0.
+Batch rows with the same constraint, budget and HMM share a `Group`. `Twists` is for V1. There, the
+group's `smc.PGCD` state has one entry for each batch row, and entry 0 for the empty answer. In each
+step, a row's new tokens advance its entry from the previous step. If a row is new, or the engine
+removed some of its tokens, it starts again at entry 0. For V2, see `gcd_vllm._device_twist`.
 
 Cost of a step: the cost of `smc.PGCD`, and a log-softmax of the rows. The HMM's table is computed
 when the first row of a constraint and budget enters. The engine's other requests wait for this.
@@ -43,6 +43,10 @@ class Group:
         budget: maximum number of tokens of the whole answer.
         device: device of the logits.
 
+    Attributes:
+        start: state of the empty answer.
+        state: state of the rows of the last step, in V1.
+
     Raises:
         ConstraintError: the HMM's table would be too large.
     """
@@ -53,7 +57,8 @@ class Group:
         proposal.check([automaton], [budget])
         batch = AutomatonBatch([automaton], device)
         self.proposal = proposal
-        self.state = proposal.start(Batch(batch, torch.tensor([budget], device=device)))
+        self.start = proposal.start(Batch(batch, torch.tensor([budget], device=device)))
+        self.state = self.start
         self._device = device
 
     @torch.inference_mode()
@@ -129,8 +134,8 @@ class Twisted(NamedTuple):
     known: Bool[Tensor, "R"]
 
 
-class Twists:
-    """P-GCD in one engine: the rows that use it, in groups with the same constraint and HMM.
+class Groups:
+    """The groups of one engine; a group is freed when no row uses it any longer.
 
     Args:
         device: device of the logits.
@@ -139,6 +144,30 @@ class Twists:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._groups: WeakValueDictionary[Any, Group] = WeakValueDictionary()
+
+    def get(self, pgcd: PGCD, automaton: TokenAutomaton, budget: int) -> Group:
+        """Return a group, and load its HMM and compute the HMM's table if it is new.
+
+        Raises:
+            ConstraintError: there is no such HMM, or its table would be too large.
+        """
+        key = pgcd, id(automaton), budget
+        group = self._groups.get(key)
+        if group is None:
+            proposal = pgcd.proposal(automaton.vocabulary, self._device)
+            group = self._groups[key] = Group(proposal, automaton, budget, self._device)
+        return group
+
+
+class Twists:
+    """P-GCD in one V1 engine: the rows that use it, in groups with the same constraint and HMM.
+
+    Args:
+        device: device of the logits.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._groups = Groups(device)
 
     def row(
         self,
@@ -149,16 +178,8 @@ class Twists:
         tokens: list[int],
         temperature: float,
     ) -> TwistedRow:
-        """Make a row, and load its HMM and compute the HMM's table unless this was done before.
-
-        Raises:
-            ConstraintError: there is no such HMM, or its table would be too large.
-        """
-        key = pgcd, id(automaton), budget
-        group = self._groups.get(key)
-        if group is None:
-            proposal = pgcd.proposal(automaton.vocabulary, self._device)
-            group = self._groups[key] = Group(proposal, automaton, budget, self._device)
+        """Make a row; see `Groups.get` for the errors."""
+        group = self._groups.get(pgcd, automaton, budget)
         return TwistedRow(group, prefix, tokens, temperature)
 
     @torch.inference_mode()
@@ -174,14 +195,34 @@ class Twists:
     def _of(self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]) -> Twisted:
         group = rows[0][1].group
         state = group.step([row for _, row in rows])
-        at = on_device(torch.tensor([index for index, _ in rows], device="cpu"), logits.device)
-        given = torch.tensor([row.temperature for _, row in rows], device="cpu")
-        temperature = on_device(given, logits.device).unsqueeze(1)
-        log_p = (logits.index_select(0, at).float() / temperature).log_softmax(-1)
-        guide = group.proposal.guide(state, log_p)
-        tilted = (guide.tilted(log_p) * temperature).to(logits.dtype)
-        known = torch.isfinite(guide.log_z) & state.walk.running
-        return Twisted(at, tilted, guide.log_z, known)
+        at = [index for index, _ in rows]
+        return twist(logits, at, group.proposal, state, [row.temperature for _, row in rows])
+
+
+def twist(
+    logits: Float[Tensor, "L V"],
+    rows: Sequence[int],
+    proposal: Any,
+    state: Any,
+    temperatures: Sequence[float],
+) -> Twisted:
+    """Compute P-GCD's logits of some rows.
+
+    Args:
+        logits: logits of the batch, which aren't masked yet.
+        rows: indices of the rows in the logits.
+        proposal: the `smc.PGCD` of these rows.
+        state: its state, with one entry for each of the rows.
+        temperatures: T of each of the rows.
+    """
+    at = on_device(torch.tensor(rows, device="cpu"), logits.device)
+    given = torch.tensor(temperatures, dtype=torch.float32, device="cpu")
+    temperature = on_device(given, logits.device).unsqueeze(1)
+    log_p = (logits.index_select(0, at).float() / temperature).log_softmax(-1)
+    guide = proposal.guide(state, log_p)
+    tilted = (guide.tilted(log_p) * temperature).to(logits.dtype)
+    known = torch.isfinite(guide.log_z) & state.walk.running
+    return Twisted(at, tilted, guide.log_z, known)
 
 
 def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | None:

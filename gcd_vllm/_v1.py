@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcd import ConstraintError, LazyAutomaton, Matcher, TokenAutomaton
+from gcd import LazyAutomaton, Matcher, TokenAutomaton
 from gcd._serving.pool import DEAD, AutomatonPool, Place, on_device
 from gcd._serving.reading import LazyReader, TokenReader
 from gcd._tokens.bitmask import unpack
@@ -171,15 +171,12 @@ class EngineProcessor(Processor):
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
         """Return the record of a particle's weights; None if they weren't requested."""
-        try:
-            particle = admitted.particle or ParticleRequest.of(params)
-        except ConstraintError:  # the answer is the reason of the refusal
-            return None
-        if particle is None or not particle.key:
+        key = ParticleRequest.key_of(params)
+        if not key:
             return None
         if self._weights is None:
             self._weights = StepWeights(self._device, self._engine.cache.vocabulary.eos_ids)
-        return self._weights.begin(particle.key, params.max_tokens, admitted.reason)
+        return self._weights.begin(key, params.max_tokens, admitted.reason)
 
     def _remove(self, index: int) -> None:
         row = self._rows.pop(index, None)

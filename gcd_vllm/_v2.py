@@ -17,6 +17,8 @@ numbered within the automaton.
 The logits have a row for each token of a draft. The automaton state for a row includes the draft's
 tokens up to this row, which are in `input_ids`. A slot's state only includes committed tokens,
 because a draft may be rejected.
+
+Particles of P-GCD are drawn from another distribution (`gcd_vllm._device_twist`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from gcd._serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, engine_of
 from gcd_vllm._deadlines import MANY, Deadlines
+from gcd_vllm._device_twist import DeviceTwists, SlotStates
 from gcd_vllm._device_weights import DeviceRows, DeviceWeights
+from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._twist import Group, Twisted, log_z_of, write
 from gcd_vllm._weight_table import NO_ROW, Record
 
 
@@ -60,6 +65,7 @@ class EngineProcessor(Processor):
         self._particles: dict[int, Record] = {}
         self._weighted = np.zeros(slots, np.bool_)  # slots whose weights are stored
         self._temperatures = np.ones(slots, np.float32)
+        self._twists: DeviceTwists | None = None  # until a request uses P-GCD
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Store a new request of the engine in its slot; return whether it has a constraint."""
@@ -78,22 +84,27 @@ class EngineProcessor(Processor):
         length = int(self._requests.prompt_len.np[req_idx])
         if self._pool is None:
             self._pool = self._engine.pool(self._requests.device)
-        self._taken[req_idx] = self._engine.take(sampling_params, text, length)
+        taken = self._taken[req_idx] = self._engine.take(sampling_params, text, length)
         self._until[req_idx] = self._deadlines.begin(sampling_params, text)
-        self._note_particle(req_idx, sampling_params)
+        self._temperatures[req_idx] = sampling_params.temperature
+        self._note_particle(req_idx, sampling_params, taken.reason)
         return True
 
-    def _note_particle(self, slot: int, params: Any) -> None:
-        """Prepare to store weights for a slot, if its request is a particle that asks for them."""
-        admitted = self._taken[slot]
-        if admitted is None or admitted.particle is None or not admitted.particle.key:
+    def _note_particle(self, slot: int, params: Any, reason: str | None) -> None:
+        """Prepare to store weights for a slot, if its request is a particle that asks for them.
+
+        Args:
+            slot: the slot.
+            params: vLLM's `SamplingParams`.
+            reason: reason why the engine refuses the request; None if it doesn't.
+        """
+        key = ParticleRequest.key_of(params)
+        if not key:
             return
         if self._weights is None:
             self._weights = DeviceWeights(self._requests)
-        key = admitted.particle.key
-        self._particles[slot] = self._weights.begin(key, params.max_tokens, admitted.reason)
+        self._particles[slot] = self._weights.begin(key, params.max_tokens, reason)
         self._weighted[slot] = not self._drafts
-        self._temperatures[slot] = params.temperature
 
     def apply_staged_writes(self) -> None:
         """Do nothing, because `apply` copies data to the device, depending on the batch."""
@@ -102,6 +113,24 @@ class EngineProcessor(Processor):
         automaton = self._placed.pop(slot, None)
         if automaton is not None and self._pool is not None:
             self._pool.leave(automaton)
+        if self._twists is not None:
+            self._twists.leave(slot)
+
+    def _group(self, taken: Admitted) -> tuple[Admitted, Group | None]:
+        """Return a request and the group of P-GCD that it belongs to.
+
+        The group is None if the request doesn't use P-GCD. If making the group fails, the result is
+        a refusal and None.
+        """
+        pgcd = None if taken.particle is None else taken.particle.pgcd
+        if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
+            return taken, None
+        if self._twists is None:
+            self._twists = DeviceTwists(self._requests)
+        try:
+            return taken, self._twists.group(pgcd, taken.automaton, taken.budget)
+        except Exception as error:  # an error in one request must not stop the engine
+            return self._engine.refuse(error, taken.room), None
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
         """Copy the automata of the batch's requests to the device, unless they are already there.
@@ -122,7 +151,10 @@ class EngineProcessor(Processor):
             taken = self._taken[slot] or Admitted(None, 1)
             if slot not in self._new:  # without room it ends; there is none for a text any more
                 taken = taken._replace(room=1)
-            admitted, place = self._engine.lodge(pool, taken)
+            wanted, group = self._group(taken)
+            admitted, place = self._engine.lodge(pool, wanted)
+            if group is not None and admitted is wanted:
+                self._enter_group(slot, group, admitted)
             record = self._particles.get(slot)
             if record is not None:
                 record.refusal = admitted.reason
@@ -148,6 +180,17 @@ class EngineProcessor(Processor):
             had = had + np.array([row[-2] for row in new])
             self._follow(pool, written[:, 0], int(had.max()))
         self._new.difference_update(row[0] for row in new)
+
+    def _enter_group(self, slot: int, group: Group, admitted: Admitted) -> None:
+        """Draw a slot from P-GCD's distribution while it is in the batch."""
+        assert self._twists is not None
+        assert admitted.particle is not None
+        tokens = None
+        if slot in self._new:
+            requests = self._requests
+            tokens = int(requests.prefill_len.np[slot] - requests.prompt_len.np[slot])
+            tokens += admitted.particle.prefix_tokens
+        self._twists.enter(slot, group, float(self._temperatures[slot]), tokens)
 
     def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
         """Advance the automaton states of requests by up to `most` newly committed tokens each."""
@@ -203,9 +246,14 @@ class EngineProcessor(Processor):
         weighted = self._weighted_rows(ctx, slots)
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
+        twisted: list[Twisted] = []
+        if self._twists is not None:
+            positions = SlotStates(*self._slots[:, 4:8].unbind(1))
+            twisted = self._twists.of(logits, ctx.idx_mapping_np.tolist(), positions)
         pool.mask_(logits, places, state, left, at)
+        write(logits, twisted)
         if weighted is not None and self._weights is not None:
-            self._weights.after_mask(logits, weighted)
+            self._weights.after_mask(logits, weighted, log_z_of(twisted, len(logits)))
         return logits
 
     def _weighted_rows(self, ctx: Any, slots: Tensor) -> DeviceRows | None:

@@ -16,6 +16,7 @@ import gcd_vllm
 from gcd._requests import ConstraintRequest
 from gcd_vllm._weight_table import take
 from tests_vllm.oracle import Oracle, log_sum
+from tests_vllm.twisted import registered, values
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
     pytest.skip("`make vllm` runs it separately", allow_module_level=True)
@@ -38,19 +39,11 @@ def engine(peaked_llama):
 
 @pytest.fixture(scope="module")
 def pgcd(engine, tmp_path_factory):
-    """P-GCD with a small random HMM in the engine's directory."""
-    import torch
-
-    import hmm
     from gcd_vllm._in_process import InProcessEngine
 
-    vocabulary, folder = InProcessEngine(engine).vocabulary, tmp_path_factory.mktemp("hmms")
-    seeded = torch.Generator().manual_seed(0)
-    model = hmm.HMM.random(6, vocabulary.size, generator=seeded, concentration=0.3)
-    hmm.save(model, folder / "random", vocabulary=vocabulary)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCD_VLLM_HMMS", str(folder))
-        yield gcd_vllm.PGCD("random", exact_top_k=8, defense=0.05)
+    vocabulary = InProcessEngine(engine).vocabulary
+    with registered(vocabulary, tmp_path_factory.mktemp("hmms")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +84,13 @@ def test_each_token_has_the_weight_and_probability_of_brute_force(engine, oracle
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_pgcd_draws_from_the_distribution_of_smc_pgcd(engine, oracle_of, pgcd, temperature):
-    import torch
-
-    import gcd
-    import smc
-
     (found,) = gcd_vllm.sample(
         engine, [PROMPT], CHOICE, budget=BUDGET, particles=24, temperature=temperature,
         proposal=pgcd,
     )  # fmt: skip
     oracle = oracle_of(CHOICE, temperature)
-    proposal = pgcd.proposal(oracle.automaton.vocabulary, torch.device("cpu"))
-    batch = smc.Batch(gcd.AutomatonBatch([oracle.automaton]), torch.tensor([BUDGET]))
-    start = proposal.start(batch)
     for particle in found.particles:
-        log_q = []
-        for t, token in enumerate(particle.ids):
-            read = torch.tensor([particle.ids[:t]], dtype=torch.int64)
-            log_p = oracle.log_p_after(particle.ids[:t]).unsqueeze(0)
-            guide = proposal.guide(proposal.advance(start, read), log_p)
-            log_q.append(float(guide.tilted(log_p)[0, token] - guide.log_z[0]))
+        log_q = [log_q for _, log_q in values(pgcd, oracle, particle.ids, BUDGET)]
         assert particle.finished
         assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
         assert particle.token_log_q == pytest.approx(log_q, abs=1e-3)
@@ -150,8 +130,8 @@ def test_evidence_and_probabilities_are_those_of_enumeration(
     by_text: dict[bytes, list[float]] = {}
     for ids, log_p in exact.items():
         by_text.setdefault(oracle.automaton.vocabulary.decode(ids[:-1]), []).append(log_p)
-    for answer, values in by_text.items():
-        share = math.exp(log_sum(values) - log_evidence)
+    for answer, log_probabilities in by_text.items():
+        share = math.exp(log_sum(log_probabilities) - log_evidence)
         # Weighted by the evidence, each estimate is unbiased.
         estimates = [
             ratio * dict(zip(each.answers, each.probabilities, strict=True)).get(answer, 0.0)

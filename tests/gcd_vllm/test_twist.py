@@ -1,14 +1,17 @@
-"""P-GCD in V1's processor, against `smc.PGCD` along one answer at a time."""
+"""P-GCD in both processors, against `smc.PGCD` along one answer at a time."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
+import gcd
 import hmm
 import smc
 from gcd import AutomatonBatch, ConstraintError
@@ -19,9 +22,13 @@ from gcd_vllm._registered import MOST_PROPOSALS, _proposals
 from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
+    LogitsContext,
     MoveDirectionality,
+    RequestStates,
     SamplingParams,
     VllmConfig,
+    allowed_after,
+    finite,
     lifted,
 )
 
@@ -128,15 +135,132 @@ def test_rows_are_drawn_from_pgcd_and_weighed_by_it(tokens, hmms, pgcd):
         assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-4)
 
 
-def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch):
+class Plain:
+    """A request without P-GCD beside the others, with a constraint or without one."""
+
+    def __init__(self, tokens, is_constrained, budget=6):
+        self.eos_ids, self.budget = tokens.eos_ids, budget
+        self.prompt, self.output, self.params = [5, 6], [], SamplingParams(max_tokens=budget)
+        self.matcher = None
+        if is_constrained:
+            self.params.extra_args = {"gcd": json.dumps(REGEX)}
+            self.matcher = gcd.Matcher(lifted(json.dumps(REGEX), tokens), budget=budget)
+
+    @property
+    def finished(self):
+        return len(self.output) == self.budget or (self.output and self.output[-1] in self.eos_ids)
+
+    def step(self, before, after, rng):
+        """Draw a token, as the engine does; check that the logits are only masked."""
+        size, found = len(before), finite(after)
+        assert found == (
+            set(range(size)) if self.matcher is None else allowed_after(self.matcher, [], size)
+        )
+        assert torch.equal(before[sorted(found)], after[sorted(found)])
+        self.output.append(rng.choice(sorted(found)))
+        assert self.matcher is None or self.matcher.advance(self.output[-1])
+
+
+def v2_context(order):
+    """A step of V2 without drafts, with one row for each slot."""
+    slots, host = torch.tensor(order, dtype=torch.int32), np.array(order, np.int32)
+    none = torch.zeros_like(slots)
+    return LogitsContext(slots, slots, host, none, none, none.long(), np.zeros_like(host))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "pgcd", [PGCD("small"), PGCD("small", lookahead="in_time", exact_top_k=2, defense=0.2)]
+)
+def test_v2_draws_rows_from_pgcd_and_weighs_them_by_it(tokens, hmms, pgcd, seed):
+    """Requests come, miss steps, are preempted, return to other slots, and are aborted.
+
+    They use two HMMs and three budgets, some have tokens of earlier parts, and requests without
+    P-GCD are in the same batches.
+    """
+    rng, size, slots = random.Random(seed), tokens.size, 4
+    torch.manual_seed(seed)
+    hmm.save(hmm.HMM.random(7, size), hmms / "wider", vocabulary=tokens)
+    states = RequestStates(slots, 48, size)
+    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
+    left = []
+    for n in range(14):
+        which = rng.choice([pgcd, PGCD("wider")])
+        left.append(
+            Answer(
+                f"v2/{n}", tokens, which.proposal(tokens, torch.device("cpu")), which,
+                rng.choice([5, 8, 10]), rng.choice([1.0, 0.5, 2.0]),
+                rng.choice([(), [ord("a"), ord("b")]]),
+            )
+        )  # fmt: skip
+        if n % 3 == 0:
+            left.append(Plain(tokens, is_constrained=n % 2 == 0))
+    answers = [answer for answer in left if isinstance(answer, Answer)]
+    running, aborted, preempted, missed = {}, set(), 0, 0
+    while left or running:
+        for slot in [slot for slot in range(slots) if slot not in running]:
+            if left and rng.random() < 0.8:
+                answer = running[slot] = left.pop(rng.randrange(len(left)))
+                added = partial(processor.add_request, slot, answer.params)
+                states.enter(slot, answer.prompt, answer.output, added)
+        if not running:
+            continue
+        processor.apply_staged_writes()
+        order = rng.sample(sorted(running), rng.randint(1, len(running)))
+        missed += len(order) < len(running)
+        before = 3 * torch.randn(len(order), size)
+        after = processor.apply(before.clone(), v2_context(order))
+        for row, slot in enumerate(order):
+            answer = running[slot]
+            if rng.random() < 0.1:
+                continue  # its prompt isn't complete, and nothing is drawn
+            answer.step(before[row], after[row], rng)
+            states.commit(slot, answer.output[-1:])
+            if answer.finished:
+                del running[slot]
+            elif rng.random() < 0.15:
+                left.append(running.pop(slot))
+                preempted += isinstance(answer, Answer)
+            elif isinstance(answer, Answer) and rng.random() < 0.03:
+                aborted.add(running.pop(slot))
+    assert preempted
+    assert missed
+    found = take("v2/")
+    for answer in set(answers) - aborted:
+        values = [[step[LOG_Z], step[LOG_P], step[LOG_Q]] for step in found[answer.key]]
+        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-4)
+
+
+def test_v2_frees_groups_that_are_not_in_the_batch(tokens, hmms):
+    """The runner does not tell when a request ends, and a table is large."""
+    states = RequestStates(3, 48, tokens.size)
+    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
+    for slot, budget in enumerate((5, 6, 7)):
+        params = parameters(f"frees/{slot}", budget, 1.0, PGCD("small"))
+        states.enter(slot, [5], [], partial(processor.add_request, slot, params))
+    for order in ([0, 1], [2], [1, 2]):
+        processor.apply(torch.randn(len(order), tokens.size), v2_context(order))
+        assert len(processor._twists._groups._groups) == len(order)
+    take("frees/")
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch, v2):
     config = VllmConfig(tokens)
-    config.use_v2_model_runner = False
+    config.use_v2_model_runner = v2
 
     def refusal(pgcd):
-        processor = Processor(config, torch.device("cpu"), False)
         params = parameters("refused", 6, 1.0, pgcd)
-        processor.update_state(BatchUpdate(1, [], [(0, params, [5], [])], []))
-        processor.apply(torch.randn(1, tokens.size))
+        if v2:
+            states = RequestStates(1, 48, tokens.size)
+            processor = Processor(config, states)
+            states.enter(0, [5], [], partial(processor.add_request, 0, params))
+            logits = processor.apply(torch.randn(1, tokens.size), v2_context([0]))
+        else:
+            processor = Processor(config, torch.device("cpu"), False)
+            processor.update_state(BatchUpdate(1, [], [(0, params, [5], [])], []))
+            logits = processor.apply(torch.randn(1, tokens.size))
+        assert finite(logits[0]) == set(b"[")
         (reason,) = take("refused").values()
         return reason.removeprefix(REFUSED)
 
@@ -157,9 +281,11 @@ def test_proposals_that_clients_name_are_kept_in_limited_number(tokens, hmms):
     assert PGCD("small").proposal(tokens, device) is not first
 
 
-def test_engines_that_hide_tokens_are_refused(tokens, hmms):
+def test_engines_that_hide_or_draft_tokens_are_refused(tokens, hmms):
     config = VllmConfig(tokens)
-    for v2, is_ahead, refused in [(True, False, True), (False, True, True), (False, False, False)]:
+    for v2, is_ahead, refused in [
+        (True, False, False), (True, True, False), (False, True, True), (False, False, False)
+    ]:  # fmt: skip
         config.use_v2_model_runner = v2
         config.scheduler_config.async_scheduling = is_ahead
         if not refused:
@@ -168,9 +294,9 @@ def test_engines_that_hide_tokens_are_refused(tokens, hmms):
         with pytest.raises(ConstraintError, match="async_scheduling=False"):
             check_twist(PGCD("small"), config)
     params = parameters("v2", 6, 1.0, PGCD("small"))
-    config.use_v2_model_runner = True
-    taken = engine_of(config).take(params, params.extra_args["gcd"], 1, prompt=[5])
-    assert "V1 runner" in taken.reason
+    drafting = VllmConfig(tokens, drafts=2)
+    taken = engine_of(drafting).take(params, params.extra_args["gcd"], 1, prompt=[5])
+    assert "without speculative decoding" in taken.reason
 
 
 @pytest.mark.parametrize("name", ["", "../small", "a/b", 5, ".."])
