@@ -14,6 +14,7 @@ from gcd_vllm._admission import NAME, check_twist, engine_of
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
+from gcd_vllm._prefill import check_prefill
 from gcd_vllm._watch import is_dead, watched
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
@@ -187,6 +188,12 @@ class InProcessEngine:
                 f"got {mode!r} at temperature {plan.temperature}; start the engine with "
                 "logprobs_mode='processed_logprobs', or omit chunk= and proposal='lcd'"
             )
+
+    def check_prompts(
+        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
+    ) -> None:
+        """Raise `ValueError` if the engine would read a prompt in several steps on a CPU."""
+        check_prefill(self._config, prompts, budgets, plan)
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
         """Abort requests; return the weights that could still be fetched."""

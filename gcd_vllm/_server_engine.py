@@ -104,6 +104,11 @@ class ServerEngine:
                 f"log-probabilities only at 1; got {plan.temperature}; use vllm.LLM in process"
             )
 
+    def check_prompts(
+        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
+    ) -> None:
+        """Do nothing, because the server's configuration isn't known."""
+
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
         """Draw all parts, and compute log p of the drawn tokens.
 
