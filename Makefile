@@ -89,6 +89,8 @@ vllm: $(VLLM)/.installed
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server_weights.py $(ARGS)
 	$(ON_CPU) VLLM_CPU_OMP_THREADS_BIND='0|1' \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_tensor_parallel.py $(ARGS)
+	$(ON_CPU) VLLM_CPU_OMP_THREADS_BIND='0|1' VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_split_experiments.py $(ARGS)
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)

@@ -8,9 +8,11 @@ have seeds.
 
 Let c_i be the number of prompt tokens that request i of n computes, in the order of admission. vLLM
 runs at most M = `max_num_seqs` requests at once. So a step has at most the largest sum of M
-consecutive c_i, computed here in O(n). vLLM finds blocks of B tokens in its prefix cache, also blocks of earlier requests in the same
-step. A request whose prompt of length L is cached computes its last L - B floor((L - 1) / B)
-tokens. Blocks that are evicted because memory is short aren't taken into account.
+consecutive c_i. It is computed here in O(n).
+
+vLLM finds blocks of B tokens in its prefix cache, also blocks of earlier requests in the same step.
+A request whose prompt of length L is cached computes its last L - B floor((L - 1) / B) tokens.
+Blocks that are evicted because memory is short aren't taken into account.
 """
 
 from __future__ import annotations
