@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from gcd_vllm._parts import Drawn
-
-if TYPE_CHECKING:
-    from gcd_vllm._particles import Rollout
+from smc import Sample
 
 
 class EngineStoppedError(RuntimeError):
@@ -18,8 +15,8 @@ class EngineStoppedError(RuntimeError):
         drawn: the finished parts of the current round, by (index of the prompt, particle). It only
             has parts whose weights are known.
         total: number of parts that were requested in the current round.
-        answers: the finished answers of all rounds, by (index of the prompt, particle), with their
-            weights so far. They aren't a sample from the posterior, because short answers finish
+        answers: the finished answers of all rounds, by (index of the prompt, particle), as
+            `gcd_vllm.Rollout` objects with their weights so far. They aren't a sample from the posterior, because short answers finish
             first.
         particles: number of particles of the call, of all prompts together.
         cause: the engine's error.
@@ -30,7 +27,7 @@ class EngineStoppedError(RuntimeError):
         drawn: Mapping[tuple[int, int], Drawn],
         total: int,
         cause: BaseException,
-        answers: Mapping[tuple[int, int], Rollout] | None = None,
+        answers: Mapping[tuple[int, int], Sample] | None = None,
         particles: int = 0,
     ) -> None:
         self.drawn, self.total = dict(drawn), total
