@@ -16,8 +16,8 @@ class EngineStoppedError(RuntimeError):
             has parts whose weights are known.
         total: number of parts that were requested in the current round.
         answers: the finished answers of all rounds, by (index of the prompt, particle), as
-            `gcd_vllm.Rollout` objects with their weights so far. They aren't a sample from the posterior, because short answers finish
-            first.
+            `gcd_vllm.Rollout` objects with their weights so far. They aren't a sample from the
+            posterior, because short answers finish first.
         particles: number of particles of the call, of all prompts together.
         cause: the engine's error.
     """
