@@ -72,7 +72,7 @@ browser:
 
 ## The plugin inside of vLLM, in an environment of its own (3.5 GB); what CI runs has no vLLM.
 ## V1 and the server run SmolLM2. A small random model is run by V1 with asynchronous scheduling,
-## by two workers that share it, and by V2, its kernels interpreted.
+## by engines that are killed, by two workers that share it, and by V2, its kernels interpreted.
 vllm: $(VLLM)/.installed
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v1.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server.py $(ARGS)
@@ -82,9 +82,15 @@ vllm: $(VLLM)/.installed
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_weights.py $(ARGS)
 	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_experiments.py $(ARGS)
+	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_prefill.py $(ARGS)
+	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=1 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_engine_death.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server_weights.py $(ARGS)
 	$(ON_CPU) VLLM_CPU_OMP_THREADS_BIND='0|1' \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_tensor_parallel.py $(ARGS)
+	$(ON_CPU) VLLM_CPU_OMP_THREADS_BIND='0|1' VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_split_experiments.py $(ARGS)
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)

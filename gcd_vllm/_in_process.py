@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,11 +14,14 @@ from gcd_vllm._admission import NAME, check_twist, engine_of
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
+from gcd_vllm._prefill import check_prefill
+from gcd_vllm._watch import is_dead, watched
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"
 """Value of the engine's `worker_extension_cls`."""
 _PROCESSOR = "gcd_vllm:Processor"
+_FETCH_INTERVAL = 1.0  # minimum number of seconds between two fetches of weights
 _START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_PROCESSOR}"])'
 
 
@@ -76,12 +80,20 @@ class InProcessEngine:
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
         """Draw all parts in one batch of requests.
 
+        The engine's workers store the weights. So those of finished parts are fetched about once
+        per second, and not only at the end, because they are lost if the engine's process ends.
+
         Raises:
             EngineStoppedError: the engine died or failed; the error has the finished parts.
             ConstraintError: the engine refused a request.
         """
+        with watched(self._llm):
+            return self._draw(parts)
+
+    def _draw(self, parts: Sequence[Part]) -> list[Drawn]:
         run = secrets.token_hex(8)
         outputs: dict[str, Any] = {}
+        weights: dict[str, Any] = {}
         keys = [f"{run}/{part.example}/{part.particle}" for part in parts]
         engine = self._llm.llm_engine
         asked: list[str] = []
@@ -91,28 +103,39 @@ class InProcessEngine:
                     given = parameters(part, key, self._hides_last(part))
                     engine.add_request(key, prompt, given)
                 except Exception as error:  # vLLM's own kind, which isn't a ValueError
+                    if is_dead(self._llm):
+                        raise
                     raise ConstraintError(
                         f"the engine refused example {part.example}: {error}"
                     ) from error
                 asked.append(key)
+            fetched = time.monotonic()
             while engine.has_unfinished_requests():
                 outputs |= {each.request_id: each for each in engine.step() if each.finished}
-            weights = self._call("gcd_take_weights", run)
+                if len(outputs) > len(weights) and time.monotonic() - fetched >= _FETCH_INTERVAL:
+                    weights |= self._fetch(run, [key for key in outputs if key not in weights])
+                    fetched = time.monotonic()
+            weights |= self._fetch(run)
         except BaseException as error:
-            weights = self._give_up([key for key in asked if key not in outputs], run)
+            weights |= self._give_up([key for key in asked if key not in outputs], run)
             if isinstance(error, ValueError) or not isinstance(error, Exception):
                 raise
-            done = [(key, part) for key, part in zip(keys, parts, strict=True) if key in outputs]
-            kept = {
-                (part.example, part.particle): self._drawn(outputs[key], weights[key], part)
-                for key, part in done
-                if isinstance(weights.get(key), list)
-            }
+            kept = self._kept(dict(zip(keys, parts, strict=True)), outputs, weights)
             raise EngineStoppedError(kept, len(parts), error) from error
         return [
             self._drawn(outputs[key], weights.get(key), part)
             for key, part in zip(keys, parts, strict=True)
         ]
+
+    def _kept(
+        self, parts: Mapping[str, Part], outputs: Mapping[str, Any], weights: Mapping[str, Any]
+    ) -> dict[tuple[int, int], Drawn]:
+        """Return the finished parts whose weights are known, by (example, particle)."""
+        return {
+            (part.example, part.particle): self._drawn(outputs[key], weights[key], part)
+            for key, part in parts.items()
+            if key in outputs and isinstance(weights.get(key), list)
+        }
 
     def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
         """Return the prompts of these parts in the form that vLLM expects."""
@@ -166,17 +189,28 @@ class InProcessEngine:
                 "logprobs_mode='processed_logprobs', or omit chunk= and proposal='lcd'"
             )
 
+    def check_prompts(
+        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
+    ) -> None:
+        """Raise `ValueError` if the engine would read a prompt in several steps on a CPU."""
+        check_prefill(self._config, prompts, budgets, plan)
+
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
         """Abort requests; return the weights that could still be fetched."""
         with suppress(Exception):  # an engine that has died can't do this
             self._llm.llm_engine.abort_request(list(keys))
-            return self._call("gcd_take_weights", run)
+            return self._fetch(run)
         return {}
 
-    def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Call a method of all workers; return, for each particle, the longest of their results."""
+    def _fetch(self, run: str, finished: list[str] | None = None) -> dict[str, Any]:
+        """Fetch weights from all workers; return, for each particle, the longest of their results.
+
+        Args:
+            run: the beginning of the particles' keys.
+            finished: keys of particles whose requests have ended; None for all particles.
+        """
         found: dict[str, Any] = {}
-        for each in self._llm.collective_rpc(method, args=arguments):
+        for each in self._llm.collective_rpc("gcd_take_weights", args=(run, finished)):
             for key, values in each.items():
                 found[key] = max(found.get(key, values), values, key=len)
         return found
@@ -260,8 +294,13 @@ def _is_ours(processor: Any) -> bool:
 def _check_status(llm: Any, config: Any) -> None:
     """Raise an error if the engine's workers lack the extension or the processor."""
     try:
-        found = llm.collective_rpc("gcd_status")[0]
+        with watched(llm):
+            found = llm.collective_rpc("gcd_status")[0]
     except Exception as error:
+        if is_dead(llm):
+            raise ValueError(
+                "expected a running engine, got one whose process has ended; start the engine again"
+            ) from error
         raise ValueError(
             f"expected worker_extension_cls={EXTENSION!r} or a subclass, got "
             f"{config.parallel_config.worker_extension_cls!r} ({error}); start the engine with "

@@ -25,7 +25,7 @@ from gcd_vllm._registered import PGCD
 PARTICLE = "gcd_particle"
 """Name of the member of `extra_args` and of `vllm_xargs`."""
 PROPOSALS = ("gcd", "lcd", "pgcd")
-VERSION = 2
+VERSION = 3
 """Version of this protocol; client and engine must have the same."""
 NO_WEIGHTS = (
     "expected an engine without speculative decoding, because weights of drafts aren't stored; "

@@ -125,6 +125,12 @@ class Engine(Protocol):
         """Raise `ValueError` for settings that the engine doesn't support."""
         ...
 
+    def check_prompts(
+        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
+    ) -> None:
+        """Raise `ValueError` if the engine would stop while it reads these prompts."""
+        ...
+
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
         """Draw the tokens of all parts."""
         ...

@@ -73,9 +73,10 @@ def sample(
         PromptTooLongError: prompt and budget together exceed `max_model_len`.
         ConstraintError: a constraint doesn't compile, or doesn't fit into the engine's memory for
             constraints.
-        ValueError: the engine lacks the plugin or the worker extension, or an argument is invalid.
-            This error and the errors above are raised before any token is generated.
-        EngineStoppedError: the engine stopped during sampling; the error has the finished parts.
+        ValueError: the engine lacks the plugin or the worker extension, an argument is invalid, or
+            an engine on a CPU would read a prompt in several steps (`gcd_vllm._prefill`). This
+            error and the errors above are raised before any token is generated.
+        EngineStoppedError: the engine stopped during sampling; the error has the finished answers.
     """
     engine = InProcessEngine(llm)
     return sample_with(
@@ -215,6 +216,7 @@ def sample_with(
         check_budget(automaton, n, "" if alone else f"example {name}")
         check_length(ids, n, engine.context, example)
         tasks.append(Task(name, tuple(ids), text, automaton, n))
+    engine.check_prompts([task.prompt for task in tasks], budgets, plan)
     return run(engine, tasks, plan, CounterDraw(plan.seed) if draw is None else draw)
 
 

@@ -18,7 +18,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -103,35 +104,42 @@ class ServerEngine:
                 f"log-probabilities only at 1; got {plan.temperature}; use vllm.LLM in process"
             )
 
+    def check_prompts(
+        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
+    ) -> None:
+        """Do nothing, because the server's configuration isn't known."""
+
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
         """Draw all parts, and compute log p of the drawn tokens.
+
+        log p of a part is requested as soon as its tokens are known, because parts without it have
+        no weight, and would be lost if the server stopped.
 
         Raises:
             ConstraintError: the server refused a request.
             EngineStoppedError: the server no longer answers; the error has the finished parts.
         """
-        answered = self._all(self._draw, parts)
-        done = {i: each for i, each in answered.items() if not isinstance(each, BaseException)}
-        texts = list(
-            dict.fromkeys(
-                (parts[i].prompt + parts[i].prefix, ids) for i, (ids, _, _) in done.items()
-            )
-        )
-        scored = self._all(self._score, texts)
-        scores = {texts[i]: each for i, each in scores_of(scored).items()}
+        scores = _Once(self._score)
+
+        def draw(part: Part) -> tuple[Any, ...]:
+            ids, log_q, cached = self._draw(part)
+            text = (part.prompt + part.prefix, ids)
+            return text, log_q, cached, scores(text)
+
+        answered = self._all(draw, parts)
         found: dict[int, Drawn] = {}
         paid: set[Any] = set()
-        for i, (ids, log_q, cached) in done.items():
-            text = (parts[i].prompt + parts[i].prefix, ids)
-            if text not in scores:
+        for i, each in answered.items():
+            if isinstance(each, BaseException):
                 continue
-            log_p = scores[text]
+            text, log_q, cached, log_p = each
+            ids = text[1]
             most = 0.0 if parts[i].pgcd is None else math.inf  # log Z of a mask is at most 0
             log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
             cost = 0 if text in paid else len(text[0]) + len(ids)
             paid.add(text)
             found[i] = Drawn(ids, log_z, log_p, cached, cost)
-        errors = [e for e in (*answered.values(), *scored.values()) if isinstance(e, BaseException)]
+        errors = [each for each in answered.values() if isinstance(each, BaseException)]
         if errors:
             refused = next((each for each in errors if isinstance(each, ConstraintError)), None)
             if refused is not None:
@@ -262,9 +270,23 @@ def lone_byte(vocabulary: Vocabulary) -> int:
     )
 
 
-def scores_of(scored: dict[int, Any]) -> dict[int, tuple[float, ...]]:
-    """Return the results that aren't errors."""
-    return {i: each for i, each in scored.items() if not isinstance(each, BaseException)}
+class _Once:
+    """Function that is called once for equal arguments; other threads wait for its result."""
+
+    def __init__(self, do: Callable[[Any], Any]) -> None:
+        self._do, self._lock = do, Lock()
+        self._results: dict[Any, Future[Any]] = {}
+
+    def __call__(self, argument: Any) -> Any:
+        with self._lock:
+            is_new = argument not in self._results
+            result = self._results.setdefault(argument, Future())
+        if is_new:
+            try:
+                result.set_result(self._do(argument))
+            except BaseException as error:
+                result.set_exception(error)
+        return result.result()
 
 
 def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import gcd_vllm
 import hmm
 from gcd._requests import ConstraintRequest
 from gcd_cli._sources import vocabulary as read_vocabulary
+from gcd_vllm._server_engine import ServerEngine
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
@@ -27,6 +29,9 @@ if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
 CHOICE = {"choice": ["yes", "no", "none", "yesterday"]}
 BUDGET = 5
 PROMPT = [1, 9, 40, 13]
+
+servers: list[subprocess.Popen] = []
+"""All servers that were started."""
 
 
 @contextlib.contextmanager
@@ -42,6 +47,7 @@ def serving(folder, log, *more, hmms=""):
     given = os.environ | {"GCD_VLLM_RESPONSE_FORMAT": "1", "GCD_VLLM_HMMS": str(hmms)}
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=given)
+    servers.append(server)
     try:
         base = f"http://127.0.0.1:{port}"
         for _ in range(900):
@@ -139,3 +145,46 @@ def test_a_server_in_another_mode_is_recognized(peaked_llama, tmp_path):
         pytest.raises(ValueError, match="logprobs_mode=processed_logprobs"),
     ):
         ask(base, peaked_llama)
+
+
+@pytest.mark.parametrize("which", ["server", "engine"])
+def test_finished_answers_are_kept_if_a_process_is_killed(
+    peaked_llama, tmp_path, monkeypatch, which
+):
+    """The server is killed when the tenth distinct answer has its weights, or its engine is."""
+    psutil = pytest.importorskip("psutil")
+    score, scored, killed = ServerEngine._score, [], []
+
+    def scored_once_more(self, text):
+        found = score(self, text)
+        scored.append(text)
+        if len(scored) == 10:
+            server = psutil.Process(servers[-1].pid)
+            children = server.children(recursive=True)
+            engine = next(each for each in children if "EngineCore" in " ".join(each.cmdline()))
+            (server if which == "server" else engine).send_signal(signal.SIGKILL)
+            killed.extend([time.monotonic(), *children])
+        return found
+
+    monkeypatch.setattr(ServerEngine, "_score", scored_once_more)
+    more = ["--logprobs-mode", "processed_logprobs"]
+    constraint = {"regex": "[ab]{1,4}[ab]"}
+    with serving(peaked_llama, tmp_path / "log", *more) as base:
+        vocabulary = read_vocabulary(peaked_llama)
+        with pytest.raises(gcd_vllm.EngineStoppedError, match="finished answers") as caught:
+            gcd_vllm.sample_from_server(
+                base, [PROMPT], constraint, vocabulary=vocabulary, budget=6, particles=60,
+                chunk=None, connections=4,
+            )  # fmt: skip
+        assert time.monotonic() - killed[0] < 60
+    for process in killed[1:]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    error = caught.value
+    print(f"{which}: {error}")
+    assert 10 <= len(error.answers) == len(error.drawn) < 60 == error.particles
+    language = ConstraintRequest("regex", constraint["regex"]).language()
+    oracle = Oracle(peaked_llama, gcd.lift(language, vocabulary), tuple(PROMPT))
+    for rollout in error.answers.values():
+        assert rollout.token_log_p == pytest.approx(oracle.log_p(rollout.ids), abs=1e-4)
+        assert rollout.token_log_z == pytest.approx(oracle.log_z(rollout.ids, 6), abs=1e-4)

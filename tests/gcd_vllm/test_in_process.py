@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from queue import Queue
 from types import SimpleNamespace
 
 import pytest
@@ -131,9 +133,17 @@ def test_a_prompt_or_budget_without_room_is_refused(tokens):
     assert llm.steps == 0
 
 
-@pytest.mark.parametrize(("lives", "kept"), [(True, 2), (False, 0)])
-def test_an_engine_that_stops_in_a_later_part_keeps_what_has_finished(lives, kept, tokens):
-    """The first part of four particles takes four steps; the second part fails in its third."""
+@pytest.mark.parametrize(
+    ("lives", "interval", "kept"), [(True, 1e9, 2), (False, 1e9, 0), (False, 0.0, 2)]
+)
+def test_an_engine_that_stops_in_a_later_part_keeps_what_has_finished(
+    lives, interval, kept, tokens, monkeypatch
+):
+    """The first part of four particles takes four steps; the second part fails in its third.
+
+    Weights of workers that have died are known if they were fetched before.
+    """
+    monkeypatch.setattr(_in_process, "_FETCH_INTERVAL", interval)
     llm = Engine(tokens, {7: RuntimeError("out of memory")}, lives)
     with pytest.raises(
         gcd_vllm.EngineStoppedError,
@@ -146,6 +156,47 @@ def test_an_engine_that_stops_in_a_later_part_keeps_what_has_finished(lives, kep
     assert len(llm.aborted) == 2
     assert not llm.waiting
     assert not lives or not llm.weights
+
+
+@pytest.mark.parametrize("waits_for", ["outputs", "weights"])
+def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatch):
+    """vLLM's client marks itself as dead, and doesn't wake the waiting thread."""
+    monkeypatch.setattr(_in_process, "_FETCH_INTERVAL", 0.0)
+    llm = Engine(tokens)
+    llm.engine_core = SimpleNamespace(
+        resources=SimpleNamespace(engine_dead=False), outputs_queue=Queue(), utility_results={}
+    )
+    step, rpc = llm.step, llm.collective_rpc
+
+    def wait_for_outputs():
+        if llm.steps == 6:
+            llm.engine_core.resources.engine_dead = True
+            raise llm.engine_core.outputs_queue.get(timeout=60)
+        return step()
+
+    def wait_for_weights(method, args=()):
+        if method != "gcd_status" and (llm.steps == 7 or llm.engine_core.resources.engine_dead):
+            llm.engine_core.resources.engine_dead = True
+            future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
+                Future()
+            )
+            return future.result(timeout=60)
+        return rpc(method, args)
+
+    if waits_for == "outputs":
+        llm.step = wait_for_outputs
+    llm.collective_rpc = wait_for_weights
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="the engine's process has ended") as e:
+        ask(llm, chunk=2)
+    assert sorted(e.value.drawn) == [(0, 0), (0, 1)]
+    llm.collective_rpc = lambda *_, **__: wait_for_outputs()
+    llm.steps = 6
+    with pytest.raises(ValueError, match="expected a running engine, got one whose process has"):
+        ask(llm)
+    llm.collective_rpc = lambda *_: [llm.status]
+    llm.add_request = lambda *_: wait_for_outputs()
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="stopped after 0 of them"):
+        ask(llm)
 
 
 def test_an_interrupted_call_leaves_no_request_and_no_weight(tokens):

@@ -1,0 +1,129 @@
+"""Engines whose process is killed in the middle of a call: what has finished is kept.
+
+VLLM_ENABLE_V1_MULTIPROCESSING=1 pytest ...
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+import gcd
+import gcd_vllm
+from gcd._requests import ConstraintRequest
+from gcd_vllm import _in_process
+from gcd_vllm._watch import is_dead
+from tests_vllm.oracle import Oracle
+
+if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "1":
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
+
+CONSTRAINT = {"regex": "[ab]{1,6}"}
+BUDGET = 7
+PARTICLES = 40
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture
+def nothing_waits_forever(llm):
+    """Interrupt a test that is still waiting for a dead engine after two minutes."""
+
+    def stop(*_):
+        raise TimeoutError("the test has waited for two minutes")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def llm(peaked_llama, monkeypatch):
+    from vllm import LLM
+
+    monkeypatch.setattr(_in_process, "_FETCH_INTERVAL", 0.0)
+    return LLM(
+        peaked_llama, dtype="float32", max_model_len=64, max_num_seqs=16, enforce_eager=True,
+        block_size=32, worker_extension_cls="gcd_vllm.WorkerExtension",
+        logits_processors=["gcd_vllm:Processor"],
+    )  # fmt: skip
+
+
+def kill_engine():
+    """Kill all processes that vLLM has started; return the time."""
+    for process in multiprocessing.active_children():
+        os.kill(process.pid, signal.SIGKILL)
+    return time.monotonic()
+
+
+def kill_at(monkeypatch, owner, name, number, counts=lambda *_: True):
+    """Kill the engine just before a call of a method; return a list that gets the time of it."""
+    call, calls, killed = getattr(owner, name), [], []
+
+    def killing(*arguments, **options):
+        calls.append(counts(*arguments))
+        if calls[-1] and sum(calls) == number:
+            killed.append(kill_engine())
+        return call(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, killing)
+    return killed
+
+
+def die_before_the_second_draw(llm, monkeypatch):
+    """Kill the engine before the second call of `draw`, which begins once vLLM knows of it."""
+    draw, calls, killed = _in_process.InProcessEngine.draw, [], []
+
+    def late(self, parts):
+        calls.append(parts)
+        if len(calls) == 2:
+            killed.append(kill_engine())
+            while not is_dead(llm):
+                time.sleep(0.05)
+        return draw(self, parts)
+
+    monkeypatch.setattr(_in_process.InProcessEngine, "draw", late)
+    return killed
+
+
+@pytest.mark.usefixtures("nothing_waits_forever")
+@pytest.mark.parametrize("when", ["step", "fetch", "next part"])
+def test_finished_particles_are_kept_if_the_process_is_killed(llm, peaked_llama, monkeypatch, when):
+    vocabulary = gcd_vllm.vocabulary_of(llm)
+    prompt = tuple(llm.get_tokenizer().encode(PROMPT))
+    if when == "step":
+        killed = kill_at(monkeypatch, llm.llm_engine, "step", 9)
+    elif when == "fetch":
+        killed = kill_at(
+            monkeypatch, llm, "collective_rpc", 3, lambda method, **_: method == "gcd_take_weights"
+        )
+    else:
+        killed = die_before_the_second_draw(llm, monkeypatch)
+
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="the engine stopped after") as caught:
+        gcd_vllm.sample(
+            llm, [PROMPT], CONSTRAINT, budget=BUDGET, particles=PARTICLES, chunk=3, seed=1
+        )
+    assert time.monotonic() - killed[0] < 30
+    error = caught.value
+    print(f"{when}: {error}")
+    assert 0 < len(error.answers) < PARTICLES == error.particles
+    assert f"{len(error.answers)} of {PARTICLES} finished answers" in str(error)
+    assert len(error.drawn) < error.total <= PARTICLES
+    assert (len(error.drawn) == 0) is (when == "next part")
+    automaton = gcd.lift(ConstraintRequest("regex", CONSTRAINT["regex"]).language(), vocabulary)
+    oracle = Oracle(peaked_llama, automaton, prompt)
+    for (example, _), rollout in error.answers.items():
+        assert example == 0
+        assert rollout.finished
+        assert rollout.token_log_p == pytest.approx(oracle.log_p(rollout.ids), abs=1e-4)
+        log_z = oracle.log_z(rollout.ids, BUDGET)
+        assert rollout.token_log_z == pytest.approx(log_z, abs=1e-4)
+
+    with pytest.raises(ValueError, match="expected a running engine, got one whose process has"):
+        gcd_vllm.sample(llm, [PROMPT], CONSTRAINT, budget=BUDGET, particles=PARTICLES)
