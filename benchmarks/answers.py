@@ -92,7 +92,7 @@ def shortest(constraint: gcd.TokenAutomaton) -> int:
     return constraint.fewest_tokens
 
 
-def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:
+def draw_unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:
     """Draw a given number of tokens in each row, with the model alone."""
     memory, log_p = lm.prefill([prompt])
     memory.reorder(torch.zeros(rows, dtype=torch.int64, device=lm.device))
@@ -120,17 +120,17 @@ def main() -> None:
     counts = "tokens", "passes", "passes, read ahead", "unconstrained, ms a token"
     print(head("answers", "number", "particles", *counts, *ratios))
     if options.records:
-        lm = loaded(str(ROOT / "models" / "smollm2-xlam"), options.device)
+        lm = load(str(ROOT / "models" / "smollm2-xlam"), options.device)
         for style in ("json", "python"):
             cases = list(calls(lm, style, options.records, options.skip))
             show(f"tool calls, {style}", lm, cases, options)
     if options.schemas is not None:
-        lm = loaded("none", options.device)
+        lm = load("none", options.device)
         texts = list(schemas(lm, options.schemas, options.sample, options.most_tokens))
         show("schemas", lm, texts, options)
 
 
-def loaded(adapter: str, device: str) -> smc.TransformersLM:
+def load(adapter: str, device: str) -> smc.TransformersLM:
     """Return the language model, with an adapter or "none"."""
     return load_model(ModelConfig(device=device, adapter=adapter))[0]
 
@@ -167,18 +167,18 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
             **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip
 
-    def spent(work: Callable[[], object]) -> float:
+    def measure(work: Callable[[], object]) -> float:
         return seconds_of(work, lm.device)
 
     passes = [run(case.canonical, SIDES[side]) for side in ("forced runs", "read ahead")]
     tokens = max(len(sample.ids) for sample in passes[0].particles)
-    free = spent(lambda: unconstrained(lm, prompt, particles, tokens))
+    free = measure(lambda: draw_unconstrained(lm, prompt, particles, tokens))
     sides = [
-        spent(partial(run, case.canonical, settings)) for settings in sides_on(lm.device).values()
+        measure(partial(run, case.canonical, settings)) for settings in sides_on(lm.device).values()
     ]
     # All tokenizations give another answer, so its time is per token.
     other: list[smc.Posterior] = []
-    last = spent(lambda: other.append(run(case.plain, SIDES["forced runs"])))
+    last = measure(lambda: other.append(run(case.plain, SIDES["forced runs"])))
     longest = max(len(sample.ids) for sample in other[0].particles)
     ratios = [side / free for side in sides] + [last / longest / (free / tokens)]
     calls = [float(each.diagnostics.lm_calls - 1) for each in passes]

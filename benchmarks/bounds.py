@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 import gcd
-from benchmarks.common import head, line, ranked, with_ranks
+from benchmarks.common import head, line, read_ranks, with_ranks
 from gcd._tokens.completions import token_bounds
 
 WALKS, STEPS = 30, 60
 LARGEST = 50_000  # byte states; larger constraints take gigabytes when lifted
 
 
-def walked(
+def count_states(
     lifted: gcd.TokenAutomaton, bounds: np.ndarray, rng: np.random.Generator
 ) -> Counter[tuple[int, int]]:
     """Count (exact distance, bound) at the states of random answers."""
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
     parser.add_argument("--picture", type=Path, default=None, help="write a figure to this file")
     arguments = parser.parse_args()
-    vocabulary, rng = ranked(arguments.ranks), np.random.default_rng(0)
+    vocabulary, rng = read_ranks(arguments.ranks), np.random.default_rng(0)
     warnings.simplefilter("ignore")
     bounding = lifting = 0.0
     counts: Counter[tuple[int, int]] = Counter()
@@ -91,7 +91,7 @@ def main() -> None:
         assert bounds is not None
         assert lifted.num_states == language.num_states + 1, "byte states keep their numbers"
         starts.append((lifted.fewest_tokens, int(bounds[0])))
-        counts += walked(lifted, np.append(bounds, 0), rng)
+        counts += count_states(lifted, np.append(bounds, 0), rng)
     total = sum(counts.values())
     same = sum(count for (distance, bound), count in counts.items() if distance == bound)
     assert all(distance <= bound for distance, bound in [*counts, *starts])

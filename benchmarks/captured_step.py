@@ -23,7 +23,7 @@ import torch
 import gcd
 import smc
 from benchmarks.common import head, line
-from experiments.studies.latency.models import Scripted, made_up_vocabulary
+from experiments.studies.latency.models import Scripted, make_vocabulary
 from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC
 from smc._inference.execution import steps_of
@@ -187,7 +187,7 @@ def main() -> None:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = random_model(given.shape, getattr(torch, given.dtype), device)
-    vocabulary = made_up_vocabulary(model.config.vocab_size)
+    vocabulary = make_vocabulary(model.config.vocab_size)
     free = gcd.lift(gcd.anything(), vocabulary)
     bound = 1e3 * weight_bytes(model) / bandwidth(device)
     lms = {

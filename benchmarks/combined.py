@@ -64,7 +64,7 @@ class Estimate(NamedTuple):
     tokens: int
 
 
-def found_by(posterior: smc.Posterior) -> list[Found]:
+def collect(posterior: smc.Posterior) -> list[Found]:
     """Return what each particle found; for the discrete filter, what the run found."""
     if posterior.algorithm == "discrete":
         return [
@@ -81,7 +81,7 @@ def found_by(posterior: smc.Posterior) -> list[Found]:
     ]
 
 
-def pooled(runs: Sequence[Found]) -> Found:
+def pool(runs: Sequence[Found]) -> Found:
     """Return what the runs found together; the weight of a sequence is the mean over the runs."""
     log_p: dict[Ids, float] = {}
     weights: dict[Ids, list[float]] = defaultdict(list)
@@ -93,7 +93,7 @@ def pooled(runs: Sequence[Found]) -> Found:
     return Found(log_p, {ids: log_sum(some) - scale for ids, some in weights.items()})
 
 
-def combined(runs: Sequence[Found]) -> dict[Ids, float]:
+def combine(runs: Sequence[Found]) -> dict[Ids, float]:
     """Return log M of each sequence; see the module's documentation."""
     count: dict[Ids, int] = defaultdict(int)
     weight: dict[Ids, float] = {}
@@ -101,7 +101,7 @@ def combined(runs: Sequence[Found]) -> dict[Ids, float]:
         for ids, log_weight in run.log_weight.items():
             count[ids] += 1
             weight[ids] = log_weight
-    log_p, share = pooled(runs).log_p, 1 / len(runs)
+    log_p, share = pool(runs).log_p, 1 / len(runs)
     return {
         ids: log_p[ids]
         if many > 1
@@ -116,7 +116,7 @@ def log_sum(values: Sequence[float]) -> float:
     return top if top == -math.inf else top + math.log(math.fsum(math.exp(v - top) for v in values))
 
 
-def clipped(posteriors: Sequence[smc.Posterior], log_evidence: float) -> float:
+def clip(posteriors: Sequence[smc.Posterior], log_evidence: float) -> float:
     """Return the log evidence, clipped to the lower and upper bounds that each run found."""
     for bounds in (each.bounds for each in posteriors):
         assert bounds is not None
@@ -141,9 +141,9 @@ def estimates(problem: Problem, seeds: int) -> dict[str, list[Estimate]]:
     def add(name: str, groups: list[list[smc.Posterior]]) -> None:
         for group in groups:
             tokens = sum(each.diagnostics.tokens - prompt_tokens for each in group)
-            runs = [pooled(found_by(each)) for each in group]
-            parts = [part for each in group for part in found_by(each)]
-            everything = pooled(runs)
+            runs = [pool(collect(each)) for each in group]
+            parts = [part for each in group for part in collect(each)]
+            everything = pool(runs)
             plain = log_sum(list(everything.log_weight.values()))
 
             def put(
@@ -154,13 +154,13 @@ def estimates(problem: Problem, seeds: int) -> dict[str, list[Estimate]]:
                 )
 
             put("mean weight", everything.log_weight, plain)
-            put("clipped", everything.log_p, clipped(group, plain))
+            put("clipped", everything.log_p, clip(group, plain))
             many = parts if len(group) == 1 else runs
             if len(many) > 1:
-                weights = combined(many)
+                weights = combine(many)
                 total = log_sum(list(weights.values()))
                 put("combined", weights, total)
-                put("combined, clipped", weights, clipped(group, total))
+                put("combined, clipped", weights, clip(group, total))
 
     add("SMC, 16", sample(16, 1, algorithm="smc"))
     add("SMC, 4 times 4", sample(4, 4, algorithm="smc"))

@@ -36,13 +36,13 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def ranked(path: Path) -> gcd.Vocabulary:
+def read_ranks(path: Path) -> gcd.Vocabulary:
     """Read a vocabulary from a tiktoken file; EOS is the id after the file's last token."""
     unsized = gcd.Vocabulary.from_ranks(path, eos_ids=[])
     return gcd.Vocabulary.from_ranks(path, eos_ids=[unsized.size])
 
 
-def lifted(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
+def compile_and_lift(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
     """Compile and lift one of `SCHEMAS`."""
     schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8-sig"))["schema"]
     return gcd.lift(gcd.json_schema(schema), vocabulary)

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.common import SCHEMAS, head, line, ranked, with_ranks
-from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, installed, longest_match
+from benchmarks.common import SCHEMAS, head, line, read_ranks, with_ranks
+from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, is_installed, longest_match
 from gcd import Automaton, ServedAutomaton, Vocabulary, json_schema, lift
 
 BATCH, BATCH_STEPS = 16, 64
@@ -91,7 +91,7 @@ def stream(engine: Engine, matcher: Any, answer: Sequence[int], row: Row) -> lis
     return times
 
 
-def accepted(engine: Engine, compiled: Any, answer: list[int], eos: int) -> bool:
+def accepts(engine: Engine, compiled: Any, answer: list[int], eos: int) -> bool:
     """Tell whether an engine accepts a complete answer."""
     matcher = _matcher(engine, compiled, answer)
     return all(engine.take(matcher, token) for token in [*answer, eos])
@@ -121,7 +121,7 @@ def measure(
         compiled_in.append((time.perf_counter() - start) * 1e3)
         compiled[case.name] = constraint
         for answer in case.answers:
-            if not accepted(engine, constraint, answer, vocabulary.eos_ids[0]):
+            if not accepts(engine, constraint, answer, vocabulary.eos_ids[0]):
                 refused.append(case.name)
                 continue
             matcher = _matcher(engine, constraint, answer)
@@ -159,15 +159,15 @@ def batch(
     matchers = [_matcher(engine, compiled[case.name], case.answers[0]) for case in chosen]
     found: list[list[float]] = []
     for _ in ("fresh", "warm"):
-        places = [_tokens(case) for case in chosen]
+        positions = [_tokens(case) for case in chosen]
         for matcher in matchers:
             engine.reset(matcher)
         together = engine.together(matchers)
         times = []
         for _ in range(BATCH_STEPS):
             tokens = []
-            for i, place in enumerate(places):
-                token, begins = next(place)
+            for i, position in enumerate(positions):
+                token, begins = next(position)
                 if begins:
                     engine.reset(matchers[i])
                 tokens.append(token)
@@ -195,7 +195,7 @@ def disagreements(
 ) -> tuple[int, int, list[str]]:
     """Return positions with different masks, all positions, and a line per kind of difference."""
     row, other = Row(vocabulary.size), Row(vocabulary.size)
-    differ, places, examples = 0, 0, dict[tuple[str, str], str]()
+    differ, positions, examples = 0, 0, dict[tuple[str, str], str]()
     for case in cases:
         for answer in case.answers:
             one = _matcher(ours, mine[case.name], answer)
@@ -208,7 +208,7 @@ def disagreements(
                     ours.step(one, answer[i - 1], row) and engine.step(two, answer[i - 1], other)
                 ):
                     break
-                places += 1
+                positions += 1
                 if (row.array == other.array).all():
                     continue
                 differ += 1
@@ -226,7 +226,7 @@ def disagreements(
                         examples[case.name, side] = (
                             f"{case.name}: {side}, after {prefix!r}: {ids.size} tokens, {tokens}"
                         )
-    return differ, places, list(examples.values())
+    return differ, positions, list(examples.values())
 
 
 def table(results: list[Measured]) -> Iterator[str]:
@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--details", action="store_true", help="print our compile times by schema")
     arguments = parser.parse_args()
 
-    vocabulary = ranked(arguments.ranks)
+    vocabulary = read_ranks(arguments.ranks)
     cases = load(vocabulary, arguments.schemas)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GCD_CACHE_DIR"] = folder  # without caches of earlier processes
@@ -328,7 +328,7 @@ def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace
     for module, maker in COMPETITORS.items():
         if module in arguments.without:
             continue
-        if installed(module):
+        if is_installed(module):
             makers[module] = maker
         else:
             print(f"{module} is not installed: left out")
@@ -355,10 +355,10 @@ def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace
     print(f"\nours: a vocabulary prepared by an earlier process is read in {from_file:.0f} ms")
     print()
     for (name, constraints), engine in zip(list(compiled.items())[1:], engines[1:], strict=True):
-        differ, places, examples = disagreements(
+        differ, positions, examples = disagreements(
             engines[0], compiled["ours"], engine, constraints, cases, vocabulary
         )
-        print(f"{name}: masks differ on {differ} of {places} places")
+        print(f"{name}: masks differ on {differ} of {positions} positions")
         print("".join(f"    {line}\n" for line in examples))
     if arguments.details:
         print("\n".join(details(vocabulary, cases)))

@@ -2,7 +2,7 @@
 
 Prompts of equal length are computed together, without padding, and answers that have ended leave
 the batch. Unlike `experiments.distillation.sampling`, everything stays on the device. Each token
-has a vector, the last layer's hidden state after it. `clustered` groups these vectors.
+has a vector, the last layer's hidden state after it. `cluster` groups these vectors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Corpus(NamedTuple):
         log_p: log-probability of each answer, given its prompt.
         prompt: number of each answer's prompt.
         vectors: the last hidden state after each token but EOS.
-        place: row · T + column of each vector's token.
+        position: row · T + column of each vector's token.
     """
 
     tokens: Int64[Tensor, "B T"]
@@ -37,7 +37,7 @@ class Corpus(NamedTuple):
     log_p: Float64[Tensor, "B"]
     prompt: Int64[Tensor, "B"]
     vectors: Float[Tensor, "n D"]
-    place: Int64[Tensor, "n"]
+    position: Int64[Tensor, "n"]
 
 
 def _batches(prompts: Sequence[Sequence[int]], each: int, size: int) -> Iterator[list[int]]:
@@ -49,7 +49,7 @@ def _batches(prompts: Sequence[Sequence[int]], each: int, size: int) -> Iterator
 
 
 @torch.inference_mode()
-def sampled(
+def sample(
     model: Any,
     prompts: Sequence[Sequence[int]],
     each: int,
@@ -73,9 +73,9 @@ def sampled(
     first = [0]
     for part in parts:
         first.append(first[-1] + part.tokens.numel())
-    places = [part.place + start for part, start in zip(parts, first, strict=False)]
+    positions = [part.position + start for part, start in zip(parts, first, strict=False)]
     joined = [torch.cat(column) for column in list(zip(*parts, strict=True))[:-1]]
-    return Corpus(*joined, torch.cat(places))
+    return Corpus(*joined, torch.cat(positions))
 
 
 def _answers(
@@ -86,15 +86,15 @@ def _answers(
     size, cache = len(prompts), DynamicCache()
     tokens = prompts.new_zeros(size, length)
     log_p = torch.zeros(size, dtype=torch.float64, device=prompts.device)
-    vectors, places = [], []
+    vectors, positions = [], []
     row, given = torch.arange(size, device=prompts.device), prompts
     for column in range(length):
         read = model.base_model(input_ids=given, past_key_values=cache, use_cache=True)
         state = read.last_hidden_state[:, -1]
         if column:
             vectors.append(state)
-            places.append(row * length + column - 1)
-        drawn, value = _drawn(model.lm_head, state, generator)
+            positions.append(row * length + column - 1)
+        drawn, value = _draw(model.lm_head, state, generator)
         tokens[row, column] = drawn
         log_p[row] += value
         kept = (drawn != eos).nonzero()[:, 0]
@@ -105,14 +105,14 @@ def _answers(
     else:  # answers without an end
         read = model.base_model(input_ids=given, past_key_values=cache, use_cache=True)
         vectors.append(read.last_hidden_state[:, -1])
-        places.append(row * length + length - 1)
+        positions.append(row * length + length - 1)
     lengths = torch.full((size,), length, device=prompts.device)
     ends = (tokens == eos).nonzero()
     lengths[ends[:, 0]] = ends[:, 1] + 1
-    return Corpus(tokens, lengths, log_p, lengths, torch.cat(vectors), torch.cat(places))
+    return Corpus(tokens, lengths, log_p, lengths, torch.cat(vectors), torch.cat(positions))
 
 
-def _drawn(
+def _draw(
     head: Any, states: Float[Tensor, "B D"], generator: torch.Generator
 ) -> tuple[Int64[Tensor, "B"], Float[Tensor, "B"]]:
     """Draw a token after each state; return the tokens and their log-probabilities."""
@@ -124,7 +124,7 @@ def _drawn(
     return torch.cat(tokens)[:, 0], torch.cat(values)[:, 0]
 
 
-def clustered(
+def cluster(
     vectors: Float[Tensor, "n D"], groups: int, generator: torch.Generator
 ) -> Int64[Tensor, "n"]:
     """Group vectors by k-means and return the group of each."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import smc
 import smc._inference.deadlines
-from benchmarks.common import CLOCKS, SCHEMAS, add_clock, head, lifted, line
+from benchmarks.common import CLOCKS, SCHEMAS, add_clock, compile_and_lift, head, line
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 
@@ -54,9 +54,9 @@ def runs(
     text = (SCHEMAS / f"{name}.json").read_text("utf-8-sig")
     schema = json.dumps(json.loads(text)["schema"])
     prompt = f"A JSON schema:\n{schema}\nA JSON document that obeys it, in full detail:\n"
-    constraint, now = lifted(name, lm.vocabulary), CLOCKS[clock]
+    constraint, now = compile_and_lift(name, lm.vocabulary), CLOCKS[clock]
 
-    def timed(deadline: float | None) -> tuple[float, smc.Posterior]:
+    def run(deadline: float | None) -> tuple[float, smc.Posterior]:
         begin = now()
         (posterior,) = smc.sample(
             lm, [prompt], constraint, budget=constraint.fewest_tokens + MORE, particles=particles,
@@ -64,10 +64,10 @@ def runs(
         )  # fmt: skip
         return now() - begin, posterior
 
-    timed(0)  # caches the prompt
-    whole, plain = timed(None)
+    run(0)  # caches the prompt
+    whole, plain = run(None)
     for part in parts:
-        seconds, posterior = timed(part * whole)
+        seconds, posterior = run(part * whole)
         yield Run(seconds, part * whole, whole / plain.diagnostics.lm_calls, posterior)
 
 

@@ -37,7 +37,7 @@ def is_told(number: int) -> bool:
     return number % 2 == 1
 
 
-def distilled_problems(
+def distill_problems(
     count: int, tasks: Sequence[str], done: set[str]
 ) -> Iterator[tuple[Problem, smc.PGCD]]:
     """Yield problems of some tasks under GCD, with the proposal of P-GCD."""
@@ -65,7 +65,7 @@ def sentences(count: int) -> Iterator[Problem]:
     from experiments.commongen.prompts import build_prompt
     from experiments.commongen.records import read_file
 
-    lm = adapted("smollm2-commongen")
+    lm = load_adapted("smollm2-commongen")
     records = [r for r in read_file("data/commongen/dev_100.jsonl").records if len(r.concepts) == 3]
     for k in range(count):
         record = records[k % len(records)]
@@ -81,7 +81,7 @@ def queries(count: int) -> Iterator[Problem]:
     from experiments.sql.prompts import build_prompt
     from experiments.sql.questions import read_questions
 
-    lm = adapted("smollm2-sql")
+    lm = load_adapted("smollm2-sql")
     sources = read_sources(Path("data/sql"))
     questions = list(read_questions(Path("data/sql/questions.jsonl"), sources).records)
     random.Random(0).shuffle(questions)
@@ -104,7 +104,7 @@ def problem_of(name: str, lm: smc.TransformersLM, prompt: str, pattern: str) -> 
 
 
 @cache
-def adapted(adapter: str) -> Any:
+def load_adapted(adapter: str) -> Any:
     """Load SmolLM2 with an adapter."""
     from experiments.harness.config import ModelConfig
     from experiments.harness.models import load_model

@@ -318,7 +318,7 @@ COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {
 }
 
 
-def installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Tell whether a module is installed."""
     return importlib.util.find_spec(module) is not None
 
@@ -332,15 +332,15 @@ def longest_match(vocabulary: Vocabulary) -> Callable[[bytes], list[int]]:
     longest = max(map(len, id_of))
 
     def spell(text: bytes) -> list[int]:
-        ids, place = list[int](), 0
-        while place < len(text):
+        ids, position = list[int](), 0
+        while position < len(text):
             size = next(
                 n
-                for n in range(min(longest, len(text) - place), 0, -1)
-                if text[place : place + n] in id_of
+                for n in range(min(longest, len(text) - position), 0, -1)
+                if text[position : position + n] in id_of
             )
-            ids.append(id_of[text[place : place + size]])
-            place += size
+            ids.append(id_of[text[position : position + size]])
+            position += size
         return ids
 
     return spell

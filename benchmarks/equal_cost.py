@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers.utils import logging
 
-from benchmarks.distilled import TASKS, distilled_problems, is_told
+from benchmarks.distilled import TASKS, distill_problems, is_told
 from benchmarks.reliability import (
     SEEN,
     Problem,
@@ -100,7 +100,7 @@ def problems(
     seen = {f"random {k}" for k in range(SEEN)}
     yield from ([each] for each in random_problems(SEEN + count, seen | done))
     yield from ([each] for each in pgcd_problems(pgcd, done))
-    for problem, proposal in distilled_problems(real, tasks, done):
+    for problem, proposal in distill_problems(real, tasks, done):
         name = f"P-GCD, SmolLM2, {problem.name}"
         yield [problem, problem._replace(name=name, proposal=proposal)]
 

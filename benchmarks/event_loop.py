@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from benchmarks.common import head, line, ranked, with_ranks
+from benchmarks.common import head, line, read_ranks, with_ranks
 from benchmarks.first_mask import percentiles
 from gcd import Vocabulary
 from gcd._serving.compiler import COMPILERS
@@ -138,7 +138,7 @@ def main() -> None:
     arguments: argparse.Namespace = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["GCD_CACHE_DIR"] = ""
-    vocabulary = ranked(arguments.ranks)
+    vocabulary = read_ranks(arguments.ranks)
     Engine._vocabulary = lambda self: vocabulary  # type: ignore[method-assign]
     paths = sorted(arguments.schemas.glob("*.json"))[:: arguments.every]
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.common import head, line, ranked, with_ranks
-from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, installed
+from benchmarks.common import head, line, read_ranks, with_ranks
+from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, is_installed
 from gcd import Vocabulary
 
 STEPS = 60
@@ -78,7 +78,7 @@ def measure(engine: Engine, schema: Any, seed: int) -> Sample | None:
     return Sample(first, fresh, warm, engine.num_bytes(compiled))
 
 
-def forked(call: Callable[[], Sample | None], seconds: int) -> Sample | None:
+def call_forked(call: Callable[[], Sample | None], seconds: int) -> Sample | None:
     """Call a function in a forked process; return None if it takes too long or dies."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -133,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
     arguments = parser.parse_args()
-    vocabulary = ranked(arguments.ranks)
+    vocabulary = read_ranks(arguments.ranks)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GCD_CACHE_DIR"] = folder  # without caches of earlier processes
@@ -148,7 +148,7 @@ def run(
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
     makers: dict[str, Any] = {"ours": Ours, "ours, lazy": OursLazy}
     for module, maker in COMPETITORS.items():
-        if installed(module) and module not in arguments.without:
+        if is_installed(module) and module not in arguments.without:
             makers[module] = maker
         else:
             print(f"{module} is left out")
@@ -160,7 +160,7 @@ def run(
         for seed, schema in enumerate(schemas):
             call = partial(measure, engine, schema, seed)
             is_forked = arguments.processes == "fork"
-            samples.append(forked(call, arguments.seconds) if is_forked else call())
+            samples.append(call_forked(call, arguments.seconds) if is_forked else call())
         yield name, samples
 
 

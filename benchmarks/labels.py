@@ -95,11 +95,11 @@ def both_orders(record: ToolRecord) -> tuple[list[str], list[str]]:
     return names, names[::-1]
 
 
-def scored_of(record: ToolRecord, options: Sequence[str], shares: Sequence[float]) -> Scored:
+def score(record: ToolRecord, options: Sequence[str], shares: Sequence[float]) -> Scored:
     """Compare the best option with the tool that the answer calls."""
-    place = int(np.argmax(shares))
+    index = int(np.argmax(shares))
     [gold] = {call.name for call in record.calls}
-    return Scored(options[place], shares[place], options[place] == gold)
+    return Scored(options[index], shares[index], options[index] == gold)
 
 
 def shortcuts(
@@ -136,9 +136,9 @@ def shortcuts(
 
 def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
     """Return the expected calibration error over bins of equal width."""
-    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    index = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gap = np.zeros(BINS)
-    np.add.at(gap, place, confidence - is_right)
+    np.add.at(gap, index, confidence - is_right)
     return float(np.abs(gap).sum() / confidence.size)
 
 
@@ -217,7 +217,7 @@ def main() -> None:
             np.mean([shares, every[i ^ 1][::-1]], axis=0).tolist() for i, shares in enumerate(every)
         ]
         for name, rows in found.items():
-            results = [scored_of(chunk[i // 2], options[i], row) for i, row in enumerate(rows)]
+            results = [score(chunk[i // 2], options[i], row) for i, row in enumerate(rows)]
             scored[name] += [list(pair) for pair in zip(results[::2], results[1::2], strict=True)]
             if name == "all spellings":
                 evidence += list(zip(says, [each.is_right for each in results], strict=True))

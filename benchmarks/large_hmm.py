@@ -30,7 +30,7 @@ from torch import Tensor
 import gcd
 import hmm
 import smc
-from benchmarks.corpus import Corpus, clustered, sampled
+from benchmarks.corpus import Corpus, cluster, sample
 from benchmarks.ngrams import Grams, KneserNey
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import read_file
@@ -174,7 +174,7 @@ class Run:
             for weight in model.parameters():  # rotary frequencies stay in float32
                 weight.data = weight.data.bfloat16()
         self.say(prompts=len(prompts))
-        corpus = sampled(
+        corpus = sample(
             model, prompts, self.given.answers, eos=min(self.lm.vocabulary.eos_ids), length=LENGTH,
             batch=self.given.batch, seconds=self.given.sampling_seconds, generator=self.generator,
         )  # fmt: skip
@@ -228,11 +228,11 @@ class Run:
         """Return a state for each token: its vector's cluster; the last one for EOS."""
         number = torch.full_like(corpus.lengths, -1)
         number[rows] = torch.arange(len(rows), device=rows.device)
-        row = number[corpus.place // LENGTH]
+        row = number[corpus.position // LENGTH]
         chosen = row >= 0
         found = torch.full((len(rows), LENGTH), states - 1, device=rows.device)
-        group = clustered(corpus.vectors[chosen], states - 1, self.generator)
-        found[row[chosen], corpus.place[chosen] % LENGTH] = group
+        group = cluster(corpus.vectors[chosen], states - 1, self.generator)
+        found[row[chosen], corpus.position[chosen] % LENGTH] = group
         self.say(states=states, clustered=int(chosen.sum()))
         return found
 

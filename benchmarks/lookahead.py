@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import smc
-from benchmarks.common import head, lifted, ranked, with_ranks
+from benchmarks.common import compile_and_lift, head, read_ranks, with_ranks
 from gcd import AutomatonBatch, TokenAutomaton
 from hmm import HMM, Dense, LookaheadTable, lookahead_table
 from hmm._edges import Edges, class_emission
@@ -190,8 +190,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
 
-    vocabulary = ranked(arguments.ranks)
-    automata = {name: lifted(name, vocabulary) for name in arguments.schemas}
+    vocabulary = read_ranks(arguments.ranks)
+    automata = {name: compile_and_lift(name, vocabulary) for name in arguments.schemas}
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, budget {arguments.budget}")
     models = {
         H: HMM.random(

@@ -57,16 +57,16 @@ class Counts(NamedTuple):
     def of(cls, pairs: Int64[Tensor, "n"], size: int) -> Counts:
         """Count pairs of a context and a token, given as context · size + token."""
         found, count = torch.unique(pairs, return_counts=True)
-        contexts, place = torch.unique(found // size, return_inverse=True)
-        total = torch.bincount(place, weights=count.double())
-        return cls(found, count.double(), contexts, total, torch.bincount(place).double())
+        contexts, index = torch.unique(found // size, return_inverse=True)
+        total = torch.bincount(index, weights=count.double())
+        return cls(found, count.double(), contexts, total, torch.bincount(index).double())
 
 
-def _looked_up(
+def _look_up(
     keys: Int64[Tensor, "p"], values: Float64[Tensor, "p"], wanted: Int64[Tensor, "n"]
 ) -> Float64[Tensor, "n"]:
-    place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-    return torch.where(keys[place] == wanted, values[place], 0.0)
+    index = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return torch.where(keys[index] == wanted, values[index], 0.0)
 
 
 class KneserNey:
@@ -85,9 +85,9 @@ class KneserNey:
         """Return P(token | context) of each token."""
         p = torch.full_like(grams.token, 1 / (self.size - 1), dtype=torch.float64)
         for counts, context, d in zip(self.counts, grams.context, discounts, strict=True):
-            n = _looked_up(counts.pairs, counts.count, context * self.size + grams.token)
-            total = _looked_up(counts.contexts, counts.total, context)
-            types = _looked_up(counts.contexts, counts.types, context)
+            n = _look_up(counts.pairs, counts.count, context * self.size + grams.token)
+            total = _look_up(counts.contexts, counts.total, context)
+            types = _look_up(counts.contexts, counts.types, context)
             here = ((n - d).clamp(min=0) + d * types * p) / total.clamp(min=1)
             p = torch.where(total > 0, here, p)
         return p

@@ -94,7 +94,7 @@ def print_labels(rows: list[dict[str, Any]]) -> None:
     for algorithm, label, half in product(("smc", "discrete"), ADVICE, HALVES):
         runs = [
             row for row in known
-            if row["algorithm"] == algorithm and labeled(row) == label
+            if row["algorithm"] == algorithm and get_label(row) == label
             and half_of(row["problem"]) == half
         ]  # fmt: skip
         if runs:
@@ -141,7 +141,7 @@ def percent(values: Iterable[bool]) -> str:
     return f"{100 * statistics.mean(some):.0f}" if some else "–"
 
 
-def labeled(row: dict[str, Any]) -> str:
+def get_label(row: dict[str, Any]) -> str:
     """Return the label of a run."""
     if row["enumerated"]:
         return "certified"
@@ -152,7 +152,7 @@ def labeled(row: dict[str, Any]) -> str:
 def evidence_covered(row: dict[str, Any]) -> bool:
     """Tell whether the stated 90% interval covers the log evidence, which is known to 1%."""
     low, high = row["log_lower"], row["log_upper"]
-    if labeled(row) != "certified":
+    if get_label(row) != "certified":
         reach = row["error"] * float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
         low, high = max(low, row["log_evidence"] - reach), min(high, row["log_evidence"] + reach)
     return bool(low - SLACK <= row["log_truth"] <= high + SLACK)
@@ -209,11 +209,11 @@ def pgcd_problems(count: int, done: set[str]) -> Iterator[Problem]:
         if name in done:
             continue
         assert isinstance(problem.lm, smc.TransformersLM)
-        model = distilled_hmm(problem.lm, problem.prompt, number, steps=8 * (number % 2 == 0))
+        model = distill_hmm(problem.lm, problem.prompt, number, steps=8 * (number % 2 == 0))
         yield problem._replace(name=name, proposal=smc.PGCD(model))
 
 
-def distilled_hmm(lm: smc.TransformersLM, prompt: str, seed: int, *, steps: int) -> hmm.HMM:
+def distill_hmm(lm: smc.TransformersLM, prompt: str, seed: int, *, steps: int) -> hmm.HMM:
     """Fit an HMM to samples of a language model by EM; with zero steps it stays random."""
     generator = torch.Generator().manual_seed(seed)
     start = hmm.HMM.random(8, lm.vocabulary.size, generator=generator)

@@ -27,7 +27,7 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.studies.convergence.builtin import builtin
 from experiments.studies.convergence.evaluate import Evaluator
-from experiments.studies.convergence.hmm import Recipe, distil, given
+from experiments.studies.convergence.hmm import Recipe, distil, load_given
 from experiments.studies.convergence.problems import Prepared, prepare, read_problems
 from hmm import HMM
 
@@ -90,7 +90,7 @@ def main() -> None:
         problems += [problem for path in FILES for problem in read_problems(path)]
     prepared = [prepare(problem, lm, tokenizer, 10**9) for problem in problems]
     if args.hmm:
-        hmm = given(args.hmm, lm.vocabulary).hmm
+        hmm = load_given(args.hmm, lm.vocabulary).hmm
     else:
         prompts = [each.prompt for each in prepared]
         recipe = Recipe(states=1024, sequences=10_000, length=16, temperature=1.0, seed=0)

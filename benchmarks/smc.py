@@ -100,7 +100,7 @@ class Run(NamedTuple):
 
 
 @contextmanager
-def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
+def count_passes(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
     """Count the forward passes of a model.
 
     The hooks stay on the model, because `smc.TransformersLM` computes its cached prompts again if
@@ -250,7 +250,7 @@ def measure(
         ]
         for turn, way in tqdm(rounds, leave=False, disable=None):
             run = way.prepare(1000 * number + turn)
-            with metered(case.lm.model, clock) as passes:
+            with count_passes(case.lm.model, clock) as passes:
                 started = clock()
                 log_evidence, tokens = run()
                 seconds = clock() - started

@@ -22,8 +22,8 @@ import torch
 
 import gcd
 import smc
-from benchmarks.common import head, lifted, line, ranked
-from experiments.studies.latency.models import SCHEMA, made_up_vocabulary
+from benchmarks.common import compile_and_lift, head, line, read_ranks
+from experiments.studies.latency.models import SCHEMA, make_vocabulary
 from hmm import HMM
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -96,11 +96,11 @@ def main() -> None:
     given = parser.parse_args()
 
     if given.ranks is None:
-        vocabulary = made_up_vocabulary(49152)
+        vocabulary = make_vocabulary(49152)
         constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
     else:
-        vocabulary = ranked(given.ranks)
-        constraint = lifted("weather", vocabulary)
+        vocabulary = read_ranks(given.ranks)
+        constraint = compile_and_lift("weather", vocabulary)
     lm = TableLM(vocabulary, given.spread)
     hmm = HMM.random(given.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
     # Without LM, whose particles are dead after a token or two with random values.

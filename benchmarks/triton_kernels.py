@@ -30,7 +30,7 @@ from triton.compiler import ASTSource
 
 import gcd
 import smc
-from experiments.studies.latency.models import SCHEMA, made_up_vocabulary
+from experiments.studies.latency.models import SCHEMA, make_vocabulary
 from hmm import HMM
 from smc import Guide
 from smc._inference.selection import Group, Selection, select
@@ -66,7 +66,7 @@ class Form(NamedTuple):
     types: dict[str, str]
     constants: dict[str, Any]
 
-    def compiled(self, capability: int) -> Any:
+    def compile(self, capability: int) -> Any:
         """Compile the kernel for devices of this compute capability."""
         names = self.kernel.arg_names
         types = {
@@ -119,7 +119,7 @@ def resources(compiled: Any) -> Resources:
     return Resources(int(used[1]), sum(map(int, spills)), compiled.metadata.shared)
 
 
-def moved_bytes(form: Form) -> int | None:
+def count_moved_bytes(form: Form) -> int | None:
     """Return the bytes a call must read and write for `PARTICLES` rows; None if data-dependent.
 
     The token classes belong to one automaton and are read once for all rows.
@@ -142,9 +142,9 @@ class Timed(NamedTuple):
     tensors: Callable[[], object]
 
 
-def timed(device: torch.device) -> Iterator[Timed]:
+def list_timed(device: torch.device) -> Iterator[Timed]:
     """Return the timed operations, for `PARTICLES` prefixes of one constraint."""
-    vocabulary = made_up_vocabulary(VOCABULARY)
+    vocabulary = make_vocabulary(VOCABULARY)
     automata = gcd.AutomatonBatch([gcd.lift(gcd.json_schema(SCHEMA), vocabulary)], device=device)
     batch = smc.Batch(automata, torch.tensor([40], device=device))
     generator = torch.Generator(device).manual_seed(0)
@@ -194,7 +194,7 @@ def measure(device: torch.device) -> None:
     print(f"\n{PARTICLES} rows of {VOCABULARY} tokens, {torch.cuda.get_device_name(device)}\n")
     print("| | kernel, us | tensor operations, us | times as fast |")
     print("|---|---|---|---|")
-    for each in timed(device):
+    for each in list_timed(device):
         turns = [
             [1e3 * triton.testing.do_bench_cudagraph(one) for one in (each.kernel, each.tensors)]
             for _ in range(5)
@@ -211,9 +211,9 @@ def main() -> None:
     print(f"| kernel | {titles} | bytes | bound on an H100, us |")
     print("|---" * (len(CAPABILITIES) + 3) + "|")
     for form in forms():
-        found = [resources(form.compiled(capability)) for capability in CAPABILITIES]
+        found = [resources(form.compile(capability)) for capability in CAPABILITIES]
         cells = " | ".join(" / ".join(map(str, each)) for each in found)
-        size = moved_bytes(form)
+        size = count_moved_bytes(form)
         bound = "– | –" if size is None else f"{size:,} | {1e6 * size / BANDWIDTH:.2f}"
         print(f"| {form.name} | {cells} | {bound} |")
     if torch.cuda.is_available():

@@ -58,7 +58,7 @@ class Case(NamedTuple):
         return math.ceil(times * self.fewest) + MORE
 
 
-def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
+def draw_schemas(folder: Path, model: str, count: int) -> Iterator[Case]:
     """Return a number of schemas of a folder, in a random order independent of the number."""
     from gcd._requests import ConstraintRequest
     from gcd._serving.constraint_cache import ConstraintCache
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     from vllm.sampling_params import StructuredOutputsParams
 
     done = {(row["side"], row["schema"], row["times"]) for row in read(options.out)}
-    cases = list(drawn(options.schemas, options.model, options.count))
+    cases = list(draw_schemas(options.schemas, options.model, options.count))
     left = [
         (case, times)
         for case in cases
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> None:
         enforce_eager=True, **extra,
     )  # fmt: skip
 
-    def asked(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
+    def request_of(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
         """Return the prompt and the parameters of a request for an answer to a schema.
 
         Without `times`, the request is as short as possible, to see whether the schema is refused.
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> None:
             file.write(json.dumps(row) + "\n")
 
     for case in {case.name: case for case, _ in left}.values():
-        prompt, parameters = asked(case)
+        prompt, parameters = request_of(case)
         try:
             llm.chat([prompt], parameters, use_tqdm=False)
         except (ValueError, VLLMValidationError) as error:
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> None:
                 keep(*each, str(error), "refused", 0)
     for start in range(0, len(left), AT_ONCE):
         part = left[start : start + AT_ONCE]
-        prompts, given = zip(*(asked(*each) for each in part), strict=True)
+        prompts, given = zip(*(request_of(*each) for each in part), strict=True)
         found = llm.chat(list(prompts), list(given), use_tqdm=False)
         for each, answer in zip(part, found, strict=True):
             output = answer.outputs[0]

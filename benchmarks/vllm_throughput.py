@@ -96,7 +96,7 @@ def vllm_sides(model: Path, given: argparse.Namespace) -> tuple[dict[str, Any], 
     print(f"vLLM {vllm.__version__}, {given.runner}, torch {torch.__version__}, {given.dtype}")
     text = json.dumps(CONSTRAINT | {"budget": BUDGET})
     tokens = llm.get_tokenizer().encode(prompt_of("Rome", 3))
-    steps = counted(llm.llm_engine, "step")
+    steps = count_calls(llm.llm_engine, "step")
 
     def ask(count: int, seed: int, **more: Any) -> int:
         return send(llm, tokens, count, seed, **more)
@@ -155,7 +155,7 @@ def transformers_sides(model: Path, given: argparse.Namespace) -> tuple[dict[str
     return sides, steps
 
 
-def counted(owner: Any, name: str) -> list[int]:
+def count_calls(owner: Any, name: str) -> list[int]:
     """Count the calls of a method; return a list whose only entry is their number."""
     calls, original = [0], getattr(owner, name)
 
@@ -167,7 +167,7 @@ def counted(owner: Any, name: str) -> list[int]:
     return calls
 
 
-def timed(sides: Mapping[str, Side], steps: list[int], turns: int) -> dict[str, list[Turn]]:
+def time_sides(sides: Mapping[str, Side], steps: list[int], turns: int) -> dict[str, list[Turn]]:
     """Let all sides draw in turns; the first turn warms up."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     found: dict[str, list[Turn]] = {name: [] for name in sides}
@@ -210,7 +210,7 @@ def main() -> None:
             columns = "s", "least to greatest", "requests/s", "steps", "ms a step", "x the first"
             print(head("", *columns))
             first = None
-            for name, turns in timed(bound, steps, given.turns).items():
+            for name, turns in time_sides(bound, steps, given.turns).items():
                 spent = statistics.median(turn.seconds for turn in turns)
                 step = statistics.median(1e3 * turn.seconds / turn.steps for turn in turns)
                 first = first or step

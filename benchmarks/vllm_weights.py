@@ -138,7 +138,7 @@ def cost(options: argparse.Namespace) -> None:
         "vLLM, SMC in parts of 8": lambda seed: weighed(seed, chunk=8),
         "smc.sample on transformers": ours,
     }
-    spent_on_weights = timed_weights()
+    spent_on_weights = time_weights()
     shares = []
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     drawn: dict[str, list[int]] = {name: [] for name in sides}
@@ -167,7 +167,7 @@ def cost(options: argparse.Namespace) -> None:
         print("RESULT", line(*cells))
 
 
-def timed_weights() -> list[float]:
+def time_weights() -> list[float]:
     """Note the processor time of every pass over the logits that only weights need."""
     from gcd_vllm._step_weights import StepWeights
 
@@ -213,13 +213,13 @@ def evidence(options: argparse.Namespace) -> None:
     print("RESULT", head("prompt", "discrete filter", *columns).replace("\n", "\nRESULT "))
     scores: dict[str, list[float]] = {name: [] for name in sides}
     for number, (city, truth) in enumerate(zip(CITIES, exact, strict=False)):
-        cells: list[str] = [city, shown(truth)]
+        cells: list[str] = [city, format_evidence(truth)]
         for name, posteriors in found.items():
             each = posteriors[number]
             errors = each.reliability.log_evidence_error, truth.reliability.log_evidence_error
             z = (each.log_evidence - truth.log_evidence) / math.hypot(*errors)
             scores[name].append(z)
-            cells += [shown(each), f"{z:+.1f}"]
+            cells += [format_evidence(each), f"{z:+.1f}"]
         print("RESULT", line(*cells))
     for name, values in scores.items():
         spread = math.sqrt(statistics.mean(z * z for z in values))
@@ -267,7 +267,7 @@ def pgcd(options: argparse.Namespace) -> None:
             lm, [prompt], automaton, budget=budget, particles=128, algorithm="discrete", seed=1,
             proposal=named.proposal(lm.vocabulary, lm.device),
         )  # fmt: skip
-        cells: list[Any] = [city, shown(truth)]
+        cells: list[Any] = [city, format_evidence(truth)]
         for name, proposal in proposals.items():
             for turn in range(2):  # the first one compiles the constraint and the HMM's table
                 begin = time.process_time()
@@ -280,7 +280,7 @@ def pgcd(options: argparse.Namespace) -> None:
             errors = found.reliability.log_evidence_error, truth.reliability.log_evidence_error
             scores[name].append((found.log_evidence - truth.log_evidence) / math.hypot(*errors))
             sizes[name].append(found.ess)
-            cells += [shown(found), f"{scores[name][-1]:+.1f}", f"{found.ess:.1f}"]
+            cells += [format_evidence(found), f"{scores[name][-1]:+.1f}", f"{found.ess:.1f}"]
         print("RESULT", line(*cells), flush=True)
     for name, values in scores.items():
         spread = math.sqrt(statistics.mean(z * z for z in values))
@@ -291,7 +291,7 @@ def pgcd(options: argparse.Namespace) -> None:
         )
 
 
-def shown(posterior: Any) -> str:
+def format_evidence(posterior: Any) -> str:
     """Write the log evidence and its standard error."""
     error = posterior.reliability.log_evidence_error
     return f"{posterior.log_evidence:.3f} +- {error:.3f}"

@@ -30,8 +30,8 @@ def compare(directories: Sequence[Path], out: Path | None = None) -> Path:
         ValueError: a directory is given twice, isn't a finished run, or is of another version or
             task; the message names it.
     """
-    places = [directory.resolve() for directory in directories]
-    if len(set(places)) < len(places) or len(places) < 2:
+    resolved = [directory.resolve() for directory in directories]
+    if len(set(resolved)) < len(resolved) or len(resolved) < 2:
         raise ValueError(
             f"expected two or more different runs, got {', '.join(map(str, directories)) or 'none'}"
         )
@@ -46,12 +46,12 @@ def compare(directories: Sequence[Path], out: Path | None = None) -> Path:
     digest = fingerprint([run.identity for run in runs])
     out = out or Path(f"runs/compare-{runs[0].task}-{digest}")
     out.mkdir(parents=True, exist_ok=True)
-    merged(runs).to_csv(out / "rows.csv", index=False)
+    merge(runs).to_csv(out / "rows.csv", index=False)
     write_page(runs, out / NAME, f"{runs[0].task}: {len(runs)} runs compared")
     return out
 
 
-def merged(runs: Sequence[RunData]) -> pd.DataFrame:
+def merge(runs: Sequence[RunData]) -> pd.DataFrame:
     """Return a table of all runs' rows without the column `answers`.
 
     The column `run` names each run by the settings in which the runs differ.

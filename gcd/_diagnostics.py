@@ -143,7 +143,7 @@ def why_refused(
         if remaining is None or fits(automaton.steps_to_accept[after], remaining):
             return None
         return (
-            f"{_shown(automaton, token)} needs at least "
+            f"{_describe_token(automaton, token)} needs at least "
             f"{int(automaton.steps_to_accept[after])} more tokens after it, EOS included, "
             f"but the budget leaves {max(remaining - 1, 0)}"
         )
@@ -189,10 +189,10 @@ def _where_it_breaks(
         return (
             f"that begins with {readable_bytes(text)} can be spelled with the vocabulary's tokens"
         )
-    return f"continues with {_shown(automaton, token)} after {readable_bytes(text)}"
+    return f"continues with {_describe_token(automaton, token)} after {readable_bytes(text)}"
 
 
-def _shown(automaton: TokenAutomaton, token: int) -> str:
+def _describe_token(automaton: TokenAutomaton, token: int) -> str:
     return f"token {token} ({readable_bytes(automaton.vocabulary.token_bytes[token])})"
 
 

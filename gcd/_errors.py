@@ -196,7 +196,7 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead
         instead: the end of the message, which tells the user what to do.
     """
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
-        raise ConstraintError(f"expected {what}, got {shown(value)}; {instead}")
+        raise ConstraintError(f"expected {what}, got {show(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
@@ -213,7 +213,7 @@ def check_count(name: str, value: Any, least: int, most: int | None = None) -> N
         raise ConstraintError(f"expected {name} to be a whole number{bounds}, got {value!r}")
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """Format a value for an error message, cut to 80 characters."""
     try:
         text = repr(value)
@@ -222,6 +222,6 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def shown_count(count: int) -> str:
+def show_count(count: int) -> str:
     """Format a count for an error message; from 10^12 on, show only the power of ten."""
     return str(count) if count < 10**12 else f"about 10^{len(str(count)) - 1}"

@@ -188,12 +188,12 @@ def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[in
     def reach(start: int) -> int:
         ahead = text[start : start + longest]
         if start + longest > len(text):
-            place = bisect_left(tokens, ahead)
-            while place < len(tokens) and tokens[place].startswith(ahead):
-                token = tokens[place]
+            index = bisect_left(tokens, ahead)
+            while index < len(tokens) and tokens[index].startswith(ahead):
+                token = tokens[index]
                 if len(token) > len(ahead) and rest.run(token[len(ahead) :]) >= 0:
                     return len(text) + 1
-                place += 1
+                index += 1
         whole = (n for n in range(len(ahead), 0, -1) if ahead[:n] in known)
         return start + next(whole, 0)
 

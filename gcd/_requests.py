@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import refuse_unchecked
-from gcd._errors import ConstraintError, shown
+from gcd._errors import ConstraintError, show
 from gcd._languages.grammar.grammar import grammar
 from gcd._languages.json_schema.schema import json_schema
 from gcd._languages.literal import choice, without_mark
@@ -62,10 +62,10 @@ def _grammar(text: str, **options: Any) -> Automaton:
     return grammar(text, "ebnf" if "::=" in text else "lark", **options)
 
 
-def _lifted(digest: str) -> Automaton:
+def _refuse_digest(digest: str) -> Automaton:
     raise ConstraintError(
         "expected lifted to be the digest of an automaton that was given to this engine, got "
-        f"{shown(digest)}; send the constraint itself, or share GCD_CACHE_DIR among the engine's "
+        f"{show(digest)}; send the constraint itself, or share GCD_CACHE_DIR among the engine's "
         "processes"
     )
 
@@ -90,7 +90,7 @@ class _Kind(NamedTuple):
 
     def language(self, value: Any, options: Mapping[str, Any]) -> Automaton:
         if not isinstance(value, self.types):
-            raise ConstraintError(f"expected {self.what}, got {shown(value)}")
+            raise ConstraintError(f"expected {self.what}, got {show(value)}")
         found = self.compile(value, **options)
         if options.get("unsupported") != "ignore":
             refuse_unchecked(found.caveats, _WHY_HELD, _REMEDY)
@@ -104,7 +104,7 @@ _LANGUAGES = {
     "tools": _Kind(tool_calls, (list, dict), "tools to be a list of objects"),
     "sql": _Kind(_database, (dict,), "sql to be an object that describes a database"),
     "grammar": _Kind(_grammar, (str,), "grammar to be a string"),
-    "lifted": _Kind(_lifted, (str,), "lifted to be a string, the digest of an automaton"),
+    "lifted": _Kind(_refuse_digest, (str,), "lifted to be a string, the digest of an automaton"),
 }
 KINDS = (*_LANGUAGES, "segments")
 """Members that hold a constraint; a request has exactly one of them."""
@@ -138,7 +138,7 @@ class ConstraintRequest:
         """
         if not isinstance(text, str):
             raise ConstraintError(
-                f"expected a constraint as one JSON text, got {shown(text)}; pass it through "
+                f"expected a constraint as one JSON text, got {show(text)}; pass it through "
                 "json.dumps"
             )
         if len(text) > MOST_BYTES:
@@ -150,12 +150,12 @@ class ConstraintRequest:
             found = json.loads(without_mark(text))
         except (ValueError, RecursionError) as error:
             raise ConstraintError(
-                f"expected a constraint as one JSON text, got {shown(text)} ({error}); pass it "
+                f"expected a constraint as one JSON text, got {show(text)} ({error}); pass it "
                 "through json.dumps"
             ) from None
         if not isinstance(found, dict):
             raise ConstraintError(
-                f"expected a constraint as a JSON object, got {shown(found)}; put it under one of "
+                f"expected a constraint as a JSON object, got {show(found)}; put it under one of "
                 f"the members {', '.join(KINDS)}"
             )
         budget = found.pop("budget", None)
@@ -165,11 +165,11 @@ class ConstraintRequest:
         if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms < 0):
             raise ConstraintError(
                 "expected deadline_ms to be a whole number of milliseconds, 0 or more, got "
-                f"{shown(deadline_ms)}"
+                f"{show(deadline_ms)}"
             )
         options = found.pop("options", {})
         kind = _only(found, KINDS, "a constraint")
-        checked = _checked_options(kind, options)
+        checked = _check_options(kind, options)
         return cls(kind, found[kind], budget, checked, deadline_ms)
 
     @cached_property
@@ -200,13 +200,13 @@ class ConstraintRequest:
 
 def _segments(value: Any) -> Segments:
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise ConstraintError(f"expected segments to be a list of objects, got {shown(value)}")
+        raise ConstraintError(f"expected segments to be a list of objects, got {show(value)}")
     parts = []
     for index, each in enumerate(value):
         limits = {name: each[name] for name in ("until", "tokens") if name in each}
         rest = {name: each[name] for name in each if name not in (*limits, "options")}
         kind = _only(rest, (*_LANGUAGES, "anything"), f"segment {index + 1}")
-        options = _checked_options(kind, each.get("options", {}))
+        options = _check_options(kind, each.get("options", {}))
         if kind == "anything" and rest[kind] is not True:
             raise ConstraintError(f'expected "anything": true for free text, got {rest[kind]!r}')
         is_free = kind == "anything"
@@ -215,15 +215,15 @@ def _segments(value: Any) -> Segments:
     return segments(parts)
 
 
-def _checked_options(kind: str, options: Any) -> dict[str, Any]:
+def _check_options(kind: str, options: Any) -> dict[str, Any]:
     """Return the options of a constraint, or raise an error if an option is unknown."""
     if not isinstance(options, dict):
-        raise ConstraintError(f"expected options to be a JSON object, got {shown(options)}")
+        raise ConstraintError(f"expected options to be a JSON object, got {show(options)}")
     known = _LANGUAGES[kind].options if kind in _LANGUAGES else []
     for name in options:
         if name not in known:
             advice = f"use one of {', '.join(known)}" if known else "remove it"
-            raise ConstraintError(f"{kind} has no option {shown(name)}; {advice}")
+            raise ConstraintError(f"{kind} has no option {show(name)}; {advice}")
     return options
 
 

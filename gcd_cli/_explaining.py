@@ -15,7 +15,7 @@ from click import ClickException
 import gcd
 from gcd._readable import readable_bytes, readable_ranges
 from gcd._serving.spelling import fewest_tokens
-from gcd_cli._ordering import reordered
+from gcd_cli._ordering import reorder
 
 _SHOWN = 8  # tokens listed in the output
 _LONGEST = 400  # characters of a text shown in full
@@ -115,7 +115,7 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
     )
 
 
-def judged(
+def judge(
     language: gcd.Automaton, automaton: gcd.TokenAutomaton | None, text: bytes, budget: int | None
 ) -> tuple[dict[str, Any], str]:
     """Check a text against a constraint; return a report and a line to print.
@@ -141,7 +141,7 @@ def judged(
     return report, report["reason"] or said
 
 
-def stripped(text: bytes) -> bytes:
+def strip(text: bytes) -> bytes:
     """Strip surrounding whitespace and a byte order mark from a text."""
     return text.removeprefix(BOM_UTF8).strip()
 
@@ -157,7 +157,7 @@ def spacing_hint(
             whether the text would be accepted.
         styles: other available whitespace styles, beginning with the most permissive.
     """
-    if accepts(None, stripped(text)):
+    if accepts(None, strip(text)):
         mark = "a byte order mark and " if text.startswith(BOM_UTF8) else ""
         return f"with --strip, which removes {mark}whitespace around the text, it is accepted"
     with redirect_stderr(StringIO()):  # warnings about the constraint have already been printed
@@ -176,7 +176,7 @@ def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
 
     The result is None if the text isn't accepted in any order.
     """
-    found = reordered(language, text.strip())
+    found = reorder(language, text.strip())
     if found is None:
         return None
     shown = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"

@@ -310,9 +310,9 @@ def check(
     from gcd_cli import _sources as sources
 
     text = sources.read_bytes(file)
-    text = explaining.stripped(text) if strip else text
+    text = explaining.strip(text) if strip else text
     language, automaton = _sources(given, kind, options, tokenizer, budget)
-    report, said = explaining.judged(language, automaton, text, budget)
+    report, said = explaining.judge(language, automaton, text, budget)
     is_yes = report["reason"] is None
     lines = [("yes" if is_yes else "no", said)]
     lines += explaining.caveat_lines(report, language)
@@ -323,7 +323,7 @@ def check(
             if style is not None:
                 styled = {**options, "whitespace": style}
                 other = _sources(given, kind, styled, tokenizer, budget)
-            return explaining.judged(*other, text, budget)[0]["reason"] is None
+            return explaining.judge(*other, text, budget)[0]["reason"] is None
 
         is_json = kind in ("schema", "tools")
         styles = ("flexible", "spaced", "compact") if is_json else ()

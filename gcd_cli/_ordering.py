@@ -86,7 +86,7 @@ class Orders:
                 yield from self._members(after, written, value, left - {name}, seen)
 
 
-def reordered(language: gcd.Automaton, text: bytes) -> str | None:
+def reorder(language: gcd.Automaton, text: bytes) -> str | None:
     """Reorder the members of a JSON text so that a language accepts it; None if no order is.
 
     The result has the spaces of `json.dumps`, or no spaces.

@@ -185,7 +185,7 @@ def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
         budget: maximum number of tokens of an answer.
     """
     lines = [
-        (f"{estimated(each)} ({rounded(each['interval'])})", each["text"])
+        (f"{format_estimate(each)} ({format_interval(each['interval'])})", each["text"])
         for each in found["answers"]
     ] or [("none", "no answer was completed within the budget")]
     lines += field_lines(found["fields"])
@@ -230,18 +230,18 @@ def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
             }
             values.append(("(absent)", absent))
         lines += [
-            (f"{estimated(each)} ({rounded(each['interval'])})", f"{pointer} {value}")
+            (f"{format_estimate(each)} ({format_interval(each['interval'])})", f"{pointer} {value}")
             for value, each in values
         ]
     return lines
 
 
-def estimated(found: dict[str, Any]) -> str:
+def format_estimate(found: dict[str, Any]) -> str:
     """Format a probability and its standard error."""
     return f"{found['probability']:.3f} +- {found['error']:.3f}"
 
 
-def rounded(interval: tuple[float, float]) -> str:
+def format_interval(interval: tuple[float, float]) -> str:
     """Format an interval with three digits, rounded outward."""
     low, high = interval
     return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"

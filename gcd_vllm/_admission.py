@@ -30,7 +30,7 @@ from gcd import (
 )
 from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
-from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Place
+from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Location
 from gcd._tokens import disk_cache
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
@@ -305,7 +305,7 @@ class Engine:
         except Exception as error:
             return self.refuse(error, room)
 
-    def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
+    def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Location]:
         """Copy a request's automaton to the device; if it doesn't fit, refuse the request.
 
         Returns:
@@ -328,7 +328,7 @@ class Engine:
         _LOG.warning("%s", reason[:_LONGEST])
         with suppress(Exception):  # no vocabulary
             vocabulary = self.cache.vocabulary
-            tokens = spelled(vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
+            tokens = spell(vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
             text = TokenAutomaton.from_position_sets(vocabulary, tokens)
             return Admitted(text, len(tokens) + 1, reason=reason)
         return Admitted(None, 1, reason=reason)
@@ -381,12 +381,12 @@ def check_prefix(
         )
     assert isinstance(automaton, TokenAutomaton), "particles wait for the exact form"
     state = automaton.initial
-    for place, token in enumerate(prefix):
+    for number, token in enumerate(prefix):
         state = automaton.step(state, token) if 0 <= token < automaton.vocabulary.size else -1
         if state < 0:
             raise ConstraintError(
                 f"expected the last {len(prefix)} tokens of the prompt to begin an answer, but "
-                f"token {token} isn't allowed after {place} of them; resubmit the tokens as they "
+                f"token {token} isn't allowed after {number} of them; resubmit the tokens as they "
                 "were drawn"
             )
     needed = int(automaton.steps_to_accept[state])
@@ -416,13 +416,13 @@ def engine_of(vllm_config: Any) -> Engine:
         return _engines[key][1]
 
 
-def loaded_processors() -> int:
+def count_processors() -> int:
     """Return the number of engines in this process that have a processor."""
     with _engines_lock:
         return sum(engine.has_processor for _, engine in _engines.values())
 
 
-def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:
+def spell(vocabulary: Vocabulary, text: bytes) -> list[int]:
     """Spell a text, with the longest token at each position; bytes without a token are omitted."""
     known = {token: index for index, token in enumerate(vocabulary.token_bytes) if token}
     longest = max(map(len, known), default=1)

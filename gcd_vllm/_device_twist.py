@@ -163,14 +163,14 @@ class DeviceTwists:
     ) -> Int64[Tensor, "R T"]:
         """Return the tokens of each slot that the filter doesn't include yet, at most `most`.
 
-        Slots with fewer tokens have -1 in the other places.
+        Slots with fewer tokens have -1 in the other columns.
         """
         committed = self._requests.all_token_ids.gpu
         at = torch.arange(most, device=slots.device) + filters.length[slots].unsqueeze(1)
         is_unread = at < states.length[slots].unsqueeze(1)
         begin = self._requests.prompt_len.gpu[slots].long() - states.prefix[slots]
-        place = (begin.unsqueeze(1) + at).clamp(max=committed.shape[1] - 1)
-        return torch.where(is_unread, committed[slots.unsqueeze(1), place].long(), -1)
+        index = (begin.unsqueeze(1) + at).clamp(max=committed.shape[1] - 1)
+        return torch.where(is_unread, committed[slots.unsqueeze(1), index].long(), -1)
 
     def _numbers(self, values: list[int]) -> Int64[Tensor, "R"]:
         numbers = torch.tensor(values, dtype=torch.int64, device="cpu")

@@ -42,7 +42,7 @@ def adopt_structured_outputs(params: Any) -> bool:
     if extra.get(NAME) is not None or wanted is None:
         return extra.get(NAME) is not None
     names = ("json", "regex", "choice")
-    text = adopted({name: getattr(wanted, name, None) for name in names})
+    text = adopt({name: getattr(wanted, name, None) for name in names})
     if text is None:
         return False
     params.extra_args = extra | {NAME: text}
@@ -50,7 +50,7 @@ def adopt_structured_outputs(params: Any) -> bool:
     return True
 
 
-def adopted(wanted: Mapping[str, Any]) -> str | None:
+def adopt(wanted: Mapping[str, Any]) -> str | None:
     """Convert structured outputs to the JSON text of a constraint; None if that isn't possible.
 
     Args:

@@ -15,7 +15,7 @@ from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
 from gcd_vllm._prefill import check_prefill
-from gcd_vllm._watch import is_dead, watched
+from gcd_vllm._watch import is_dead, watch
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"
@@ -87,7 +87,7 @@ class InProcessEngine:
             EngineStoppedError: the engine died or failed; the error has the finished parts.
             ConstraintError: the engine refused a request.
         """
-        with watched(self._llm):
+        with watch(self._llm):
             return self._draw(parts)
 
     def _draw(self, parts: Sequence[Part]) -> list[Drawn]:
@@ -98,7 +98,7 @@ class InProcessEngine:
         engine = self._llm.llm_engine
         asked: list[str] = []
         try:
-            for key, part, prompt in zip(keys, parts, self._rendered(parts), strict=True):
+            for key, part, prompt in zip(keys, parts, self._render(parts), strict=True):
                 try:
                     given = parameters(part, key, self._hides_last(part))
                     engine.add_request(key, prompt, given)
@@ -120,24 +120,24 @@ class InProcessEngine:
             weights |= self._give_up([key for key in asked if key not in outputs], run)
             if isinstance(error, ValueError) or not isinstance(error, Exception):
                 raise
-            kept = self._kept(dict(zip(keys, parts, strict=True)), outputs, weights)
+            kept = self._keep_finished(dict(zip(keys, parts, strict=True)), outputs, weights)
             raise EngineStoppedError(kept, len(parts), error) from error
         return [
-            self._drawn(outputs[key], weights.get(key), part)
+            self._read_drawn(outputs[key], weights.get(key), part)
             for key, part in zip(keys, parts, strict=True)
         ]
 
-    def _kept(
+    def _keep_finished(
         self, parts: Mapping[str, Part], outputs: Mapping[str, Any], weights: Mapping[str, Any]
     ) -> dict[tuple[int, int], Drawn]:
         """Return the finished parts whose weights are known, by (example, particle)."""
         return {
-            (part.example, part.particle): self._drawn(outputs[key], weights[key], part)
+            (part.example, part.particle): self._read_drawn(outputs[key], weights[key], part)
             for key, part in parts.items()
             if key in outputs and isinstance(weights.get(key), list)
         }
 
-    def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
+    def _render(self, parts: Sequence[Part]) -> Sequence[Any]:
         """Return the prompts of these parts in the form that vLLM expects."""
         prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
         renderer = getattr(self._llm, "renderer", None)
@@ -156,15 +156,15 @@ class InProcessEngine:
         config = self._config
         return bool(config.scheduler_config.async_scheduling and not config.use_v2_model_runner)
 
-    def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
+    def _find_log_p(self, answer: Any, position: int, values: Sequence[float]) -> float:
         """Return log p of a token that V1 didn't pass to the workers.
 
         For an EOS token the workers have stored it; for others vLLM reports it.
         """
-        token, eos = answer.token_ids[place], self.vocabulary.eos_ids
+        token, eos = answer.token_ids[position], self.vocabulary.eos_ids
         if token in eos:
             return values[LOG_P_EOS + eos.index(token)]
-        reported = float(answer.logprobs[place][token].logprob)
+        reported = float(answer.logprobs[position][token].logprob)
         if self._config.model_config.logprobs_mode == "processed_logprobs":
             reported += values[LOG_Z]
         return reported
@@ -215,7 +215,7 @@ class InProcessEngine:
                 found[key] = max(found.get(key, values), values, key=len)
         return found
 
-    def _drawn(self, output: Any, values: Any, part: Part) -> Drawn:
+    def _read_drawn(self, output: Any, values: Any, part: Part) -> Drawn:
         ids = tuple(output.outputs[0].token_ids)
         if isinstance(values, str):
             raise ConstraintError(values)
@@ -227,9 +227,9 @@ class InProcessEngine:
             )
         log_z = tuple(step[LOG_Z] for step in values[: len(ids)])
         log_p = [step[LOG_P] for step in values[: len(ids)]]
-        for place, value in enumerate(log_p):
+        for position, value in enumerate(log_p):
             if math.isnan(value):
-                log_p[place] = self._reported_log_p(output.outputs[0], place, values[place])
+                log_p[position] = self._find_log_p(output.outputs[0], position, values[position])
         cached = int(output.num_cached_tokens or 0)
         if part.pgcd is None:
             return Drawn(ids, log_z, tuple(log_p), cached)
@@ -294,7 +294,7 @@ def _is_ours(processor: Any) -> bool:
 def _check_status(llm: Any, config: Any) -> None:
     """Raise an error if the engine's workers lack the extension or the processor."""
     try:
-        with watched(llm):
+        with watch(llm):
             found = llm.collective_rpc("gcd_status")[0]
     except Exception as error:
         if is_dead(llm):

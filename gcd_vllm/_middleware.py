@@ -19,7 +19,7 @@ from typing import Any
 
 from gcd._serving.compiler import COMPILERS
 from gcd_vllm._admission import NAME, Engine, engine_of
-from gcd_vllm._frontend import adopted
+from gcd_vllm._frontend import adopt
 from gcd_vllm._particle_request import PARTICLE
 
 _LOG = logging.getLogger("vllm.gcd")
@@ -54,7 +54,7 @@ class CompilingMiddleware:
             self._pool.submit(COMPILERS.start)
             engine = _engine(scope)
             if engine is not None:
-                self._pool.submit(_logged, lambda: engine.cache)
+                self._pool.submit(_log_errors, lambda: engine.cache)
         if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
             await self._app(scope, receive, send)
             return
@@ -69,7 +69,7 @@ class CompilingMiddleware:
                     given = bytes(body)
                     loop = asyncio.get_running_loop()
                     await loop.run_in_executor(
-                        self._pool, _logged, lambda: self._prepare(scope, given)
+                        self._pool, _log_errors, lambda: self._prepare(scope, given)
                     )
             return message
 
@@ -83,15 +83,15 @@ class CompilingMiddleware:
         except (ValueError, RecursionError, AttributeError):
             return  # vLLM reports the problem itself
         if text is None and self._adopts:
-            text = adopted(_wanted(request))
+            text = adopt(_read_wanted(request))
         engine = _engine(scope)
         if engine is not None and isinstance(text, str):
             limit = request.get("max_completion_tokens") or request.get("max_tokens")
             engine.prepare(text, limit, extra.get(PARTICLE) is not None)
 
 
-def _wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the structured outputs of a request, in the form that `_frontend.adopted` reads."""
+def _read_wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the structured outputs of a request, in the form that `_frontend.adopt` reads."""
     found = request.get("structured_outputs")
     if isinstance(found, dict):
         return found
@@ -114,7 +114,7 @@ def _engine(scope: Message) -> Engine | None:
     return None if config is None else engine_of(config)
 
 
-def _logged(call: Callable[[], Any]) -> None:
+def _log_errors(call: Callable[[], Any]) -> None:
     """Call a function; log its errors, which the checks of the request will raise again."""
     try:
         call()

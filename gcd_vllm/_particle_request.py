@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from gcd import ConstraintError
-from gcd._errors import shown
+from gcd._errors import show
 from gcd_vllm._registered import PGCD
 
 PARTICLE = "gcd_particle"
@@ -87,7 +87,7 @@ class ParticleRequest:
             return None
         if not isinstance(text, str):
             raise ConstraintError(
-                f"{PARTICLE}: expected the text of a JSON object, got {shown(text)}"
+                f"{PARTICLE}: expected the text of a JSON object, got {show(text)}"
             )
         found = cls._parse(text)
         for name, neutral in _NEUTRAL.items():
@@ -132,14 +132,14 @@ class ParticleRequest:
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ConstraintError(
                 f"{PARTICLE}: expected a JSON object with {', '.join(asdict(cls()))}, got "
-                f"{shown(text)} ({error})"
+                f"{show(text)} ({error})"
             ) from None
         kinds = (("key", str), ("prefix_tokens", int), ("partial", bool), ("proposal", str))
         for name, kind in kinds:
             value = getattr(found, name)
             if type(value) is not kind:
                 raise ConstraintError(
-                    f"{PARTICLE}: expected {name} of type {kind.__name__}, got {shown(value)}"
+                    f"{PARTICLE}: expected {name} of type {kind.__name__}, got {show(value)}"
                 )
         if found.prefix_tokens < 0:
             raise ConstraintError(
@@ -148,7 +148,7 @@ class ParticleRequest:
         if found.proposal not in PROPOSALS:
             raise ConstraintError(
                 f"{PARTICLE}: expected proposal {' or '.join(PROPOSALS)}, got "
-                f"{shown(found.proposal)}"
+                f"{show(found.proposal)}"
             )
         if (found.proposal == "pgcd") != (found.pgcd is not None):
             raise ConstraintError(

@@ -102,7 +102,7 @@ def _rounds(
         if not texts:
             return
         # The engine has just computed these texts, except their last tokens.
-        yield np.repeat([_uncached(text, block) for text in texts], plan.particles)
+        yield np.repeat([_count_uncached(text, block) for text in texts], plan.particles)
 
 
 def _first_round(
@@ -111,13 +111,13 @@ def _first_round(
     costs: list[int] = []
     seen: set[int] = set()
     for prompt in prompts:
-        rest = _uncached(len(prompt), block)
-        costs += [max(rest, len(prompt) - _known(prompt, block, seen))]
+        rest = _count_uncached(len(prompt), block)
+        costs += [max(rest, len(prompt) - _count_known(prompt, block, seen))]
         costs += [rest] * (particles - 1)
     return np.array(costs, dtype=np.int64)
 
 
-def _uncached(length: int, block: int | None) -> int:
+def _count_uncached(length: int, block: int | None) -> int:
     """Return how many tokens of a text are computed if its whole blocks are cached.
 
     The last token is always computed.
@@ -125,7 +125,7 @@ def _uncached(length: int, block: int | None) -> int:
     return length if block is None else length - (length - 1) // block * block
 
 
-def _known(prompt: Sequence[int], block: int | None, seen: set[int]) -> int:
+def _count_known(prompt: Sequence[int], block: int | None, seen: set[int]) -> int:
     """Return the number of tokens in known blocks at the prompt's beginning; add its blocks.
 
     A block is known by the hash of its tokens and those before it.

@@ -209,7 +209,7 @@ def sample_with(
         if isinstance(each, TokenAutomaton):
             text, automaton = json.dumps({**engine.keep(each), "budget": n}), each
         else:
-            text, automaton = _compiled(each, n, cache)
+            text, automaton = _compile(each, n, cache)
         ids = engine.encode(prompt)
         example = None if alone else name
         check_ids(ids, engine.vocabulary.size, example)
@@ -220,7 +220,7 @@ def sample_with(
     return run(engine, tasks, plan, CounterDraw(plan.seed) if draw is None else draw)
 
 
-def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str, TokenAutomaton]:
+def _compile(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str, TokenAutomaton]:
     """Return the JSON text of a constraint with this budget, and the lifted constraint."""
     if isinstance(constraint, str):
         try:

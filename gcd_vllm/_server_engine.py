@@ -155,14 +155,14 @@ class ServerEngine:
             The result, or the error, for the index of each argument.
         """
 
-        def tried(argument: Any) -> Any:
+        def attempt(argument: Any) -> Any:
             try:
                 return do(argument)
             except Exception as error:
                 return error
 
         with ThreadPoolExecutor(self._connections) as pool:
-            return dict(enumerate(pool.map(tried, given)))
+            return dict(enumerate(pool.map(attempt, given)))
 
     def _draw(self, part: Part) -> tuple[tuple[int, ...], tuple[float, ...], int]:
         """Draw a part; return its tokens, log q of each, and the number of cached prompt tokens."""

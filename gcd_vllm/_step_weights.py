@@ -207,10 +207,10 @@ class StepWeights(WeightTable):
             each.tokens[step] if len(each.tokens) > step else -1
             for each, step in zip(last.rows.rows, last.steps, strict=True)
         ]
-        places = [each.record.row for each in last.rows.rows]
+        table_rows = [each.record.row for each in last.rows.rows]
         steps = [min(step, self.last_step) for step in last.steps]
-        numbers = torch.tensor([places, steps, known], dtype=torch.int64, device="cpu")
-        place, step, token = on_device(numbers, self._device)
+        numbers = torch.tensor([table_rows, steps, known], dtype=torch.int64, device="cpu")
+        table_row, step, token = on_device(numbers, self._device)
         missing, token = (token < 0).unsqueeze(1), token.clamp(min=0).unsqueeze(1)
         log_p = self._log_p[: len(known)]
         values = [last.log_z.unsqueeze(1), log_p.gather(1, token).masked_fill_(missing, torch.nan)]
@@ -219,6 +219,6 @@ class StepWeights(WeightTable):
             which = last.rows.twisted
             log_q[which] = last.log_q.gather(1, token[which])
             log_q.masked_fill_(missing, torch.nan)
-        self._table[place, step] = torch.cat(
+        self._table[table_row, step] = torch.cat(
             [*values, log_q, log_p.index_select(1, self._ends)], dim=1
         )

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gcd import LazyAutomaton, Matcher, TokenAutomaton
-from gcd._serving.pool import DEAD, AutomatonPool, Place, on_device
+from gcd._serving.pool import DEAD, AutomatonPool, Location, on_device
 from gcd._serving.reading import LazyReader, TokenReader
 from gcd._tokens.bitmask import unpack
 from gcd._tokens.vocabulary import num_words
@@ -43,7 +43,7 @@ class _Row:
     def __init__(
         self,
         admitted: Admitted,
-        place: Place,
+        location: Location,
         tokens: list[int],
         until: float | None,
         prefix: list[int],
@@ -52,7 +52,7 @@ class _Row:
         twist: TwistedRow | None,
     ) -> None:
         self.automaton, self.budget = admitted.automaton, admitted.budget
-        self.place, self.tokens, self.until = place, tokens, until
+        self.location, self.tokens, self.until = location, tokens, until
         self.record, self.temperature, self.twist = record, temperature, twist
         if admitted.particle is not None:
             self.budget -= len(prefix)
@@ -142,11 +142,11 @@ class EngineProcessor(Processor):
         until = self._deadlines.begin(params, text)
         prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
         taken, twist = self._twist(taken, prefix, tokens, params.temperature)
-        admitted, place = self._engine.lodge(self._pool, taken)
+        admitted, location = self._engine.lodge(self._pool, taken)
         if admitted.particle is None:
             prefix, twist = [], None
         record = self._record(params, admitted)
-        return _Row(admitted, place, tokens, until, prefix, record, params.temperature, twist)
+        return _Row(admitted, location, tokens, until, prefix, record, params.temperature, twist)
 
     def _twist(
         self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
@@ -202,7 +202,7 @@ class EngineProcessor(Processor):
                 lazy.append((index, row, fit))
             else:
                 state = row.state()
-                rows.append((index, state, row.left(state, fit), *row.place))
+                rows.append((index, state, row.left(state, fit), *row.location))
         if rows:
             numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
             at, states, left = numbers[:, :3].unbind(1)

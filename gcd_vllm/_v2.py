@@ -51,7 +51,7 @@ class EngineProcessor(Processor):
         self._drafts = int(vllm_config.num_speculative_tokens or 0)
         slots, device = req_states.max_num_reqs, req_states.device
         self._pool: AutomatonPool | None = None  # until a request has a constraint
-        # A slot's place in the pool (4), its budget, state, and how many tokens that has read.
+        # A slot's location in the pool (4), its budget, state, and how many tokens that has read.
         # Then: tokens at the prompt's end that belong to the answer, and the row of its weights.
         self._slots = torch.zeros((slots, 9), dtype=torch.int64, device=device)
         self._taken: list[Admitted | None] = [None] * slots
@@ -152,7 +152,7 @@ class EngineProcessor(Processor):
             if slot not in self._new:  # without room it ends; there is none for a text any more
                 taken = taken._replace(room=1)
             wanted, group = self._group(taken)
-            admitted, place = self._engine.lodge(pool, wanted)
+            admitted, location = self._engine.lodge(pool, wanted)
             if group is not None and admitted is wanted:
                 self._enter_group(slot, group, admitted)
             record = self._particles.get(slot)
@@ -164,9 +164,9 @@ class EngineProcessor(Processor):
                 if particle is not None and particle.proposal == "lcd":
                     budget = MANY
                 weights = NO_ROW if record is None else record.row
-                new.append([slot, *place, budget, place.initial, 0, prefix, weights])
+                new.append([slot, *location, budget, location.initial, 0, prefix, weights])
             else:
-                begun.append([slot, *place])
+                begun.append([slot, *location])
             assert not isinstance(admitted.automaton, LazyAutomaton), "the device needs its table"
             self._taken[slot], self._placed[slot] = admitted, admitted.automaton
         if begun:
@@ -198,11 +198,11 @@ class EngineProcessor(Processor):
         here = self._slots[slots]
         begin = self._requests.prompt_len.gpu[slots].long() - here[:, 7]
         number = self._requests.total_len.gpu[slots].long() - begin
-        places, state, count = here[:, :4], here[:, 5], here[:, 6]
+        locations, state, count = here[:, :4], here[:, 5], here[:, 6]
         for _ in range(most):
             behind = count < number
             at = (begin + count).clamp(max=committed.shape[1] - 1)
-            after = pool.next(places, state, committed[slots, at].long())
+            after = pool.next(locations, state, committed[slots, at].long())
             state = torch.where(behind, after, state)
             count = count + behind.long()
         self._slots[slots, 5] = state
@@ -232,31 +232,31 @@ class EngineProcessor(Processor):
                 at = (self._slots[rows, 1] == 0).long().argsort(stable=True)[:most]
             rows, local, tokens = rows[at], local[at], tokens[at]
         here = self._slots[rows]
-        places, budget, state, count = here[:, :4], here[:, 4], here[:, 5], here[:, 6]
+        locations, budget, state, count = here[:, :4], here[:, 4], here[:, 5], here[:, 6]
         if not one_each:
             for depth in range(1, self._drafts + 1):
                 # The row before is that after one token less of the same draft.
-                after = pool.next(places, state.roll(1), tokens)
+                after = pool.next(locations, state.roll(1), tokens)
                 state = torch.where(local == depth, after, state)
         left = budget - count - local
         fit = self._fit(batch, now)
         if fit is not None:
-            needed = pool.steps_to_accept(places, state)
+            needed = pool.steps_to_accept(locations, state)
             left = torch.minimum(left, torch.maximum(fit[rows] - local, needed))
-        weighted = self._weighted_rows(ctx, slots)
+        weighted = self._find_weighted(ctx, slots)
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         twisted: list[Twisted] = []
         if self._twists is not None:
             positions = SlotStates(*self._slots[:, 4:8].unbind(1))
             twisted = self._twists.of(logits, ctx.idx_mapping_np.tolist(), positions)
-        pool.mask_(logits, places, state, left, at)
+        pool.mask_(logits, locations, state, left, at)
         write(logits, twisted)
         if weighted is not None and self._weights is not None:
             self._weights.after_mask(logits, weighted, log_z_of(twisted, len(logits)))
         return logits
 
-    def _weighted_rows(self, ctx: Any, slots: Tensor) -> DeviceRows | None:
+    def _find_weighted(self, ctx: Any, slots: Tensor) -> DeviceRows | None:
         """Return the batch rows whose weights are stored; None if there are none.
 
         Args:

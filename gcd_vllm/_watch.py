@@ -2,7 +2,7 @@
 
 `vllm.LLM` runs its engine in another process by default. If that process is killed, vLLM 0.32 marks
 its client as dead. But it doesn't wake a thread that already waits for the engine's outputs, or for
-the result of `collective_rpc`, so this thread would wait forever. `watched` wakes it with an error.
+the result of `collective_rpc`, so this thread would wait forever. `watch` wakes it with an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_dead(llm: Any) -> bool:
 
 
 @contextmanager
-def watched(llm: Any) -> Iterator[None]:
+def watch(llm: Any) -> Iterator[None]:
     """Raise an error in calls of the engine within this context if the engine's process ends.
 
     An engine in the same process has no such client and isn't watched.

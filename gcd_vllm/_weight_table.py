@@ -32,7 +32,7 @@ NO_ROW = 0
 
 
 class Record:
-    """A particle whose values are stored, with its place in the table.
+    """A particle whose values are stored, with its row in the table.
 
     Attributes:
         row: row of the table; `NO_ROW` once the values were taken or dropped.

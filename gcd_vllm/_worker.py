@@ -14,10 +14,10 @@ class WorkerExtension:
 
     def gcd_status(self) -> dict[str, Any]:
         """Return the plugin's protocol version, and the number of loaded processors."""
-        from gcd_vllm._admission import loaded_processors
+        from gcd_vllm._admission import count_processors
         from gcd_vllm._particle_request import VERSION
 
-        return {"version": VERSION, "processors": loaded_processors()}
+        return {"version": VERSION, "processors": count_processors()}
 
     def gcd_take_weights(self, run: str, finished: list[str] | None = None) -> dict[str, Any]:
         """Return and delete the weights of a run's particles; see `WeightTable.take`."""

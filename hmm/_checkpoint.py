@@ -196,7 +196,7 @@ def _read_ctrlg(
             f"expected the arrays {list(_CTRLG)} in {path}, got {sorted(state)}; download it again"
         )
     is_half = any(state[name].dtype in _HALF for name in _CTRLG)
-    alpha, beta, gamma = (_widened(state[name]) if is_half else state[name] for name in _CTRLG)
+    alpha, beta, gamma = (_widen(state[name]) if is_half else state[name] for name in _CTRLG)
     # Ctrl-G applies a softmax to gamma, so gamma may be shifted by any constant.
     initial = gamma.reshape(-1).softmax(dim=0)
     return HMM(initial, Dense(alpha), beta.exp().T.contiguous()), is_half
@@ -351,7 +351,7 @@ def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
         )
 
 
-def _widened(part: Tensor) -> Tensor:
+def _widen(part: Tensor) -> Tensor:
     return part.to(torch.promote_types(part.dtype, torch.float32))
 
 

@@ -76,11 +76,11 @@ class Statistics(NamedTuple):
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
         """Apply a function to corresponding arrays of these counts and of `others`."""
 
-        def mapped(*values: Any) -> Any:
+        def apply(*values: Any) -> Any:
             several = isinstance(values[0], tuple)
             return tuple(map(function, *values)) if several else function(*values)
 
-        return Statistics(*map(mapped, self, *others))
+        return Statistics(*map(apply, self, *others))
 
     def __add__(self, other: object) -> Statistics:
         """Return the sum of two sets of counts."""
@@ -127,7 +127,7 @@ def expected_statistics(
     Raises:
         ValueError: a length or a token is out of range.
     """
-    result = inference.packed_marginals(hmm, inference.pack(hmm, tokens, lengths))
+    result = inference.compute_packed_marginals(hmm, inference.pack(hmm, tokens, lengths))
     total = Statistics.zeros(hmm) if into is None else into
     packed = result.packed
     if packed.sizes:
@@ -162,12 +162,12 @@ def all_reduce(statistics: Statistics) -> Statistics:
     With one process, the counts are unchanged.
     """
 
-    def reduced(values: Tensor) -> Tensor:
+    def reduce(values: Tensor) -> Tensor:
         dist.all_reduce(values)
         return values
 
     several = dist.is_available() and dist.is_initialized()
-    return statistics.map(reduced) if several else statistics
+    return statistics.map(reduce) if several else statistics
 
 
 def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
@@ -241,18 +241,16 @@ def maximize(
             raise ValueError(f"expected {name} pseudo-counts of at least 0, got {value}")
     columns = emission.unsqueeze(1) if emission.dim() else emission
     transition = from_factors(
-        tuple(
-            _normalized(counts + pseudo_counts.transition, -1) for counts in statistics.transition
-        )
+        tuple(_normalize(counts + pseudo_counts.transition, -1) for counts in statistics.transition)
     )
     return HMM(
-        _normalized(statistics.initial + pseudo_counts.initial, -1),
+        _normalize(statistics.initial + pseudo_counts.initial, -1),
         transition,
-        _normalized(statistics.emission + columns, 0).to(emission_dtype),
+        _normalize(statistics.emission + columns, 0).to(emission_dtype),
     )
 
 
-def _normalized(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+def _normalize(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """Divide an array by its sums along `dim`, in place; zero sums give uniform distributions."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny

@@ -321,7 +321,7 @@ class _Mixing:
             self.before, self.after, self.mixed = [], [], False
             return self.x
         self.before, self.after = before, after
-        change = _mixed(moves.reshape(len(after), -1), result.reshape(len(after), -1))
+        change = _mix(moves.reshape(len(after), -1), result.reshape(len(after), -1))
         change = change.reshape(present.shape)
         asked = np.abs(change).max() if len(after) > 1 else np.inf
         self.settled = near and (asked <= self.tolerance or farthest >= self.farthest)
@@ -332,7 +332,7 @@ class _Mixing:
         return self.x if self.mixed else None
 
 
-def _mixed(
+def _mix(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
     """Return the combination of results that a sweep changes least, minus the last result.

@@ -212,12 +212,12 @@ def marginals(
 
     See `filter_all` for the arguments. Cost: three products with A per token, and O(B T H) memory.
     """
-    result = packed_marginals(hmm, pack(hmm, tokens, lengths))
+    result = compute_packed_marginals(hmm, pack(hmm, tokens, lengths))
     states = _unpack(result.packed, result.states, tokens.shape[1])
     return Marginals(states, result.transition_counts, result.log_likelihood)
 
 
-def packed_marginals(hmm: HMM, packed: Packed) -> PackedMarginals:
+def compute_packed_marginals(hmm: HMM, packed: Packed) -> PackedMarginals:
     """Compute the posterior state distributions and transition counts of packed sequences."""
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
     # Smaller predicted probabilities have lost subnormal terms, and dividing by them could

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd._support.indices import check_indices, check_shape
-from gcd._support.threads import shared_out
+from gcd._support.threads import share_out
 from gcd._tokens.distances import fits
 from hmm._kernels import lookahead as kernels
 from hmm._product import LookaheadTable
@@ -159,11 +159,11 @@ def _expect(
     check_shape(item, (R, *item.shape[1:2]), f"{items} ids (one row per prefix)")
     check_indices(item, len(emission), items)
     if predicted.device.type in _COMPILED:
-        return _compiled(table, predicted, states, remaining, symbol, item, emission)
+        return _expect_compiled(table, predicted, states, remaining, symbol, item, emission)
     batch = table.batch
-    place = batch.entries(states).gather(1, symbol)
-    inside = place.clamp(min=0)
-    alive = (place >= 0) & fits(batch.steps_after_flat[inside], remaining.unsqueeze(1))
+    index = batch.entries(states).gather(1, symbol)
+    inside = index.clamp(min=0)
+    alive = (index >= 0) & fits(batch.steps_after_flat[inside], remaining.unsqueeze(1))
     after = batch.delta_flat[inside] + batch.first_state[states.clamp(min=0)].unsqueeze(1)
     target = table.number[torch.where(alive, after, 0)]
     entry = table.row((remaining - 1).unsqueeze(1).expand_as(target), target)
@@ -185,7 +185,7 @@ def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
     )
 
 
-def _compiled(
+def _expect_compiled(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
     states: Int64[Tensor, "R"],
@@ -214,7 +214,7 @@ def _compiled(
         missing,
     )
     arrays = (tensor.numpy() for tensor in tensors)
-    shared_out(kernels.expect, len(states), table.compiled, *arrays)
+    share_out(kernels.expect, len(states), table.compiled, *arrays)
     if missing.numpy().any():
         raise _no_row(table, remaining)
     return Expected(log_joint, log_mass)

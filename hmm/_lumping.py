@@ -58,7 +58,7 @@ class Lumping:
         total = values.new_zeros(self.num_classes, *values.shape[1:])
         return total.index_add_(0, self.class_of.to(values.device), values)
 
-    def lumped(self, hmm: HMM) -> HMM:
+    def lump(self, hmm: HMM) -> HMM:
         """Convert a model over tokens to a model over classes, which sums the tokens' emissions."""
         return HMM(hmm.initial, hmm.transition, self.sums(hmm.emission))
 

@@ -128,14 +128,14 @@ class HMM:
             dtype: type of the result; by default each array's type, but at least float32.
         """
 
-        def divided(part: Tensor, dim: int = -1) -> Tensor:
+        def divide(part: Tensor, dim: int = -1) -> Tensor:
             part = part.to(dtype or torch.promote_types(part.dtype, torch.float32))
             return part / part.sum(dim=dim, keepdim=True)
 
         return HMM(
-            divided(self.initial),
-            from_factors(tuple(divided(part) for part in self.transition.factors)),
-            divided(self.emission, dim=0),
+            divide(self.initial),
+            from_factors(tuple(divide(part) for part in self.transition.factors)),
+            divide(self.emission, dim=0),
         )
 
     @classmethod

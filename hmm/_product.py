@@ -44,7 +44,7 @@ from hmm._eventual import eventually
 from hmm._kernels.lookahead import Tables
 from hmm._kernels.recursion import COMPUTED
 from hmm._model import HMM
-from hmm._recursion import Completion, Start, completion, needed_pairs
+from hmm._recursion import Completion, Start, completion, find_needed
 
 MAX_BYTES = 2 << 30
 """Default limit on the memory of a table, in bytes."""
@@ -208,7 +208,7 @@ def lookahead_table(
     starts = None if budgets is None else _starts(batch.automata, budgets)
     masses = [class_emission(hmm, automaton) for automaton in distinct]
     edges = Edges.of(distinct, masses)
-    needed = needed_pairs(edges, max_remaining, starts)
+    needed = find_needed(edges, max_remaining, starts)
     _check_memory(hmm, distinct, needed, eventual, max_bytes)
     return LookaheadTable(
         hmm=hmm,
@@ -236,10 +236,10 @@ def check_table(
     """
     distinct = list(dict.fromkeys(automata))
     _check_model(hmm, distinct[0].vocabulary)
-    _check_memory(hmm, distinct, _needed(hmm, automata, budgets), eventual, max_bytes)
+    _check_memory(hmm, distinct, _find_needed(hmm, automata, budgets), eventual, max_bytes)
 
 
-def _needed(
+def _find_needed(
     hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
 ) -> Bool[np.ndarray, "levels S"]:
     """Find the pairs (remaining budget, state) that texts within these budgets can reach.
@@ -250,7 +250,7 @@ def _needed(
     # Only the edges are needed, which don't depend on emissions.
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
     starts = _starts(automata, [(budget,) for budget in budgets])
-    return needed_pairs(edges, max(1, max(budgets) - 1), starts)
+    return find_needed(edges, max(1, max(budgets) - 1), starts)
 
 
 def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
@@ -322,7 +322,7 @@ def bytes_of_table(
 
     A table for several automata takes at most the sum of their bytes.
     """
-    return table_bytes(hmm, [automaton], _needed(hmm, [automaton], [budget]), eventual)
+    return table_bytes(hmm, [automaton], _find_needed(hmm, [automaton], [budget]), eventual)
 
 
 def _check_memory(

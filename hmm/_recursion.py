@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 from torch import Tensor
 
-from gcd._support.threads import in_turn, shared_out
+from gcd._support.threads import in_turn, share_out
 from hmm._edges import Edges
 from hmm._kernels import recursion as kernels
 from hmm._kernels.recursion import CERTAIN, COMPUTED, LEFT_OUT, NOTHING
@@ -136,7 +136,7 @@ class Start(NamedTuple):
     budget: int
 
 
-def needed_pairs(
+def find_needed(
     edges: Edges, max_remaining: int, starts: Sequence[Start] | None
 ) -> Bool[np.ndarray, "levels S"]:
     """Find the pairs (r, s), r = 0 .. max_remaining, whose beta_r(., s) has to be computed.
@@ -155,7 +155,7 @@ def needed_pairs(
     else:
         ordered = sorted(starts, key=lambda start: -start.budget)
         needed = np.zeros((max(max_remaining + 1, ordered[0].budget), edges.num_states), np.bool_)
-        kernels.needed_states(
+        kernels.mark_needed(
             edges.source,
             edges.target,
             edges.steps_to_accept,
@@ -306,7 +306,7 @@ def _rows_compiled(
 
     in_turn(some_rows, -(-n // _TOGETHER))
     kept = np.flatnonzero(moved)
-    shared_out(kernels.store, len(kept), arrays, kept, used)
+    share_out(kernels.store, len(kept), arrays, kept, used)
     return moved
 
 

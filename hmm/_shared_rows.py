@@ -88,6 +88,6 @@ def share_rows(matrix: Float[Tensor, "V H"]) -> SharedRows:
     raw = plain.view(torch.uint8).numpy() if plain.numel() else np.empty((len(plain), 0), np.uint8)
     number: dict[bytes, int] = {}
     row_of = [number.setdefault(row.tobytes(), len(number)) for row in raw]
-    places = np.array(row_of, dtype=np.int32)
-    first = np.unique(places, return_index=True)[1]
-    return SharedRows(matrix[torch.from_numpy(first).to(matrix.device)], torch.from_numpy(places))
+    indices = np.array(row_of, dtype=np.int32)
+    first = np.unique(indices, return_index=True)[1]
+    return SharedRows(matrix[torch.from_numpy(first).to(matrix.device)], torch.from_numpy(indices))

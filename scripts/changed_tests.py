@@ -32,7 +32,7 @@ _INTERFACE = "docs/reference/interface.txt"
 _CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")
 
 
-def changed_files(base: str) -> list[str]:
+def list_changed(base: str) -> list[str]:
     """Return the files that are new or differ from the common ancestor with a branch."""
     return _git("diff", "--name-only", "--diff-filter=d", "--merge-base", base) + _git(
         "ls-files", "--others", "--exclude-standard"
@@ -95,7 +95,7 @@ def main() -> int:
     """Print the arguments for pytest."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("base", nargs="?", default="main", help="the branch to compare with")
-    print(*(tests_of(changed_files(parser.parse_args().base)) or CORE))
+    print(*(tests_of(list_changed(parser.parse_args().base)) or CORE))
     return 0
 
 

@@ -126,17 +126,17 @@ def accepts(
         whole: whether to write 1.0 as 1, which is the same number in all drafts except draft 4.
     """
     orders = Orders(language, any_order=any_order)
-    ends = orders.ends(language.initial, _written(value) if whole else value)
+    ends = orders.ends(language.initial, _normalize(value) if whole else value)
     return any(bool(language.accepting[state]) for state, _ in ends)
 
 
-def _written(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_written(item) for item in value]
+        return [_normalize(item) for item in value]
     if isinstance(value, dict):
-        return {name: _written(item) for name, item in value.items()}
+        return {name: _normalize(item) for name, item in value.items()}
     return value
 
 
@@ -240,7 +240,7 @@ def public_outcome(path: Path) -> Public:
     """Compile one public schema, and check its instances."""
     record = json.loads(path.read_text("utf-8-sig"))
     start = time.perf_counter()
-    language, outcome = _compiled(record["schema"])
+    language, outcome = _compile(record["schema"])
     seconds = time.perf_counter() - start
     if language is None:
         return Public(path.stem, outcome, seconds, 0, Counter())
@@ -261,13 +261,13 @@ def public_outcome(path: Path) -> Public:
 
 def _why_refused(schema: Any, value: Any) -> str:
     for reason, depth in (("undeclared", 3), *(("depth", depth) for depth in _DEEPER)):
-        language, _ = _compiled(schema, additional_properties="open", max_depth=depth)
+        language, _ = _compile(schema, additional_properties="open", max_depth=depth)
         if language is not None and accepts(language, value):
             return reason
     return "other"
 
 
-def _compiled(schema: Any, **options: Any) -> tuple[gcd.Automaton | None, str]:
+def _compile(schema: Any, **options: Any) -> tuple[gcd.Automaton | None, str]:
     try:
         return gcd.json_schema(
             schema, unknown="ignore", unsupported="refuse", **options

@@ -130,13 +130,13 @@ def _sentences(text: str) -> Iterator[tuple[int, int]]:
         until = match.start() + 1
         if _NOT_AN_END.search(text[start:until]) or (colon and text[match.end()] == "X"):
             continue
-        yield _trimmed(text, start, match.end())
+        yield _trim(text, start, match.end())
         start = match.end()
     if text[start:].strip():
-        yield _trimmed(text, start, len(text))
+        yield _trim(text, start, len(text))
 
 
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while end > start and text[end - 1].isspace():
         end -= 1
     while start < end and not text[start].isalnum():
@@ -156,30 +156,30 @@ def markdown_blocks(lines: list[str], first: int = 1) -> Iterator[list[Line]]:
         if fence or opened:
             if not fence and opened:
                 fence = opened[1]
-                yield from _taken(block)
+                yield from _take(block)
             elif stripped.startswith(fence):
                 fence = ""
             continue
         if not stripped or stripped[0] in "|<" or re.fullmatch(r"[-=*_ :|]+", stripped):
-            yield from _taken(block)
+            yield from _take(block)
             in_list = in_list and not stripped
         elif line.startswith("    ") and not block and not (in_list and _BULLET.match(line)):
             continue  # indented code
         elif stripped.startswith("#"):
-            yield from _taken(block)
+            yield from _take(block)
             yield [Line(number, stripped.lstrip("# "))]
             in_list = False
         elif bullet := _BULLET.match(line):
-            yield from _taken(block)
+            yield from _take(block)
             block.append(Line(number, line[bullet.end() :]))
             in_list = True
         else:
             in_list = in_list and line[0] == " "
             block.append(Line(number, stripped.lstrip("> ")))
-    yield from _taken(block)
+    yield from _take(block)
 
 
-def _taken(block: list[Line]) -> Iterator[list[Line]]:
+def _take(block: list[Line]) -> Iterator[list[Line]]:
     """Yield a copy of the collected lines, if there are any, and clear the list."""
     if block:
         yield [*block]
@@ -223,20 +223,20 @@ def docstring_blocks(lines: list[str], first: int) -> Iterator[list[Line]]:
         text = line if number == first else line[margin:]
         stripped = text.strip()
         if not stripped or stripped[0] == "|" or not re.search(r"\w", stripped):
-            yield from _taken(block)
+            yield from _take(block)
         elif stripped in _SECTIONS or stripped == "Examples:":
-            yield from _taken(block)
+            yield from _take(block)
             section = stripped in _SECTIONS
             code = "    " if section else " "
         elif text.startswith(code) and not section and not block:
             continue
         elif begin := (_FIELD if section and text[4:5] != " " else _BULLET).match(text):
-            yield from _taken(block)
+            yield from _take(block)
             block.append(Line(number, text[begin.end() :]))
         else:
             section = section and text[0] == " "
             block.append(Line(number, stripped))
-    yield from _taken(block)
+    yield from _take(block)
 
 
 def _comments(source: str) -> Iterator[list[Line]]:
@@ -249,12 +249,12 @@ def _comments(source: str) -> Iterator[list[Line]]:
         row, start = token.start
         directive = bool(_DIRECTIVE.match(token.string))
         if block and (directive or start != column or row != block[-1].number + 1):
-            yield from _taken(block)
+            yield from _take(block)
         text = token.string.lstrip("#: ")
         if not directive and text:
             block.append(Line(row, text))
             column = start
-    yield from _taken(block)
+    yield from _take(block)
 
 
 def files(named: Iterable[str]) -> list[Path]:

@@ -74,7 +74,7 @@ def fit(config: DictConfig) -> float:
     table = []
     for value, own in rows.items():
         compared = difference(own, rows[best], _log_evidence, config.seed)
-        below = {} if compared is None else compared.interval.named("below")
+        below = {} if compared is None else compared.interval.as_record("below")
         table.append(
             {
                 "hmm.lookahead": f"{value:g}",

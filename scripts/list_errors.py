@@ -60,7 +60,7 @@ def messages(package: str) -> Iterator[Message]:
         for node in sorted(statements, key=lambda each: each.lineno):
             assert isinstance(node.exc, ast.Call)
             place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            call, values = _raised(path, node.exc)
+            call, values = _find_raised(path, node.exc)
             for each in call.args:
                 if (text := _text(each, values)) is not None:
                     yield Message(place, ast.unparse(call.func), text)
@@ -92,7 +92,7 @@ def _error_functions() -> dict[tuple[Path, str], tuple[list[str], ast.Call]]:
     return found
 
 
-def _raised(path: Path, call: ast.Call) -> tuple[ast.Call, dict[str, str | None]]:
+def _find_raised(path: Path, call: ast.Call) -> tuple[ast.Call, dict[str, str | None]]:
     """Return the call that makes a raised error, and the texts of the variables in its message."""
     name = ast.unparse(call.func)
     for (module, function), (parameters, error) in _error_functions().items():

@@ -79,7 +79,7 @@ class Mutant:
     function: str
     """Qualified name of the outermost function around the change."""
     line: int
-    place: int
+    position: int
     """Index among the possible changes of the function."""
     change: str
 
@@ -213,13 +213,13 @@ def draw(count: int, seed: int, groups: Sequence[str] = GROUPS) -> list[Mutant]:
     chosen = random.Random(seed)
     drawn = []
     for group in groups:
-        places = []
+        positions = []
         for path in sources(group):
             tree = ast.parse((ROOT / path).read_text("utf-8"))
             for name, function in functions(tree).items():
-                for place, (line, change, _) in enumerate(changes(function)):
-                    places.append(Mutant(path, name, line, place, change))
-        drawn += chosen.sample(places, count // len(groups))
+                for position, (line, change, _) in enumerate(changes(function)):
+                    positions.append(Mutant(path, name, line, position, change))
+        drawn += chosen.sample(positions, count // len(groups))
     return drawn
 
 
@@ -227,7 +227,7 @@ def mutate(mutant: Mutant) -> ast.Module:
     """Return the changed module."""
     tree = ast.parse((ROOT / mutant.path).read_text("utf-8"))
     function = functions(tree)[mutant.function]
-    line, change, act = list(changes(function))[mutant.place]
+    line, change, act = list(changes(function))[mutant.position]
     if (line, change) != (mutant.line, mutant.change):
         raise ValueError(f"expected {mutant.change!r} at {mutant.path}:{mutant.line}; got {change}")
     act()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from experiments.commongen.metrics import rouge_l
 from experiments.commongen.records import read_file
 from experiments.harness.algorithms import Arm, is_discrete
-from experiments.harness.metrics import ACCURACIES, Measure, Metric, by_example, grouped, number
+from experiments.harness.metrics import ACCURACIES, Measure, Metric, by_example, group_rows, number
 from experiments.harness.paired import difference
 from experiments.harness.results import Row
 from experiments.harness.summary import Table, as_markdown
@@ -115,7 +115,7 @@ def _field(name: str) -> Measure:
     return lambda row: row[name]
 
 
-def _shown(name: str, digits: int = 1, scale: float = 100) -> Cell:
+def _show(name: str, digits: int = 1, scale: float = 100) -> Cell:
     def cell(rows: Sequence[Row]) -> str:
         value = _mean(rows, _field(name))
         return number(None if value is None else scale * value, digits)
@@ -124,14 +124,14 @@ def _shown(name: str, digits: int = 1, scale: float = 100) -> Cell:
 
 
 def _percent(rows: Sequence[Row]) -> str:
-    return "100" if all(row["valid"] for row in rows) else _shown("valid")(rows)
+    return "100" if all(row["valid"] for row in rows) else _show("valid")(rows)
 
 
 def _evidence(rows: Sequence[Row]) -> str:
     answered, examples = (
         len(by_example(rows, value)) for value in (_field("log_evidence"), lambda row: 0.0)
     )
-    text = _shown("log_evidence", 2, 1)(rows)
+    text = _show("log_evidence", 2, 1)(rows)
     return f"{text} ({answered})" if answered < examples else text
 
 
@@ -143,11 +143,11 @@ def _rouge_cell(name: str) -> Cell:
     return lambda rows: number(100 * (_mean(rows, _rouge_of(name)) or 0), 1)
 
 
-def _joined(*cells: Cell) -> Cell:
+def _join(*cells: Cell) -> Cell:
     return lambda rows: " / ".join(cell(rows) for cell in cells)
 
 
-_RIGHT = _shown("weighted_accuracy")
+_RIGHT = _show("weighted_accuracy")
 
 
 def _right_and_best(rows: Sequence[Row]) -> str:
@@ -156,8 +156,8 @@ def _right_and_best(rows: Sequence[Row]) -> str:
     return f"{_RIGHT(rows)} / {_BEST(rows)}" if several else _RIGHT(rows)
 
 
-_MAJORITY = _shown("majority_correct")
-_BEST = _shown("best_correct")
+_MAJORITY = _show("majority_correct")
+_BEST = _show("best_correct")
 _FINISHED_ = Metric("valid", "finished")
 _RIGHT_ = Metric("weighted_accuracy", "right")
 _BEST_ = Metric("best_correct", "right, best")
@@ -184,7 +184,9 @@ def by_style(
     """
     groups: dict[tuple[_Arm, str], list[Row]] = {}
     for name in names.split():
-        for key, rows in grouped(rows_of(name), lambda row: (_Arm.of(row), row["style"])).items():
+        for key, rows in group_rows(
+            rows_of(name), lambda row: (_Arm.of(row), row["style"])
+        ).items():
             groups.setdefault(key, rows)
     return [
         {
@@ -204,11 +206,11 @@ def listing(names: str, columns: Mapping[str, Cell], without: Sequence[str] = ()
     rows = [row for row in _rows(names) if row["method"] not in without]
     return [
         {**arm.titles, **{title: cell(own) for title, cell in columns.items()}}
-        for arm, own in grouped(rows, _Arm.of).items()
+        for arm, own in group_rows(rows, _Arm.of).items()
     ]
 
 
-def _paired(own: Sequence[Row], other: Sequence[Row], measure: Metric) -> str:
+def _pair(own: Sequence[Row], other: Sequence[Row], measure: Metric) -> str:
     found = difference(own, other, measure.of, seed=0)
     assert found is not None
     figures = (round(measure.scale * x, measure.digits) + 0.0 for x in found.interval)  # no -0.0
@@ -222,7 +224,7 @@ def differences(
     styles: Mapping[str, str],
 ) -> Table:
     """Lay out one line for each pair of arms: the first minus the second, a column per style."""
-    groups = grouped(_rows(names), lambda row: (_Arm.of(row), row["style"]))
+    groups = group_rows(_rows(names), lambda row: (_Arm.of(row), row["style"]))
     table: Table = []
     for own, other, measure in pairs:
         ours, theirs = own.titles, other.titles
@@ -236,7 +238,7 @@ def differences(
             else (f"{ours['method']} minus {theirs['method']}")
         )
         cells = {
-            title: _paired(groups[own, style], groups[other, style], measure)
+            title: _pair(groups[own, style], groups[other, style], measure)
             for style, title in styles.items()
         }
         table.append({"": methods, "particles": particles, "of": measure.title, **cells})
@@ -283,7 +285,7 @@ def _which_answer() -> Table:
                 "particles": arm.titles["particles"],
                 "majority": _MAJORITY(rows),
                 "best": _BEST(rows),
-                "best minus majority": _paired(rows, zero, gained),
+                "best minus majority": _pair(rows, zero, gained),
             }
         )
     return table
@@ -295,7 +297,7 @@ def _hmm_sizes() -> Table:
     The rows of GCD and of the HMM with 512 states are in the archive of the tool calls.
     """
     ours = [row for row in rows_of("tool_calls") if row["style"] == "json"]
-    groups = grouped([*ours, *rows_of("hmm_sizes")], _Arm.of)
+    groups = group_rows([*ours, *rows_of("hmm_sizes")], _Arm.of)
     states = {"pgcd:H64": "64", "pgcd:H256": "256", "pgcd": "512", "pgcd:H1024": "1,024"}
     table: Table = []
     for method, title in states.items():
@@ -306,7 +308,7 @@ def _hmm_sizes() -> Table:
             {
                 "states": title,
                 "right, N = 1, 4, 16": ", ".join(_RIGHT(rows) for _, rows, _ in arms),
-                **{f"log evidence, N = {n}": _paired(o, g, _EVIDENCE_) for n, o, g in arms},
+                **{f"log evidence, N = {n}": _pair(o, g, _EVIDENCE_) for n, o, g in arms},
             }
         )
     return table
@@ -314,10 +316,10 @@ def _hmm_sizes() -> Table:
 
 def _sentences_paired() -> Table:
     """Compare P-GCD with GCD, a column for each number of particles."""
-    groups = grouped(rows_of("sentences"), _Arm.of)
+    groups = group_rows(rows_of("sentences"), _Arm.of)
 
     def cell(measure: Metric, n: int) -> str:
-        return _paired(groups[_Arm("pgcd", "smc", n)], groups[_Arm("gcd", "smc", n)], measure)
+        return _pair(groups[_Arm("pgcd", "smc", n)], groups[_Arm("gcd", "smc", n)], measure)
 
     return [
         {"P-GCD minus GCD": measure.title, **{f"N = {n}": cell(measure, n) for n in (1, 4, 16)}}
@@ -326,7 +328,7 @@ def _sentences_paired() -> Table:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "budgets": lambda: by_style("truncation", _BOTH, _joined(_percent, _RIGHT)),
+    "budgets": lambda: by_style("truncation", _BOTH, _join(_percent, _RIGHT)),
     "budgets_many": lambda: by_style(
         "truncation_16 truncation_16_python truncation_filter",
         _BOTH,
@@ -342,7 +344,7 @@ TABLES: dict[str, Callable[[], Table]] = {
         ],
         _BOTH,
     ),
-    "no_adapter": lambda: by_style("no_adapter", _JSON, _joined(_percent, _RIGHT)),
+    "no_adapter": lambda: by_style("no_adapter", _JSON, _join(_percent, _RIGHT)),
     "no_adapter_paired": lambda: differences(
         "no_adapter",
         [
@@ -352,7 +354,7 @@ TABLES: dict[str, Callable[[], Table]] = {
         _JSON,
     ),
     "json": lambda: by_style(
-        "json_schema json_schema_pgcd json_schema_16", _BUDGETS, _joined(_percent, _right_and_best)
+        "json_schema json_schema_pgcd json_schema_16", _BUDGETS, _join(_percent, _right_and_best)
     ),
     "json_paired": lambda: [
         *differences(
@@ -377,7 +379,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "short_sentences": lambda: by_style(
         "sentences_short",
         _FEWEST,
-        _joined(_percent, _rouge_cell("best"), _shown("log_p_per_token", 2, 1)),
+        _join(_percent, _rouge_cell("best"), _show("log_p_per_token", 2, 1)),
         without=("greedy_close",),
     ),
     "short_sentences_paired": lambda: differences(
@@ -392,7 +394,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "tool_calls": lambda: by_style(
         "tool_calls tool_calls_filter",
         _STYLES,
-        _joined(_percent, _RIGHT, _evidence, _shown("read", 0, 1)),
+        _join(_percent, _RIGHT, _evidence, _show("read", 0, 1)),
         without=("hmm", "greedy_close"),
         sampled=(_SMC_1, _SMC_16, _FILTER_16),
     ),
@@ -417,9 +419,9 @@ TABLES: dict[str, Callable[[], Table]] = {
         columns={
             "ROUGE-L, majority": _rouge_cell("answer"),
             "ROUGE-L, best": _rouge_cell("best"),
-            "log p per token": _shown("log_p_per_token", 2, 1),
+            "log p per token": _show("log_p_per_token", 2, 1),
             "log evidence": _evidence,
-            "read": _shown("read", 0, 1),
+            "read": _show("read", 0, 1),
         },
     ),
     "sentences_paired": _sentences_paired,
@@ -432,7 +434,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             "majority": _MAJORITY,
             "best": _BEST,
             "log evidence": _evidence,
-            "read": _shown("read", 0, 1),
+            "read": _show("read", 0, 1),
         },
     ),
 }

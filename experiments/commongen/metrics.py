@@ -7,7 +7,7 @@ Corpus BLEU is a function of counts that are sums over sentences (Papineni et al
 bootstrap over concept sets resamples counts instead of texts. A missing answer counts as an empty
 sentence, which lowers both metrics.
 
-`covered` decides which concepts a sentence has without an automaton, so that it can check the
+`find_covered` decides which concepts a sentence has without an automaton, so that it can check the
 constraint. It ignores case, treats hyphens as separators, and ignores a possessive "'s". Every
 sentence that the constraint accepts therefore covers every concept, but not conversely.
 """
@@ -33,7 +33,7 @@ _BEHIND = r"(?!\w)(?!['’](?!s\b)\w)"
 _RESAMPLES = 1000
 
 
-def covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
+def find_covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
     """Return for each concept whether the text has one of its inflections as a whole word."""
     patterns = (f"{_BEFORE}(?:{'|'.join(map(re.escape, words))}){_BEHIND}" for words in inflections)
     return [re.search(pattern, text, re.IGNORECASE) is not None for pattern in patterns]

@@ -45,7 +45,7 @@ def build_prompt(
     Raises:
         ValueError: `kind` or `told` is unknown, or `kind` is `chat` without a chat template.
     """
-    concepts = ", ".join(_named(record, told))
+    concepts = ", ".join(_choose_concepts(record, told))
     if is_chat(kind, tokenizer):
         return chat(
             tokenizer,
@@ -55,7 +55,7 @@ def build_prompt(
     return f"Concepts: {concepts}".rstrip() + "\nSentence:\n"
 
 
-def _named(record: ConceptSet, told: str) -> list[str]:
+def _choose_concepts(record: ConceptSet, told: str) -> list[str]:
     one_of("told", told, tuple(TOLD))
     if told == "none":
         return []

@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments.commongen.config import AUTO, LEMMINFLECT
 from experiments.harness import records as reading
-from experiments.harness.records import ReadResult, checked_fields
+from experiments.harness.records import ReadResult, check_fields
 
 _PARTS = {"N": "NOUN", "V": "VERB"}
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
@@ -67,7 +67,7 @@ def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSe
         words = known.get(int(line), "")
         if not words.strip():
             raise ValueError(f"expected inflections in line {line} of {inflections}, got no line")
-        return record_of({**checked_fields(row), "inflections": json.loads(words)}, line)
+        return record_of({**check_fields(row), "inflections": json.loads(words)}, line)
 
     return reading.read_lines(path, make, _NEEDS)
 
@@ -89,7 +89,7 @@ def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[Conce
 
 def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
-    fields = checked_fields(row)
+    fields = check_fields(row)
     concepts = _concepts(fields)
     references = fields.get("scene", fields.get("target"))
     sentences = [references] if isinstance(references, str) else references
@@ -99,7 +99,11 @@ def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
     if not sentences:
         raise ValueError("expected at least one reference sentence, got none")
     given = fields.get("inflections") if inflections == AUTO else None
-    words = [by_rule(*each) for each in concepts] if given is None else _checked(given, concepts)
+    words = (
+        [by_rule(*each) for each in concepts]
+        if given is None
+        else _check_inflections(given, concepts)
+    )
     identity = fields.get("id")
     return ConceptSet(
         id=default_id if identity is None else str(identity),
@@ -121,7 +125,7 @@ def _concepts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(n[:-2], n[-1]) if n.endswith(("_N", "_V")) else (n, "") for n in names]
 
 
-def _checked(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
+def _check_inflections(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
     if not isinstance(given, list) or len(given) != len(concepts):
         raise ValueError(
             f"expected a list of inflections for each of {len(concepts)} concepts, got {given!r}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
-from experiments.harness.metrics import Interval, Metric, cells, example_of, grouped
+from experiments.harness.metrics import Interval, Metric, cells, example_of, group_rows
 from experiments.harness.results import Row
 from experiments.harness.summary import Table, log_evidence_of, share_of_evidence, titles_in
 
@@ -33,7 +33,7 @@ def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
         """Return ROUGE-L of a text; 0 without one."""
         return rouge_l(text or "", references[row["example"]])
 
-    def expected(row: Row) -> float:
+    def average(row: Row) -> float:
         """Return the posterior mean of ROUGE-L over the answers of a row; 0 without an answer."""
         if not row["answers"]:
             return 0.0
@@ -44,7 +44,7 @@ def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
         """Compute corpus BLEU; repetitions of an example are resampled together."""
         counts = [
             np.sum([bleu_counts(row["answer"] or "", references[name]) for row in own], axis=0)
-            for name, own in grouped(rows, example_of).items()
+            for name, own in group_rows(rows, example_of).items()
         ]
         return corpus_bleu(np.stack(counts), seed)
 
@@ -53,7 +53,7 @@ def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
             "expected_rouge_l",
             "ROUGE-L (weighted)",
             "the mean of ROUGE-L over all answers, weighted by their probabilities",
-            expected,
+            average,
             compared=True,
             label="ROUGE-L, weighted by the posterior",
         ),

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.commongen.config import TOLD, CommonGenConfig, check
-from experiments.commongen.metrics import covered, log_probability, tokens_of
+from experiments.commongen.metrics import find_covered, log_probability, tokens_of
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, metrics_of
@@ -58,7 +58,7 @@ def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandl
         row: Row = {"concepts": list(record.concepts), "answer": posterior.majority}
         if posterior.dead:
             return row | {"coverage": 0.0, "answer_tokens": 0, "log_p_per_token": None}
-        found = covered(posterior.texts[0], record.inflections)
+        found = find_covered(posterior.texts[0], record.inflections)
         ids = tokens_of(posterior, posterior.answers[0])
         return row | {
             "coverage": sum(found) / len(found),
@@ -67,7 +67,7 @@ def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandl
         }
 
     def has_all(record: ConceptSet, answer: bytes) -> bool:
-        return all(covered(answer.decode(errors="replace"), record.inflections))
+        return all(find_covered(answer.decode(errors="replace"), record.inflections))
 
     return RecordHandler(
         language=language,

@@ -53,8 +53,8 @@ def compare(training: Sequences, held_out: Sequences, num_tokens: int) -> Baseli
 
     context = _contexts(held_out, num_tokens)
     wanted = context * num_tokens + held_out.tokens
-    places = torch.searchsorted(pairs, wanted).clamp(max=len(pairs) - 1)
-    count = torch.where(pairs[places] == wanted, counts[places], 0).double()
+    indices = torch.searchsorted(pairs, wanted).clamp(max=len(pairs) - 1)
+    count = torch.where(pairs[indices] == wanted, counts[indices], 0).double()
     total, prior = totals[context], single[held_out.tokens]
     best, strength = -math.inf, STRENGTHS[0]
     for m in STRENGTHS:

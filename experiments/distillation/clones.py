@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from experiments.harness.results import derived_seed
+from experiments.harness.results import derive_seed
 from hmm import HMM
 from hmm._transition import from_factors
 
@@ -107,7 +107,7 @@ class Prefixes(Protocol):
         ...
 
 
-def cloned(
+def clone(
     visited: Prefixes,
     num_states: int,
     *,
@@ -172,7 +172,7 @@ def _states(
 
     Roots have the number H. Prefixes of the maximum length don't have a state, and get -1.
     """
-    generator = torch.Generator().manual_seed(derived_seed("clones", seed))
+    generator = torch.Generator().manual_seed(derive_seed("clones", seed))
     points = visited.features(_DIMENSIONS, generator)
     inner = visited.parent[visited.read] >= 0
     at, points = visited.read[inner], points[inner]
@@ -180,7 +180,7 @@ def _states(
     weight = visited.weight[at].float().sqrt()
     kinds = kind[visited.token[at]]
     num_kinds = int(kind.max()) + 1
-    clones = _shared_out(points, weight, kinds, num_kinds, num_states)
+    clones = _share_out(points, weight, kinds, num_kinds, num_states)
 
     states = torch.full_like(visited.token, -1)
     first = []  # first state of each kind
@@ -199,7 +199,7 @@ def _states(
     return states, torch.tensor(made)
 
 
-def _shared_out(
+def _share_out(
     points: Float32[Tensor, "n D"],
     weight: Float32[Tensor, "n"],
     kinds: Int64[Tensor, "n"],

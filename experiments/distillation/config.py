@@ -18,7 +18,7 @@ from experiments.distillation.clones import FEWEST_STATES
 from experiments.distillation.prompts import SOURCES
 from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
 from experiments.harness.results import Identity, plain
-from experiments.harness.settings import at_least, check_model, inside, left_alone, one_of
+from experiments.harness.settings import at_least, check_model, inside, one_of, refuse_unused
 from experiments.tool_calling.answers import STYLES
 from hmm._transition import factor_shapes
 
@@ -212,24 +212,24 @@ def _check_data(config: DictConfig) -> None:
 def _check_ignored(config: DictConfig) -> None:
     """Refuse unused settings, which would only change the name of the run."""
 
-    def ignored(keys: tuple[str, ...], reason: str) -> None:
-        left_alone(config, DistillConfig, keys, reason)
+    def refuse(keys: tuple[str, ...], reason: str) -> None:
+        refuse_unused(config, DistillConfig, keys, reason)
 
     if config.steps is not None:
-        ignored(("epochs",), f"steps={config.steps} is their number; give one of them")
+        refuse(("epochs",), f"steps={config.steps} is their number; give one of them")
     if config.init != "latent":
-        ignored(("latent_sequences",), "it goes with init=latent")
+        refuse(("latent_sequences",), "it goes with init=latent")
     if config.steps is None and config.epochs == 0:
-        ignored(
+        refuse(
             ("full_steps", "batch_size", "step_decay", "pseudo_count", "emission_pseudo_count"),
             "with epochs=0 there is no training; leave it out",
         )  # fmt: skip
     others = {key for source in SOURCES.values() for key in source.settings}
     others -= {*SOURCES[config.source].settings}
-    ignored(tuple(sorted(others)), f"source={config.source} does not read it; leave it out")
+    refuse(tuple(sorted(others)), f"source={config.source} does not read it; leave it out")
     if config.data.path is None:
         return
-    ignored(
+    refuse(
         ("source", "style", "told", "num_sequences", "answers_per_prompt", "max_length",
          "sample_batch", "top", "model.prompt", "records.split", "records.offset"),
         "data.path holds the sequences, so none are sampled; leave it out",

@@ -78,7 +78,7 @@ class Sequences:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Sequences]) -> Sequences:
+    def join(cls, parts: Sequence[Sequences]) -> Sequences:
         """Concatenate the sequences of several parts."""
         known = [part.top_tokens for part in parts if part.top_tokens is not None]
         before = 0
@@ -87,7 +87,7 @@ class Sequences:
             asked.append(torch.where(part.asked < 0, -1, part.asked + before))
             before += 0 if part.top_tokens is None else len(part.top_tokens)
         arrays = {name: torch.cat([getattr(part, name) for part in parts]) for name in ARRAYS}
-        joined = TopTokens.joined(known) if known else None
+        joined = TopTokens.join(known) if known else None
         return cls(**{**arrays, "asked": torch.cat(asked)}, top_tokens=joined)
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class Sequences:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens (B x T), padded with zeros, and lengths (B) of the sequences in `rows`."""
-        return _padded(self.tokens, self._starts[rows], self.lengths[rows])
+        return _pad(self.tokens, self._starts[rows], self.lengths[rows])
 
     def prompt(self, row: int) -> list[int]:
         """Return the prompt of one sequence."""
@@ -127,22 +127,22 @@ class Sequences:
     def take(self, rows: Tensor) -> Sequences:
         """Return the sequences with the given indices."""
         return Sequences(
-            _gathered(self.tokens, self._starts[rows], self.lengths[rows]),
+            _gather(self.tokens, self._starts[rows], self.lengths[rows]),
             self.lengths[rows],
             self.log_likelihood[rows],
-            _gathered(self.prompts, self._prompt_starts[rows], self.prompt_lengths[rows]),
+            _gather(self.prompts, self._prompt_starts[rows], self.prompt_lengths[rows]),
             self.prompt_lengths[rows],
             self.groups[rows],
-            _gathered(self.asked, self._starts[rows], self.lengths[rows]),
+            _gather(self.asked, self._starts[rows], self.lengths[rows]),
             self.top_tokens,
         )
 
-    def lumped(self, lumping: Lumping) -> Sequences:
+    def lump(self, lumping: Lumping) -> Sequences:
         """Replace tokens by their classes."""
         return replace(
             self,
             tokens=lumping.class_of[self.tokens],
-            top_tokens=None if self.top_tokens is None else self.top_tokens.lumped(lumping),
+            top_tokens=None if self.top_tokens is None else self.top_tokens.lump(lumping),
         )
 
     def pieces(self, size: int) -> Iterator[Tensor]:
@@ -150,14 +150,14 @@ class Sequences:
         yield from self.lengths.argsort(stable=True).split(size)
 
 
-def _padded(flat: Tensor, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def _pad(flat: Tensor, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     columns = torch.arange(int(lengths.max()) if len(lengths) else 0)
     inside = columns < lengths.unsqueeze(1)
-    places = torch.where(inside, starts.unsqueeze(1) + columns, 0)
-    return torch.where(inside, flat[places], 0), lengths
+    indices = torch.where(inside, starts.unsqueeze(1) + columns, 0)
+    return torch.where(inside, flat[indices], 0), lengths
 
 
-def _gathered(flat: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+def _gather(flat: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
     """Concatenate the slices of a flat array that begin at `starts`."""
     before = lengths.cumsum(0) - lengths
     inside = torch.arange(int(lengths.sum())) - before.repeat_interleave(lengths)
@@ -222,7 +222,7 @@ def read(directory: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
     files = sorted(Path(directory).expanduser().glob("*.safetensors"))
     if not files:
         raise ValueError(f"expected .safetensors files of sequences in {directory}, got none")
-    return Sequences.joined([_read_file(file, remedy) for file in files])
+    return Sequences.join([_read_file(file, remedy) for file in files])
 
 
 def _read_file(path: Path, remedy: str) -> Sequences:

@@ -85,7 +85,7 @@ class TopTokenPrefixes:
             torch.cat([nothing, keys % size]),
             torch.cat([passing, times]).double() / count,
             prefix,
-            sequences.top_tokens.take(records).lumped(lumping),
+            sequences.top_tokens.take(records).lump(lumping),
             lumping,
             count,
         )
@@ -105,14 +105,14 @@ class TopTokenPrefixes:
         sums = torch.zeros(num_groups * size, dtype=torch.float64)
         rests = torch.zeros(num_groups, dtype=torch.float64)
         for at, tokens, p, rest in self._lists():
-            places = (group[at, None] * size + tokens).flatten()
+            indices = (group[at, None] * size + tokens).flatten()
             weight = self.weight[at]
-            sums.index_add_(0, places, (weight[:, None] * p).flatten())
+            sums.index_add_(0, indices, (weight[:, None] * p).flatten())
             # A class can be listed in part; its share of b stays in the remaining mass.
             listed = torch.where(self.lumping.sizes[tokens] == 1, base[tokens], 0.0)
             scale = weight * rest / (1 - listed.sum(dim=1)).clamp(min=_FLOOR)
             rests.index_add_(0, group[at], scale)
-            sums.index_add_(0, places, (-scale[:, None] * listed).flatten())
+            sums.index_add_(0, indices, (-scale[:, None] * listed).flatten())
         # Rounding can make differences of equal numbers negative.
         return (sums.view(num_groups, size) + rests[:, None] * base).clamp_(min=0)
 

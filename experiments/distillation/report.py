@@ -109,15 +109,16 @@ def table_of(summary: dict[str, Any], dtype: str) -> str:
         "the language model does.",
         "",
         f"The HMM has {summary['num_states']} states and {summary['num_parameters']} parameters, "
-        f"and is evaluated as saved in {dtype}.{_pooled(summary)} The unigram has one half added "
-        f"to each count. The bigram has {summary['bigram_strength']:g} times the unigram's "
-        "probabilities added to its counts, the best power of two on the held-out sequences.",
+        f"and is evaluated as saved in {dtype}.{_describe_pooling(summary)} The unigram has "
+        f"one half added to each count. The bigram has {summary['bigram_strength']:g} times the "
+        "unigram's probabilities added to its counts, the best power of two on the held-out "
+        "sequences.",
         "",
     ]
     return "\n".join(lines)
 
 
-def _pooled(summary: Mapping[str, Any]) -> str:
+def _describe_pooling(summary: Mapping[str, Any]) -> str:
     most = summary["save_pooled"]
     if most is None:
         return ""

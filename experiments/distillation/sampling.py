@@ -24,7 +24,7 @@ import torch
 from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.processes import bar
-from experiments.harness.results import derived_seed
+from experiments.harness.results import derive_seed
 from smc import LanguageModel
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def sample_to(
     with bar(sum(len(chunks[k]) for k in mine), "sampling", "sequence", rank, done) as shown:
         for k in missing:
             rows = chunks[k]
-            generator = torch.Generator(lm.device).manual_seed(derived_seed("sampling", seed, k))
+            generator = torch.Generator(lm.device).manual_seed(derive_seed("sampling", seed, k))
             given = [prompts[i] for i in rows]
             sampled = sample_batch(lm, given, max_length, generator, top)
             save(replace(sampled, groups=torch.tensor(rows)), _chunk(directory, k))
@@ -118,9 +118,9 @@ def sample_batch(
             found.append(TopTokens.of(log_p, top, lm.vocabulary.eos_ids))
         drawn = torch.multinomial(log_p.exp()[row], 1, generator=generator)[:, 0]
         steps = zip(going, row.tolist(), drawn.tolist(), log_p[row, drawn].tolist(), strict=True)
-        for answer, place, token, value in steps:
+        for answer, position, token, value in steps:
             answers[answer].append(token)
-            asked[answer].append(read + place if top else -1)
+            asked[answer].append(read + position if top else -1)
             total[answer] += value
         read += len(log_p)
         kept = (~torch.isin(drawn, eos)).nonzero()[:, 0]
@@ -130,5 +130,5 @@ def sample_batch(
         prefix, row = torch.unique(row[kept] * size + drawn[kept], return_inverse=True)
         rows.reorder(prefix // size)
         log_p = rows.extend((prefix % size).unsqueeze(1), torch.ones_like(prefix))[:, 0]
-    top_tokens = TopTokens.joined(found) if found else None
+    top_tokens = TopTokens.join(found) if found else None
     return Sequences.from_lists(answers, prompts, total, asked=asked, top_tokens=top_tokens)

@@ -27,7 +27,7 @@ from experiments.distillation import config as distill_config
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling as distill_sampling
 from experiments.distillation.baselines import compare, unigram
-from experiments.distillation.clones import cloned
+from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
@@ -40,7 +40,7 @@ from experiments.distillation.training import (
     train,
 )
 from experiments.harness.models import load_model, resolve_device, title_of, weights_of
-from experiments.harness.results import Identity, derived_seed, fingerprint, without_places
+from experiments.harness.results import Identity, derive_seed, fingerprint, without_places
 from experiments.harness.run import ExperimentTask, Run
 from hmm import HMM, distilled, load, save
 from hmm._lumping import Lumping
@@ -71,15 +71,15 @@ def _run(run: Run, given: Sequences | None) -> None:
     run.open()
     worker = Worker(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
     if given is None:
-        given = _sampled(run, lm, prompts)
+        given = _sample(run, lm, prompts)
 
     training, held_out = distill_data.split(given, config.held_out, config.seed)
     lumping = lumping_of(given, num_tokens, eos_ids)
-    tested = held_out.lumped(lumping)
+    tested = held_out.lump(lumping)
     settings = _training(config)
     fitted = train(
         lambda: _initial(config, eos_ids, training, lumping),
-        training.lumped(lumping),
+        training.lump(lumping),
         tested,
         lumping.sums(unigram(training, num_tokens)),
         settings,
@@ -105,7 +105,7 @@ def _run(run: Run, given: Sequences | None) -> None:
     run.wait()
     # Evaluate the model as it will be loaded: rounded and normalized again.
     rounded = load(out, num_tokens=num_tokens, device=device).hmm
-    stored = mean_log_likelihood(lumping.lumped(rounded), tested, settings.piece_size, worker)
+    stored = mean_log_likelihood(lumping.lump(rounded), tested, settings.piece_size, worker)
     if run.rank == 0:
         baselines = compare(training, held_out, num_tokens)
         nats = {
@@ -121,7 +121,7 @@ def _run(run: Run, given: Sequences | None) -> None:
             "training_tokens": training.num_tokens,
             "held_out_sequences": len(held_out),
             "held_out_tokens": held_out.num_tokens,
-            "unended_share": _unended(training, held_out, eos_ids),
+            "unended_share": _count_truncated(training, held_out, eos_ids),
             "num_states": rounded.num_states,
             "num_tokens": rounded.num_tokens,
             "num_parameters": rounded.num_parameters,
@@ -161,7 +161,7 @@ def _prompts(config: DictConfig, tokenizer: Any) -> list[list[int]]:
     return SOURCES[config.source].token_ids(config, num, tokenizer)
 
 
-def _sampled(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequences:
+def _sample(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequences:
     """Return the answers of the language model; the missing ones are sampled."""
     config = run.config
     settings = distill_config.sampling_settings(config)
@@ -216,7 +216,7 @@ def _clones(
     """Return an HMM of clones of the last tokens of visited prefixes."""
     prefixes = TopTokenPrefixes.of(training, lumping)
     ends = _ends(eos_ids, lumping)
-    hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
+    hmm = clone(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
     _LOG.info(
         "%d states of %d prefixes; the tokens that are listed after each hold %.2f%% of what the "
         "language model expects",
@@ -231,11 +231,11 @@ def _latent(
     """Return an HMM whose states are clusters of positions with similar sketches."""
     # Clusters need hundreds of vectors each, not all of them.
     if config.latent_sequences is not None and config.latent_sequences < len(training):
-        generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
+        generator = torch.Generator().manual_seed(derive_seed("latent", config.seed))
         shuffled = torch.randperm(len(training), generator=generator)
         training = training.take(shuffled[: config.latent_sequences].sort().values)
     training, vectors = after_each_token(training, eos_ids)
-    tokens, lengths = training.lumped(lumping).batch(torch.arange(len(training)))
+    tokens, lengths = training.lump(lumping).batch(torch.arange(len(training)))
     return distilled(
         vectors,
         tokens,
@@ -257,7 +257,7 @@ def _training(config: DictConfig) -> Training:
     return Training(**{each.name: config[each.name] for each in fields(Training)})
 
 
-def _unended(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...]) -> float:
+def _count_truncated(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...]) -> float:
     """Return the share of sequences that were truncated before EOS."""
     ends = torch.cat([s.tokens[s.lengths.cumsum(0) - 1] for s in (training, held_out)])
     return float((~torch.isin(ends, torch.tensor(eos_ids, dtype=ends.dtype))).double().mean())

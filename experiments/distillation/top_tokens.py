@@ -58,7 +58,7 @@ class TopTokens:
         return cls(*(array.cpu() for array in kept))
 
     @classmethod
-    def joined(cls, parts: Sequence[TopTokens]) -> TopTokens:
+    def join(cls, parts: Sequence[TopTokens]) -> TopTokens:
         """Concatenate the lists of several files or steps."""
         columns = ((part.tokens, part.log_p, part.sketch) for part in parts)
         return cls(*(torch.cat(column) for column in zip(*columns, strict=True)))
@@ -70,7 +70,7 @@ class TopTokens:
         """Return the lists of the prefixes with the given indices."""
         return TopTokens(self.tokens[rows], self.log_p[rows], self.sketch[rows])
 
-    def lumped(self, lumping: Lumping) -> TopTokens:
+    def lump(self, lumping: Lumping) -> TopTokens:
         """Replace tokens by their classes; a class can then be listed more than once."""
         return replace(self, tokens=lumping.class_of[self.tokens.long()].int())
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from experiments.distillation.data import Sequences
 from experiments.harness.processes import bar, wait_for_all
-from experiments.harness.results import derived_seed
+from experiments.harness.results import derive_seed
 from gcd._support.files import read_json, write_json
 from hmm import HMM, PseudoCounts, Step
 from hmm import _em as em
@@ -76,7 +76,7 @@ class Training:
         if not 0 < step <= self.mini_batches(num) or self.batch_size >= num:
             return everything, 1.0
         epoch, position = divmod(step - 1, self.per_epoch(num))
-        generator = torch.Generator().manual_seed(derived_seed("epoch", self.seed, epoch))
+        generator = torch.Generator().manual_seed(derive_seed("epoch", self.seed, epoch))
         order = torch.randperm(num, generator=generator)
         start = position * self.batch_size
         size = em.step_size(step, decay=self.step_decay)
@@ -89,7 +89,7 @@ class Training:
             self.pseudo_count, self.pseudo_count, self.emission_pseudo_count * background
         )
 
-    def evaluated(self, step: int, num: int) -> bool:
+    def is_evaluated(self, step: int, num: int) -> bool:
         """Return whether the curve has a point at this step."""
         total = self.total(num)
         return step in (0, 1, total) or step % max(1, total // self.evaluations) == 0
@@ -126,7 +126,7 @@ class Worker:
 
 def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
     """Make an HMM with random parameters."""
-    generator = torch.Generator().manual_seed(derived_seed("initial", seed))
+    generator = torch.Generator().manual_seed(derive_seed("initial", seed))
     return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
 
 
@@ -215,7 +215,7 @@ def train(
                 num_sequences=num,
             )
             seconds = time.monotonic() - began
-            if settings.evaluated(state.step, num):
+            if settings.is_evaluated(state.step, num):
                 evaluate()
             rate = int(training.lengths[rows].sum()) / seconds
             shown.set_postfix_str(

@@ -39,7 +39,7 @@ def batch_of(lessons: Sequence[Lesson]) -> Batch:
     tokens = torch.zeros(len(lessons), width, dtype=torch.int64)
     positions = torch.zeros_like(tokens)
     owner = torch.full_like(tokens, -1)  # branch of each token; 0 is the stem
-    places: list[tuple[int, int, int]] = []
+    entries: list[tuple[int, int, int]] = []
     for row, lesson in enumerate(lessons):
         stem, at = len(lesson.stem), len(lesson.stem)
         tokens[row, :stem] = torch.tensor(lesson.stem, dtype=torch.int64)
@@ -52,12 +52,12 @@ def batch_of(lessons: Sequence[Lesson]) -> Batch:
             positions[row, part] = torch.arange(stem, stem + size)
             owner[row, part] = number
             first = at + size - branch.learned
-            places += [(row, at_ - 1, int(tokens[row, at_])) for at_ in range(first, at + size)]
+            entries += [(row, at_ - 1, int(tokens[row, at_])) for at_ in range(first, at + size)]
             at += size
     before = torch.ones(width, width, dtype=torch.bool).tril()
     same = owner.unsqueeze(2) == owner.unsqueeze(1)
     seen = (same | (owner == 0).unsqueeze(1)) & before
-    rows, columns, targets = torch.tensor(places).T
+    rows, columns, targets = torch.tensor(entries).T
     return Batch(tokens, positions, seen.unsqueeze(1), rows, columns, targets)
 
 

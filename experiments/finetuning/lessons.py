@@ -135,7 +135,7 @@ def _sentences(item: ConceptSet, rng: random.Random) -> list[Answered]:
     return [Answered(prompt, sentence) for sentence in some]
 
 
-def _asked(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
+def _select_questions(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
     """Return questions whose gold queries can be written, grouped by database.
 
     Raises:
@@ -165,7 +165,7 @@ def _asked(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
 SOURCES: dict[str, Source] = {
     "xlam": Source(_tool_records, _tool_calls),
     "commongen": Source(read_training, _sentences),
-    "sql": Source(_asked, lambda together, _: together),
+    "sql": Source(_select_questions, lambda together, _: together),
 }
 
 

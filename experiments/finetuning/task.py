@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.distillation.data import digest
 from experiments.finetuning import config as settings
 from experiments.finetuning.lessons import SOURCES
-from experiments.finetuning.training import CHECKPOINT, Trainer, adapted, split
+from experiments.finetuning.training import CHECKPOINT, Trainer, add_adapter, split
 from experiments.harness import smollm2
 from experiments.harness.models import identity_of, load_model, title_of, write_base
 from experiments.harness.results import Identity, plain, to_repeat
@@ -54,7 +54,7 @@ def _run(run: Run, items: list[Any]) -> None:
             " because answers must end with it; set eos_token in tokenizer_config.json"
         )
     run.open()
-    trainer = Trainer(run, adapted(lm.model, config), tokenizer, data)
+    trainer = Trainer(run, add_adapter(lm.model, config), tokenizer, data)
     if not trainer.train():
         if run.rank == 0:
             print(

@@ -58,7 +58,7 @@ def split(items: Sequence[Any], share: float, seed: int, most: int | None = None
     return Split(order[count:], order[:count])
 
 
-def adapted(model: Any, config: DictConfig) -> Any:
+def add_adapter(model: Any, config: DictConfig) -> Any:
     """Return the model with a new adapter on every linear layer; nothing else is trained."""
     shape = LoraConfig(
         r=config.lora.rank,

@@ -32,13 +32,13 @@ from experiments.harness.examples import (
     prepare,
 )
 from experiments.harness.methods import (
-    fitted_in_words,
+    describe_fitted,
     hidden_states,
     hmm_identity,
     method_of,
     proposals,
 )
-from experiments.harness.metrics import LOG_EVIDENCE, VALID, WEIGHTED, Metric, grouped, number
+from experiments.harness.metrics import LOG_EVIDENCE, VALID, WEIGHTED, Metric, group_rows, number
 from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import as_paired_table, differences
 from experiments.harness.records import ReadResult
@@ -101,7 +101,7 @@ def compare(
     with run.sampling(keys_of(mine, config.task)) as progress:
         traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
         sampling.run(mine, progress, traced)
-    return prepared, run.merged()
+    return prepared, run.merge()
 
 
 def report(
@@ -162,7 +162,7 @@ def report(
         "the prompt. Seconds are the request's share, by tokens, of the time of its batches."
     )
     reference = evidence_reference(rows)
-    notes += filter(None, [reference, fitted_in_words(config)])
+    notes += filter(None, [reference, describe_fitted(config)])
     if any(each["drafted"] for each in summary):
         notes.append(
             "`read ahead` is the number of tokens that prompt look-up guessed and forward passes "
@@ -201,7 +201,7 @@ def report(
         text,
         record,
         lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
-        arms=tracking.logged_arms(summary, rows, hidden_states(config)),
+        arms=tracking.split_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
         screen=on_screen(f"{title}. {settings}", summary, found, main, compared, reference),
     )
@@ -297,12 +297,12 @@ def on_screen(
         ]
     )
     parts = []
-    for style, rows in grouped(table, lambda row: row.get("style", "")).items():
+    for style, rows in group_rows(table, lambda row: row.get("style", "")).items():
         shown = [{k: cell for k, cell in row.items() if k != "style"} for row in rows]
         parts.append((f"{style}:\n" if style else "") + as_columns(shown))
     return "\n\n".join(
-        [_filled(title), _filled(result(summary, found, compared)), *parts]
-        + [_filled(note) for note in (constants, evidence) if note]
+        [_fill(title), _fill(result(summary, found, compared)), *parts]
+        + [_fill(note) for note in (constants, evidence) if note]
     )
 
 
@@ -346,5 +346,5 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def _filled(text: str) -> str:
+def _fill(text: str) -> str:
     return textwrap.fill(text, WIDTH)

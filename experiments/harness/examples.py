@@ -26,7 +26,7 @@ import smc
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.models import PromptError, encode
-from experiments.harness.results import Key, ResultStore, Row, derived_seed
+from experiments.harness.results import Key, ResultStore, Row, derive_seed
 from experiments.harness.settings import budget_of, budgets_in, part_of
 from experiments.harness.vllm_model import VllmModel
 from experiments.report.traces import Tracing
@@ -160,10 +160,10 @@ def prepare(
         gcd.check_budget(constraint, budget)
         prompt = encode(task.prompt(record), config.model.prompt, tokenizer)
         smc.check_prompts(cast(smc.LanguageModel, lm), [prompt], [budget])
-        place = id(language), budget
-        if place not in table_bytes:
-            table_bytes[place] = {m: p.memory(constraint, budget) for m, p in proposals.items()}
-        tables = table_bytes[place]
+        cached = id(language), budget
+        if cached not in table_bytes:
+            table_bytes[cached] = {m: p.memory(constraint, budget) for m, p in proposals.items()}
+        tables = table_bytes[cached]
         examples.append(Example(number, record, language, constraint, prompt, budget, tables, rule))
 
     for number, record in enumerate(records):
@@ -300,7 +300,7 @@ class Sampling:
     ) -> None:
         """Write the rows of finished posteriors; the keys of `found` are indices in `due`."""
         # Traces first, so that every stored row has its trace.
-        tracing.write({due[place].number for place in found})
+        tracing.write({due[cached].number for cached in found})
         self.store.append(
             row_of(due[i], trial, self.task, posterior) for i, posterior in found.items()
         )
@@ -335,7 +335,7 @@ class Trial(NamedTuple):
 
     def seed(self, seed: int) -> int:
         """Return the seed of this repetition in a run with the given seed."""
-        return seed if self.repeat == 0 else derived_seed("repeat", seed, self.repeat)
+        return seed if self.repeat == 0 else derive_seed("repeat", seed, self.repeat)
 
     def key(self, example: Example) -> Key:
         """Return the key of the row of an example."""

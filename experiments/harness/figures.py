@@ -202,7 +202,7 @@ def plot_budgets(
         metric: a share.
     """
     shown = {"valid": "finished and valid", metric.name: metric.label or metric.title}
-    points = [(*place, s) for s in summary if (place := multiple_in(s.get("style", "")))]
+    points = [(*multiple, s) for s in summary if (multiple := multiple_in(s.get("style", "")))]
     styles = list(dict.fromkeys(style for style, _, _ in points))
     factors = sorted({factor for _, factor, _ in points})
     counts = sorted({s["particles"] for _, _, s in points})

@@ -67,7 +67,7 @@ def _untold(config: DictConfig) -> list[str]:
     ]
 
 
-def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) -> float | str:
+def fit_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) -> float | str:
     """Return the fitted lookahead of an HMM for the prompts of a run.
 
     Args:
@@ -282,11 +282,11 @@ def hmm_identity(config: DictConfig) -> dict[str, float | str]:
         f"hmm_files.{name}".rstrip("."): digest_of(hmm_directory(config, name), left_out=FITTED)
         for name in hmms_of(config)
     }
-    fitted = fitted_lookaheads(config)
+    fitted = list_fitted_lookaheads(config)
     return found | {f"hmm_lookahead.{name}".rstrip("."): fitted[name] for name in fitted}
 
 
-def fitted_lookaheads(config: DictConfig) -> dict[str, float | str]:
+def list_fitted_lookaheads(config: DictConfig) -> dict[str, float | str]:
     """Return the value of `hmm.lookahead=auto` for each HMM whose methods use it.
 
     Raises:
@@ -298,7 +298,7 @@ def fitted_lookaheads(config: DictConfig) -> dict[str, float | str]:
     reading = [name for name in looking if "lookahead" not in method_of(name).fixed]
     names = {name.partition(":")[2] for name in reading}
     return {
-        name: fitted_lookahead(config, said, hmm_directory(config, name))
+        name: fit_lookahead(config, said, hmm_directory(config, name))
         for name, said in said_of_hmms(config).items()
         if name in names
     }
@@ -329,7 +329,7 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
         ValueError: an HMM has another vocabulary (both are named), is damaged, or wasn't fitted for
             the prompts of this run while `hmm.lookahead` is `auto`.
     """
-    usual, fitted = hmm_settings(config), fitted_lookaheads(config)
+    usual, fitted = hmm_settings(config), list_fitted_lookaheads(config)
     loaded: dict[str, tuple[HMMConfig, HMM | None]] = {"": (usual, None)}
     for name in hmms_of(config):
         hmm, _ = load(hmm_directory(config, name), vocabulary=lm.vocabulary, device=lm.device)
@@ -341,9 +341,9 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
     }
 
 
-def fitted_in_words(config: DictConfig) -> str:
+def describe_fitted(config: DictConfig) -> str:
     """Describe the value of `hmm.lookahead=auto` for each HMM; empty if it isn't used."""
-    values = fitted_lookaheads(config)
+    values = list_fitted_lookaheads(config)
     if not values:
         return ""
     return (

@@ -28,7 +28,7 @@ Measure = Callable[[Row], float | None]
 example_of: Callable[[Row], str] = itemgetter("example")
 
 
-def grouped(rows: Iterable[Row], by: Callable[[Row], K]) -> dict[K, list[Row]]:
+def group_rows(rows: Iterable[Row], by: Callable[[Row], K]) -> dict[K, list[Row]]:
     """Group rows by a key such as `Group.of`, in order of first appearance."""
     groups: dict[K, list[Row]] = {}
     for row in rows:
@@ -40,7 +40,7 @@ def by_example(rows: Iterable[Row], value: Measure) -> dict[str, float]:
     """Compute the mean of a value over each example's repetitions, ignoring None."""
     found = {
         example: [known for row in own if (known := value(row)) is not None]
-        for example, own in grouped(rows, example_of).items()
+        for example, own in group_rows(rows, example_of).items()
     }
     return {example: float(np.mean(values)) for example, values in found.items() if values}
 
@@ -52,7 +52,7 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def named(self, name: str) -> dict[str, float]:
+    def as_record(self, name: str) -> dict[str, float]:
         """Return the mean and the ends of the interval under their keys in summary records."""
         return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
@@ -132,10 +132,10 @@ class Metric:
         They are None without values.
         """
         if self.overall is not None:
-            return {**self.overall(rows, seed).named(self.name)}
+            return {**self.overall(rows, seed).as_record(self.name)}
         values = [*by_example(rows, self.of).values()]
         nothing = dict.fromkeys((self.name, f"{self.name}_low", f"{self.name}_high"))
-        return {**bootstrap(values, seed).named(self.name)} if values else nothing
+        return {**bootstrap(values, seed).as_record(self.name)} if values else nothing
 
     def cell(self, record: Mapping[str, Any]) -> str:
         """Format the metric of a summary record."""
@@ -211,7 +211,7 @@ def cells(record: Mapping[str, Any], metrics: Iterable[Metric]) -> dict[str, str
     return {metric.title: metric.cell(record) for metric in metrics}
 
 
-def merged(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
+def merge_metrics(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
     """Return the metrics of every comparison and those of a task, in the order of the columns.
 
     A task's metric replaces one of every comparison that has the same name.

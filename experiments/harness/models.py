@@ -88,7 +88,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             f"adapter can't be merged into parts of a model; got {settings.adapter}; save the "
             "merged model, or give model.adapter=none"
         )
-    path = found(settings.path)
+    path = resolve(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
     adapter = None if settings.adapter == "none" else existing_adapter(settings.adapter)
     if adapter is not None:
@@ -104,7 +104,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             f"directory, a hub name that can be reached from here, or `{smollm2.NAME}`"
         ) from error
     if adapter is not None:
-        model = merged(model, adapter)
+        model = merge_adapter(model, adapter)
     if not spread:
         model.to(device=device)
     lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
@@ -117,7 +117,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     return lm, tokenizer
 
 
-def found(path: str) -> str:
+def resolve(path: str) -> str:
     """Return the directory of a checkpoint, or the path itself if it looks like a hub name.
 
     Raises:
@@ -169,7 +169,7 @@ def identity_of(path: str) -> str:
     """
     if path == smollm2.NAME:
         return smollm2.identity()
-    directory = found(path)
+    directory = resolve(path)
     return digest_of(Path(directory)) if Path(directory).is_dir() else path
 
 
@@ -277,7 +277,7 @@ def without_renaming() -> Iterator[None]:
         yield
 
 
-def merged(model: Any, directory: Path) -> Any:
+def merge_adapter(model: Any, directory: Path) -> Any:
     """Return the model with the adapter added to its weights.
 
     Raises:

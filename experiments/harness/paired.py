@@ -27,7 +27,7 @@ from experiments.harness.metrics import (
     bootstrap,
     by_example,
     example_of,
-    grouped,
+    group_rows,
     number,
     with_interval,
 )
@@ -61,7 +61,7 @@ def differences(
         `lm_calls_ratio` and `seconds_ratio` are ratios of sums over examples, None if the
         reference's sum is zero.
     """
-    groups = grouped(rows, Group.of)
+    groups = group_rows(rows, Group.of)
     found = []
     for group, own in groups.items():
         other = groups.get(group._replace(arm=Arm(reference, group.arm.algorithm)))
@@ -71,14 +71,14 @@ def differences(
         for metric in compared:
             name = metric.name
             if one := difference(own, other, metric.of, seed, whole=metric.whole):
-                intervals |= {**one.interval.named(name), f"{name}_examples": one.examples}
+                intervals |= {**one.interval.as_record(name), f"{name}_examples": one.examples}
         found.append(
             {
                 **({"style": group.style} if group.style else {}),
                 **group.arm._asdict(),
                 "particles": group.particles,
                 "reference": reference,
-                "examples": len(grouped(own, example_of)),
+                "examples": len(group_rows(own, example_of)),
                 **intervals,
                 "lm_calls_ratio": _ratio(own, other, "lm_calls"),
                 "seconds_ratio": _ratio(own, other, "seconds"),

@@ -178,7 +178,7 @@ def read_hub(
     return collect(named, record_of, name, needs)
 
 
-def checked_fields(row: Any, names: Sequence[str] = ()) -> Mapping[str, Any]:
+def check_fields(row: Any, names: Sequence[str] = ()) -> Mapping[str, Any]:
     """Return a parsed row; raise a `ValueError` if it isn't an object or lacks a field."""
     if not isinstance(row, Mapping):
         raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
@@ -239,7 +239,7 @@ def collect(
     records, skipped = [], []
     for position, default_id, row in rows:
         try:
-            value = _parsed(row) if isinstance(row, str) else row
+            value = _parse(row) if isinstance(row, str) else row
             records.append(record_of(value, default_id))
         except (ValueError, RecursionError) as error:
             skipped.append(SkippedRecord(position, str(error)))
@@ -262,7 +262,7 @@ def collect(
     return result
 
 
-def _parsed(line: str) -> Any:
+def _parse(line: str) -> Any:
     """Parse a line of JSON whose invalid UTF-8 bytes were read as surrogates."""
     try:
         line.encode()

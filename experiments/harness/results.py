@@ -5,7 +5,7 @@ several repetitions. Rows are flushed to disk one by one, so an interrupted run 
 row being written. A truncated last line is dropped when the file is read.
 
 The identity of a run is everything that determines its results; a fingerprint of it names the run
-directory. Seeds are derived from their purpose (`derived_seed`), never from a shared state.
+directory. Seeds are derived from their purpose (`derive_seed`), never from a shared state.
 """
 
 from __future__ import annotations
@@ -324,6 +324,6 @@ def drop_partial_line(path: Path) -> None:
         os.truncate(path, len(whole)) if whole else path.unlink()
 
 
-def derived_seed(*parts: object) -> int:
+def derive_seed(*parts: object) -> int:
     """Compute a seed by hashing the given values; different values give unrelated seeds."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])

@@ -165,7 +165,7 @@ class Run:
         """Description of the command that resumes the run."""
         return "the same command" if self.config.resume else "the same command without resume=false"
 
-    def _left(self) -> Iterator[Path]:
+    def _list_files(self) -> Iterator[Path]:
         """Yield the files of a run: rows, files to resume from, and the report."""
         rows = (f"{self._task.rows_in}/{name}*.jsonl" for name in ("results", "traces"))
         for pattern in (*rows, *self._task.kept, REPORT, _TABLE, _SUMMARY):
@@ -187,7 +187,7 @@ class Run:
                 f"expected {_IDENTITY}, which identifies the run, beside the rows in "
                 f"{self.directory}, got no such file; {remedy}"
             )
-        if saved.exists() and any(self._left()):
+        if saved.exists() and any(self._list_files()):
             before = _in_current_terms(read_json(saved, remedy=remedy), self.identity)
             if _differences(_as_large(without_places(before), self._name), self._name):
                 changed = _differences(before, self.identity)
@@ -228,7 +228,7 @@ class Run:
                 ) from error
             if not self.config.resume:
                 # An old report could be mistaken for a report of the new rows.
-                for path in list(self._left()):
+                for path in list(self._list_files()):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
@@ -271,7 +271,7 @@ class Run:
         """Wait until every process has called this."""
         wait_for_all(self.world)
 
-    def merged(self) -> list[Row] | None:
+    def merge(self) -> list[Row] | None:
         """Merge all rows into one file in the order of the keys; returns None except in rank 0.
 
         Raises:

@@ -87,7 +87,7 @@ class HMMAlone(smc.PGCD):
         model = proposal.model(lm.vocabulary)
         if finished is not None:
             options["finished"] = lambda found: finished(
-                {place: _unread(posterior) for place, posterior in found.items()}
+                {index: _unread(posterior) for index, posterior in found.items()}
             )
         found = smc.sample(model, unread, automata, proposal=proposal, **options)
         return [_unread(posterior) for posterior in found]
@@ -167,11 +167,11 @@ class _LastPrefixes:
         def watch(seen: Observation) -> None:
             step = defaultdict(list)
             columns = (seen.example, seen.row, seen.tokens, seen.length, seen.log_weight)
-            for place, row, tokens, length, weight in zip(
+            for index, row, tokens, length, weight in zip(
                 *(column.tolist() for column in columns), strict=True
             ):
                 if row >= 0:
-                    step[names[place]].append((tokens[:length], weight))
+                    step[names[index]].append((tokens[:length], weight))
             self.found.update(step)
             if other is not None:
                 other(seen)
@@ -179,7 +179,7 @@ class _LastPrefixes:
         return watch
 
 
-def _closed(
+def _close_texts(
     posterior: smc.Posterior,
     json: gcd.TokenAutomaton,
     budget: int,
@@ -232,15 +232,15 @@ def sample_closing_json(
     names = options.get("example_ids") or range(len(prompts))
     pooled = options.get("algorithm") == "discrete"
 
-    def close(place: int, posterior: smc.Posterior) -> smc.Posterior:
-        prefixes = last.found.get(names[place], []) if pooled else None
-        return _closed(posterior, json, budget[place], prefixes)
+    def close(index: int, posterior: smc.Posterior) -> smc.Posterior:
+        prefixes = last.found.get(names[index], []) if pooled else None
+        return _close_texts(posterior, json, budget[index], prefixes)
 
     if finished is not None:
         options["finished"] = lambda found: finished(
-            {place: close(place, posterior) for place, posterior in found.items()}
+            {index: close(index, posterior) for index, posterior in found.items()}
         )
     options["observe"] = last.observe if pooled else observe
     found = smc.sample(lm, prompts, automata, budget=budget, **options)
     # `smc.sample` returns an empty list if `finished` is given.
-    return [close(place, posterior) for place, posterior in enumerate(found)]
+    return [close(index, posterior) for index, posterior in enumerate(found)]

@@ -90,7 +90,7 @@ def writable(what: str, key: str, directory: Path) -> None:
         )
 
 
-def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:
+def refuse_unused(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:
     """Raise an error for unused settings that differ from the schema's defaults."""
     usual = OmegaConf.structured(schema)
     values = {key: OmegaConf.select(config, key) for key in keys}
@@ -227,7 +227,7 @@ def check_model(config: DictConfig) -> None:
     one_of("model.device_map", config.model.device_map, ("none", "auto"))
     if config.model.device_map == "auto":
         reason = "model.device_map=auto takes all devices that there are, in one process"
-        left_alone(config, {"model": ModelConfig}, ("model.device",), reason)
+        refuse_unused(config, {"model": ModelConfig}, ("model.device",), reason)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError(f"{reason}: run it without torchrun")
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
@@ -298,14 +298,14 @@ def check_methods(config: DictConfig) -> None:
     if not looking:
         names = ", ".join(filter(needs_hmm, METHODS))
         reason = f"of the methods {names} alone look ahead, and none is run; leave hmm.* out"
-        left_alone(config, Config, [f"hmm.{name}" for name in settings], reason)
+        refuse_unused(config, Config, [f"hmm.{name}" for name in settings], reason)
         return
     if "" not in hmms_of(config):
         reason = "all methods of this run that look ahead name their HMM (hmm.paths); leave it out"
-        left_alone(config, Config, ["hmm.path"], reason)
+        refuse_unused(config, Config, ["hmm.path"], reason)
     fixed = [name for name in settings if all(name in method.fixed for method in looking)]
     reason = "all methods of this run that look ahead have their own; leave it out"
-    left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
+    refuse_unused(config, Config, [f"hmm.{name}" for name in fixed], reason)
 
 
 def _check_named_hmms(config: DictConfig) -> None:
@@ -330,7 +330,7 @@ def _check_named_hmms(config: DictConfig) -> None:
             )
     if hmms_of(config) == [""]:
         reason = "no method of task.methods names one of them (pgcd:NAME); leave it out"
-        left_alone(config, Config, ["hmm.paths"], reason)
+        refuse_unused(config, Config, ["hmm.paths"], reason)
 
 
 def check_algorithms(config: DictConfig) -> None:
@@ -343,7 +343,7 @@ def check_algorithms(config: DictConfig) -> None:
     reason = f"no algorithm of this run ({', '.join(names)}) reads it; leave it out"
     if "algorithms" in config.task:
         reason += ", or add one that does to task.algorithms"
-    left_alone(config, Config, unread(config), reason)
+    refuse_unused(config, Config, unread(config), reason)
     for name in names:
         try:
             ALGORITHMS[name].make(config)
@@ -354,7 +354,7 @@ def check_algorithms(config: DictConfig) -> None:
 def _check_trace(config: DictConfig) -> None:
     if "num_examples" not in config.task:
         keys = [f"trace.{name}" for name in TraceConfig.__dataclass_fields__]
-        left_alone(
+        refuse_unused(
             config, Config, keys, f"+task={config.task.name} doesn't write traces; leave it out"
         )
     trace = config.trace

@@ -109,14 +109,14 @@ def _make(path: Path, directory: Path) -> None:
     partial = directory.with_name(directory.name + ".part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    with _parsed_once():
+    with _parse_once():
         _tokenizer(path).save_pretrained(partial)
         _model(path).save_pretrained(partial)
     partial.replace(directory)
 
 
 @contextmanager
-def _parsed_once() -> Iterator[None]:
+def _parse_once() -> Iterator[None]:
     """Keep the parsed file and its names of tensors.
 
     `transformers` parses the file three times, and creates the names for each of 397 modules. That

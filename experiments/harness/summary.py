@@ -18,8 +18,8 @@ from experiments.harness.metrics import (
     Metric,
     cells,
     example_of,
-    grouped,
-    merged,
+    group_rows,
+    merge_metrics,
     number,
     with_interval,
 )
@@ -54,7 +54,7 @@ def without_constants(table: Table) -> tuple[Table, str]:
 
 def as_markdown(table: Table) -> str:
     """Format a table in Markdown with aligned columns."""
-    head, *rows = _padded(table)
+    head, *rows = _pad(table)
     rule = "|" + "|".join("-" * (len(cell) + 2) for cell in head) + "|"
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return "\n".join([lines[0], rule, *lines[1:]])
@@ -62,10 +62,10 @@ def as_markdown(table: Table) -> str:
 
 def as_columns(table: Table) -> str:
     """Format a table for a terminal with aligned columns."""
-    return "\n".join("  ".join(row).rstrip() for row in _padded(table))
+    return "\n".join("  ".join(row).rstrip() for row in _pad(table))
 
 
-def _padded(table: Table) -> list[list[str]]:
+def _pad(table: Table) -> list[list[str]]:
     """Return the cells of the header and the rows, padded to the width of their column."""
     cells = [list(table[0]), *(list(map(str, row.values())) for row in table)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -106,8 +106,8 @@ def summarize(
         seed: seed of the bootstrap.
         metrics: metrics of the task, besides those of every comparison.
     """
-    every = (*merged(metrics), Metric("evidence_found", "", value=evidence_found(rows)))
-    return [_record(group, own, seed, every) for group, own in grouped(rows, Group.of).items()]
+    every = (*merge_metrics(metrics), Metric("evidence_found", "", value=evidence_found(rows)))
+    return [_record(group, own, seed, every) for group, own in group_rows(rows, Group.of).items()]
 
 
 def evidence_found(rows: Sequence[Row]) -> Measure:
@@ -125,7 +125,7 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
         other rows of its arm have one; None for arms without estimates, and without a reference.
     """
     estimating = {Arm.of(r) for r in _estimates(rows)}
-    reference = {**_nearest_estimates(rows)[1], **_enumerated(rows)}
+    reference = {**_nearest_estimates(rows)[1], **_list_enumerated(rows)}
 
     def share(row: Row) -> float | None:
         if row["example"] not in reference:
@@ -143,12 +143,12 @@ def evidence_reference(rows: Sequence[Row]) -> str:
     group, nearest = _nearest_estimates(rows)
     if group is None:
         return ""
-    enumerated, total = len(_enumerated(rows)), len({example_of(row) for row in rows})
+    enumerated, total = len(_list_enumerated(rows)), len({example_of(row) for row in rows})
     particles = f"{group.particles} particle{'s' * (group.particles > 1)}"
     reference = f"the estimate of {', '.join(group.arm.titles.values())}, {particles}"
     if enumerated:
         reference = f"the evidence itself, enumerated ({enumerated} of {total} requests)" + (
-            f", else {reference}" if nearest.keys() - _enumerated(rows).keys() else ""
+            f", else {reference}" if nearest.keys() - _list_enumerated(rows).keys() else ""
         )
     return f"Evidence found is a share of {reference}; it is 0 for requests without an answer."
 
@@ -158,7 +158,7 @@ def _estimates(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r.get("log_evidence") is not None and not r.get("dead")]
 
 
-def _enumerated(rows: Sequence[Row]) -> dict[str, float]:
+def _list_enumerated(rows: Sequence[Row]) -> dict[str, float]:
     """Return the enumerated log evidence by example."""
     return {r["example"]: r["log_evidence"] for r in _estimates(rows) if r.get("enumerated")}
 
@@ -168,10 +168,10 @@ def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, flo
     found = {
         group: {
             example: float(np.logaddexp.reduce(logs) - np.log(len(logs)))
-            for example, repeated in grouped(own, example_of).items()
+            for example, repeated in group_rows(own, example_of).items()
             for logs in [[r["log_evidence"] for r in repeated]]
         }
-        for group, own in grouped(
+        for group, own in group_rows(
             _estimates(rows), lambda row: Group("", Arm.of(row), row["particles"])
         ).items()
     }
@@ -185,7 +185,7 @@ def _record(
 ) -> dict[str, Any]:
     """Summarize one group."""
     arm, particles = named.arm, named.particles
-    examples = grouped(group, example_of).values()
+    examples = group_rows(group, example_of).values()
     alive = [r for r in group if not r["dead"]]
     evidence = [
         [r["log_evidence"] for r in own if r["log_evidence"] is not None] for own in examples
@@ -197,7 +197,7 @@ def _record(
         "particles": particles,
         "examples": len(examples),
         "repeats": max(map(len, examples)),
-        **_aggregated(metrics, group, seed),
+        **_aggregate(metrics, group, seed),
         **{key: _mean(r[key] for r in group) for key in _SHARES},
         "dead": sum(r["dead"] for r in group),
         **_reliability(group),
@@ -217,7 +217,7 @@ def _record(
     }
 
 
-def _aggregated(
+def _aggregate(
     metrics: Iterable[Metric], group: Sequence[Row], seed: int
 ) -> dict[str, float | None]:
     """Return the means of all metrics with their intervals."""
@@ -246,7 +246,7 @@ def _budget(group: Sequence[Row]) -> dict[str, float | None]:
 
 def as_table(summary: Sequence[dict[str, Any]], metrics: Iterable[Metric] = ()) -> Table:
     """Format the summary as a table: percentages, intervals, and costs per example."""
-    every = merged(metrics)
+    every = merge_metrics(metrics)
     repeated = any(s["repeats"] > 1 for s in summary)
     with_budget = any("budget_removed" in s for s in summary)  # the HMM alone has none
     titles = titles_in(summary)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from urllib.parse import urlparse
 
 from experiments.harness.config import WandbConfig
-from experiments.harness.metrics import grouped
+from experiments.harness.metrics import group_rows
 from experiments.harness.results import Identity, Row, fingerprint
 from experiments.harness.summary import Group, Table
 
@@ -65,7 +65,7 @@ class LoggedArm(NamedTuple):
         run.log({"k": self.names["k"], **self.measures, "outcomes": outcomes(self.rows)})
 
 
-def logged_arms(
+def split_arms(
     summary: Sequence[Mapping[str, Any]], rows: Sequence[Row], states: Mapping[str, int]
 ) -> list[LoggedArm]:
     """Split the results of a comparison by method, algorithm, particles and style.
@@ -75,7 +75,7 @@ def logged_arms(
         rows: rows of the run.
         states: number of HMM states, for methods with an HMM.
     """
-    groups = grouped(_alike(rows), Group.of)
+    groups = group_rows(_alike(rows), Group.of)
     return [
         LoggedArm(
             {

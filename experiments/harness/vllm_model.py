@@ -25,14 +25,14 @@ from experiments.harness.config import ModelConfig, SMCConfig
 from experiments.harness.methods import (
     AUTO,
     UNFITTED,
-    fitted_lookaheads,
     hmm_directory,
     hmm_settings,
     hmms_of,
+    list_fitted_lookaheads,
     method_of,
     methods_of,
 )
-from experiments.harness.models import found, load_model
+from experiments.harness.models import load_model, resolve
 from gcd import Vocabulary
 
 _HMMS = "GCD_VLLM_HMMS"
@@ -154,7 +154,7 @@ def load_engine(config: DictConfig) -> tuple[smc.TransformersLM | VllmModel, Any
 
     hmms = next(iter(_parents(config)), None)
     if settings.adapter == "none":
-        path = found(settings.path)
+        path = resolve(settings.path)
         return VllmModel(path, settings, hmms), AutoTokenizer.from_pretrained(path)
     with TemporaryDirectory() as folder:  # the engine reads it once
         lm, tokenizer = load_model(cast(Any, OmegaConf.merge(settings, _ON_CPU)))
@@ -185,7 +185,7 @@ def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
         return proposal
     name, settings = method.partition(":")[2], hmm_settings(config)
     if settings.lookahead == AUTO:
-        settings = replace(settings, lookahead=fitted_lookaheads(config).get(name, UNFITTED))
+        settings = replace(settings, lookahead=list_fitted_lookaheads(config).get(name, UNFITTED))
     settings = replace(settings, **method_of(method).fixed)
     return gcd_vllm.PGCD(
         hmm_directory(config, name).resolve().name,

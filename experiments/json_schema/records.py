@@ -16,7 +16,7 @@ from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT, chat, dialogue, is_chat
 from experiments.harness.records import (
     ReadResult,
-    checked_fields,
+    check_fields,
     read_file,
     read_hub,
     refuse_unwritable,
@@ -62,8 +62,8 @@ def load_records(data: DataConfig, num_examples: int) -> ReadResult[SchemaRecord
 
 def record_of(row: Any, default_id: str) -> SchemaRecord:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
-    fields = checked_fields(row, ("prompt", "schema", "completion"))
-    schema, answer = (_parsed(fields[name], name) for name in ("schema", "completion"))
+    fields = check_fields(row, ("prompt", "schema", "completion"))
+    schema, answer = (_parse(fields[name], name) for name in ("schema", "completion"))
     if not isinstance(schema, Mapping | bool):
         raise ValueError(f"expected a schema to be an object, got {type(schema).__name__}")
     identity = fields.get("id")
@@ -73,7 +73,7 @@ def record_of(row: Any, default_id: str) -> SchemaRecord:
     return record
 
 
-def _parsed(value: Any, field: str) -> Any:
+def _parse(value: Any, field: str) -> Any:
     """Parse a field that is JSON or text of JSON."""
     if not isinstance(value, str):
         return value

@@ -30,7 +30,7 @@ from experiments.harness.vllm_model import load_engine
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import PARSES, parses, same_values
 from gcd._automata.horizon import refuse_unchecked
-from gcd._errors import shown
+from gcd._errors import show
 from gcd._languages.json_schema.schema import FORMATS
 
 _LOG = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
-                f"expected a correct answer that satisfies the schema, got {shown(right)}; write "
+                f"expected a correct answer that satisfies the schema, got {show(right)}; write "
                 "members in the order of `properties`, and whole numbers without a point"
             )
         return allowed

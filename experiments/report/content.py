@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, method_of
-from experiments.harness.metrics import example_of, grouped
+from experiments.harness.metrics import example_of, group_rows
 from experiments.harness.paired import REFERENCE, difference
 from experiments.harness.results import Row
 from experiments.harness.summary import evidence_found
@@ -141,15 +141,15 @@ def differences(
     Returns:
         The records, and whether all pairs are included.
     """
-    of_run = grouped(rows, itemgetter("run"))
+    of_run = group_rows(rows, itemgetter("run"))
     rows = [
         {**row, "evidence_found": share(row)}
         for share, own in ((evidence_found(own), own) for own in of_run.values())
         for row in own
     ]
     groups = {
-        group: grouped(own, itemgetter("run", "method", "algorithm"))
-        for group, own in grouped(rows, lambda r: (r.get("style", ""), r["particles"])).items()
+        group: group_rows(own, itemgetter("run", "method", "algorithm"))
+        for group, own in group_rows(rows, lambda r: (r.get("style", ""), r["particles"])).items()
     }
     pairs = [
         (group, first, second)
@@ -180,7 +180,7 @@ def differences(
     return found, len(pairs) <= _PAIRS
 
 
-def embedded(values: Any) -> str:
+def embed(values: Any) -> str:
     """Format plain values as JSON that is safe within a script element."""
     text = json.dumps(_finite(values), ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
@@ -215,8 +215,8 @@ def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
         Their rows in the given order, and the number of examples that were left out.
     """
     sizes = {
-        example: sum(len(embedded(row).encode()) + 1 for row in own)
-        for example, own in grouped(rows, example_of).items()
+        example: sum(len(embed(row).encode()) + 1 for row in own)
+        for example, own in group_rows(rows, example_of).items()
     }
     kept, taken = set(), 0
     for example, size in sizes.items():
@@ -229,8 +229,8 @@ def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
 def _in_order(run: RunData) -> list[Trace]:
     """Return the traces of a run by example, in the order of its rows."""
     examples = dict.fromkeys(map(example_of, filter(_is_row, run.rows)))
-    place = {example: i for i, example in enumerate(examples)}
-    return sorted(run.traces, key=lambda trace: place.get(trace["example"], len(place)))
+    position = {example: i for i, example in enumerate(examples)}
+    return sorted(run.traces, key=lambda trace: position.get(trace["example"], len(position)))
 
 
 def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, str]], list[Trace]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.content import MOST_BYTES, Content, content_of, embedded
+from experiments.report.content import MOST_BYTES, Content, content_of, embed
 from experiments.report.directory import RunData, read_run
 
 NAME = "report.html"
@@ -66,7 +66,7 @@ def render(content: Content, title: str) -> str:
         title=title,
         style=Markup(_text("report.css")),
         scripts=[Markup(_text(name)) for name in _SCRIPTS],
-        data=Markup(embedded(content.data)),
+        data=Markup(embed(content.data)),
         tables=[(name, Markup(markdown.render(text))) for name, text in content.tables],
         figures=content.figures,
         notes=content.notes,

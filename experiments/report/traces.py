@@ -54,33 +54,33 @@ class Recorder:
     """Observer that records the steps of some examples of a batch.
 
     Args:
-        places: indices of the examples in the batch.
+        positions: indices of the examples in the batch.
         vocabulary: vocabulary of the language model.
     """
 
-    def __init__(self, places: Sequence[int], vocabulary: Vocabulary) -> None:
+    def __init__(self, positions: Sequence[int], vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._steps: dict[int, list[dict[str, Any]]] = {place: [] for place in places}
+        self._steps: dict[int, list[dict[str, Any]]] = {position: [] for position in positions}
         self._start: dict[int, list[int]] = {}  # tokens forced before the first step
 
     def __call__(self, seen: Observation) -> None:
         """Record a step."""
         populations = [p for p in (seen.after, seen.ended) if p is not None]
-        appended = [_appended(population, seen.length) for population in populations]
+        appended = [_find_appended(population, seen.length) for population in populations]
         log_p, tilted = seen.prefixes.log_p, seen.tilted()
         example = seen.prefixes.example.tolist()
-        for place, steps in self._steps.items():
-            rows = [row for row, of in enumerate(example) if of == place]
+        for position, steps in self._steps.items():
+            rows = [row for row, of in enumerate(example) if of == position]
             if not rows:
                 continue  # this example has finished before others of the batch
-            members = (seen.example == place).nonzero().flatten().tolist()
+            members = (seen.example == position).nonzero().flatten().tolist()
             first = members[0]
-            self._start.setdefault(place, seen.tokens[first, : seen.length[first]].tolist())
+            self._start.setdefault(position, seen.tokens[first, : seen.length[first]].tolist())
             number = {row: i for i, row in enumerate(rows)}
             local = {member: i for i, member in enumerate(members)}
             at = [number.get(row, -1) for row in seen.row[members].tolist()]
             after, *ended = (
-                _plain(population, tokens, place, local, most)
+                _plain(population, tokens, position, local, most)
                 for population, tokens, most in zip(
                     populations, appended, (None, MOST_ENDED), strict=False
                 )
@@ -93,7 +93,7 @@ class Recorder:
             step = {
                 "prefixes": self._prefixes(seen, log_p[rows], tilted[rows], rows, drawn),
                 "at": at,
-                "log_weight": _rounded(seen.log_weight[members]),
+                "log_weight": _round_all(seen.log_weight[members]),
                 "after": after,
             }
             if ended and ended[0]["from"]:
@@ -103,12 +103,12 @@ class Recorder:
     def traces(self) -> dict[int, Trace]:
         """Return the steps of each example, and the bytes of their tokens as Latin-1 text."""
         return {
-            place: {
-                "tokens": self._bytes_of(steps, self._start.get(place, [])),
-                "start": self._start.get(place, []),
+            position: {
+                "tokens": self._bytes_of(steps, self._start.get(position, [])),
+                "start": self._start.get(position, []),
                 "steps": steps,
             }
-            for place, steps in self._steps.items()
+            for position, steps in self._steps.items()
         }
 
     def _prefixes(
@@ -126,7 +126,7 @@ class Recorder:
         k = min(TOP, log_p.shape[1])
         likely, chosen = log_p.topk(k, dim=1).indices.tolist(), tilted.topk(k, dim=1)
         walk = seen.prefixes.state.walk
-        needed, left = _walked(walk, rows)
+        needed, left = _describe_walk(walk, rows)
         found = []
         for r, others in enumerate(drawn):
             best = [
@@ -140,7 +140,7 @@ class Recorder:
                 {*likely[r], *best, *others}, key=lambda v: (-tilted[r, v], -log_p[r, v])
             )
             log_q = tilted[r, tokens] - log_z[r] if log_z[r] > -math.inf else tilted[r, tokens]
-            shown = zip(tokens, _rounded(log_p[r, tokens]), _rounded(log_q), strict=True)
+            shown = zip(tokens, _round_all(log_p[r, tokens]), _round_all(log_q), strict=True)
             found.append(
                 {
                     "left": left[r],
@@ -228,8 +228,8 @@ class Tracing:
 
         def observe(numbers: Sequence[int]) -> Recorder | None:
             keys = {
-                place: Key(self._named[number][0], method, algorithm, particles)
-                for place, number in enumerate(numbers)
+                position: Key(self._named[number][0], method, algorithm, particles)
+                for position, number in enumerate(numbers)
                 if number in self._named
             }
             if not keys:
@@ -249,8 +249,8 @@ class Tracing:
                 self._waiting.append((numbers, recorder, keys))
                 continue
             self._store.append(
-                (keys[place], about[keys[place].example], trace)
-                for place, trace in recorder.traces().items()
+                (keys[position], about[keys[position].example], trace)
+                for position, trace in recorder.traces().items()
             )
 
 
@@ -276,7 +276,7 @@ def chosen_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
     return frozenset(numbers[:: math.ceil(len(numbers) / most)])
 
 
-def _appended(population: Population, before: Tensor) -> list[list[int]]:
+def _find_appended(population: Population, before: Tensor) -> list[list[int]]:
     """Return the tokens that each sequence has in addition to its ancestor."""
     start = before[population.ancestor].tolist()
     whole, end = population.tokens.tolist(), population.length.tolist()
@@ -286,7 +286,7 @@ def _appended(population: Population, before: Tensor) -> list[list[int]]:
 def _plain(
     population: Population,
     tokens: Sequence[list[int]],
-    place: int,
+    position: int,
     local: Mapping[int, int],
     most: int | None = None,
 ) -> dict[str, list[Any]]:
@@ -295,7 +295,7 @@ def _plain(
     `local` maps ancestors to numbers within the example. With `most`, only that many sequences with
     the largest weights are returned.
     """
-    mine = (population.example == place).nonzero().flatten()
+    mine = (population.example == position).nonzero().flatten()
     if most is not None:
         heaviest = population.log_weight[mine].argsort(descending=True, stable=True)[:most]
         mine = mine[heaviest.sort().values]
@@ -304,13 +304,13 @@ def _plain(
     return {
         "from": [local[a] for a in population.ancestor[mine].tolist()],
         "tokens": [tokens[q] for q in mine.tolist()],
-        "log_weight": _rounded(population.log_weight[mine]),
+        "log_weight": _round_all(population.log_weight[mine]),
         "fate": fates[mine].tolist(),
         **({"landed": landed} if landed else {}),
     }
 
 
-def _walked(walk: Any, rows: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
+def _describe_walk(walk: Any, rows: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
     """Return the fewest tokens to the end and the remaining budget, if the proposal has them."""
     unknown: list[int | None] = [None] * len(rows)
     if not hasattr(walk, "remaining"):
@@ -319,7 +319,7 @@ def _walked(walk: Any, rows: Sequence[int]) -> tuple[list[int | None], list[int 
     return walk.automata.steps_to_accept[states].tolist(), walk.remaining[rows].tolist()
 
 
-def _rounded(values: Tensor) -> list[float | None]:
+def _round_all(values: Tensor) -> list[float | None]:
     return [_round(value) for value in values.tolist()]
 
 

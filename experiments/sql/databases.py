@@ -24,7 +24,7 @@ from experiments.sql.questions import Question
 from experiments.sql.sandbox import Sandbox
 from gcd import ConstraintError, SqlSchema, sql_schema
 from gcd._languages.sql.reading import schema_of_entry
-from gcd._languages.sql.schema import quoted
+from gcd._languages.sql.schema import quote
 
 _SEED = 0  # fixed, as rows are data and must not depend on the seed of a run
 
@@ -171,7 +171,7 @@ def _rows_of(path: Path, schema: SqlSchema) -> sqlite3.Connection | None:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
             verdict = file.execute("PRAGMA quick_check(1)").fetchone()[0]
             file.backup(content)
-        counts = [f"SELECT EXISTS (SELECT 1 FROM {quoted(t.name)})" for t in schema.tables]
+        counts = [f"SELECT EXISTS (SELECT 1 FROM {quote(t.name)})" for t in schema.tables]
         filled = any(content.execute(count).fetchone()[0] for count in counts)
     except sqlite3.Error as error:
         verdict = str(error)

@@ -57,7 +57,7 @@ class Expected:
         return True
 
 
-def expected_of(query: str, database: Sandbox) -> Expected | None:
+def run_gold(query: str, database: Sandbox) -> Expected | None:
     """Run a gold query; None if LIMIT leaves its result undetermined on this database.
 
     Raises:

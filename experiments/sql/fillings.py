@@ -28,7 +28,7 @@ from sqlglot.errors import SqlglotError
 
 from experiments.sql.sandbox import Value
 from gcd import Column, SqlSchema, Table
-from gcd._languages.sql.schema import folded, quoted
+from gcd._languages.sql.schema import fold, quote
 
 _NUMERIC = ("num", "int", "real", "float", "double", "dec", "bool")
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven")
@@ -69,22 +69,22 @@ def constants_of(queries: Sequence[str]) -> Constants:
             continue
         wished: Wishes = {}
         for condition in tree.find_all(exp.Predicate):
-            for name, value, wish in _compared(condition):
+            for name, value, wish in _read_condition(condition):
                 of_column[name].append(value)
                 wished[name] = wish
         if wished:
             wishes.append(wished)
         sums = (node.this for node in tree.find_all(exp.Sum, exp.Avg))
-        summed |= {folded(node.name) for node in sums if isinstance(node, exp.Column)}
+        summed |= {fold(node.name) for node in sums if isinstance(node, exp.Column)}
     return Constants(tuple(wishes), dict(of_column), frozenset(summed))
 
 
-def _compared(condition: Any) -> list[tuple[str, Value, Value]]:
+def _read_condition(condition: Any) -> list[tuple[str, Value, Value]]:
     """Return a condition's column and constants, and a satisfying value for each constant."""
     column = condition.this
     if not isinstance(column, exp.Column):
         return []
-    name = folded(column.name)
+    name = fold(column.name)
     if isinstance(condition, exp.Between):
         low, high = _literal(condition.args["low"]), _literal(condition.args["high"])
         return [(name, low, low), (name, high, low)]
@@ -133,8 +133,8 @@ def fill(schema: SqlSchema, constants: Constants, number: int, seed: int) -> sql
     filler = _Filler(schema, constants, number, random.Random(f"{seed} {number}"))
     for table, statement in zip(schema.tables, schema.create_statements(), strict=True):
         connection.execute(statement)
-        places = ", ".join("?" * len(table.columns))
-        insert = f"INSERT INTO {quoted(table.name)} VALUES ({places})"
+        marks = ", ".join("?" * len(table.columns))
+        insert = f"INSERT INTO {quote(table.name)} VALUES ({marks})"
         connection.executemany(insert, filler.rows(table))
     connection.execute("COMMIT")
     return connection
@@ -151,41 +151,41 @@ class _Filler:
         self._few, self._many = 6 * (number + 1), 20 * (number + 1) ** 2
         self._family = _families(schema)
         self._referred = {
-            (folded(key.referred_table), folded(key.referred_column)) for key in schema.foreign_keys
+            (fold(key.referred_table), fold(key.referred_column)) for key in schema.foreign_keys
         }
         # Columns linked by foreign keys share a pool; referenced columns have each value once.
         self._pools: dict[ColumnName, list[Value]] = {}
         self._weights = self._popularity()
-        places = {(folded(t.name), folded(c.name)): c for t in schema.tables for c in t.columns}
+        by_name = {(fold(t.name), fold(c.name)): c for t in schema.tables for c in t.columns}
         for root in dict.fromkeys(self._family.values()):
-            members = [place for place, its in self._family.items() if its == root]
-            known = [v for _, name in members for v in self._known(places[root], name)]
-            self._pools[root] = self._distinct(places[root], known, self._few)
+            members = [full_name for full_name, its in self._family.items() if its == root]
+            known = [v for _, name in members for v in self._find_constants(by_name[root], name)]
+            self._pools[root] = self._distinct(by_name[root], known, self._few)
 
     def rows(self, table: Table) -> list[tuple[Value, ...]]:
         """Make the rows of a table."""
-        places = {c.name: (folded(table.name), folded(c.name)) for c in table.columns}
-        has_children = any(place in self._referred for place in places.values())
+        names = {c.name: (fold(table.name), fold(c.name)) for c in table.columns}
+        has_children = any(full_name in self._referred for full_name in names.values())
         count = self._few if has_children else self._many
         columns = []
         wishes = self._constants.wishes
-        own = {folded(c.name) for c in table.columns}
+        own = {fold(c.name) for c in table.columns}
         useful = [wish for wish in wishes if own & wish.keys()]
         chosen = [
             self._rng.choice(useful) if useful and self._rng.random() < _WISHED else {}
             for _ in range(count)
         ]
         for column in table.columns:
-            place = places[column.name]
-            root = self._family.get(place)
-            if root is not None and place in self._referred:
+            full_name = names[column.name]
+            root = self._family.get(full_name)
+            if root is not None and full_name in self._referred:
                 columns.append(self._rng.sample(self._pools[root], count))
             elif root is not None:
                 # Also for primary keys, as public files often name only the first column of a
                 # composite key.
-                columns.append([self._reference(root, place[1], wish) for wish in chosen])
+                columns.append([self._reference(root, full_name[1], wish) for wish in chosen])
             elif table.primary_key == (column.name,):
-                columns.append(self._distinct(column, self._known(column), count))
+                columns.append(self._distinct(column, self._find_constants(column), count))
             else:
                 columns.append([self._value(column, wish) for wish in chosen])
         return list(zip(*columns, strict=True))
@@ -214,25 +214,25 @@ class _Filler:
         self._rng.shuffle(values)
         return values
 
-    def _known(self, column: Column, name: str | None = None) -> list[Value]:
+    def _find_constants(self, column: Column, name: str | None = None) -> list[Value]:
         """Return the constants that fit a column's type, of columns called `name`.
 
         By default, `name` is the column's name.
         """
-        values = self._constants.of_column.get(name or folded(column.name), [])
+        values = self._constants.of_column.get(name or fold(column.name), [])
         if _is_number(column):
             return [value for value in values if isinstance(value, int | float)]
         return [str(value) for value in values if value is not None]
 
     def _value(self, column: Column, wish: Wishes) -> Value:
-        wished = wish.get(folded(column.name))
+        wished = wish.get(fold(column.name))
         if wished is not None:
             return wished
-        known = self._known(column)
+        known = self._find_constants(column)
         if known and self._rng.random() < _CONSTANT:
             return self._rng.choice(known)
         numbers = [float(str(v)) for v in known if isinstance(v, int | float) or _is_numeral(v)]
-        if _is_number(column) or numbers or folded(column.name) in self._constants.summed:
+        if _is_number(column) or numbers or fold(column.name) in self._constants.summed:
             drawn = self._number(column, numbers)
             return drawn if _is_number(column) else str(drawn)
         if "date" in column.name.lower() or "time" in column.type.lower():
@@ -254,15 +254,15 @@ def _families(schema: SqlSchema) -> dict[ColumnName, ColumnName]:
     """Map each column with foreign keys to a representative of the columns that it is linked to."""
     root: dict[ColumnName, ColumnName] = {}
 
-    def find(place: ColumnName) -> ColumnName:
-        while root.setdefault(place, place) != place:
-            place = root[place]
-        return place
+    def find(full_name: ColumnName) -> ColumnName:
+        while root.setdefault(full_name, full_name) != full_name:
+            full_name = root[full_name]
+        return full_name
 
     for key in schema.foreign_keys:
-        child = (folded(key.table), folded(key.column))
-        root[find(child)] = find((folded(key.referred_table), folded(key.referred_column)))
-    return {place: find(place) for place in root}
+        child = (fold(key.table), fold(key.column))
+        root[find(child)] = find((fold(key.referred_table), fold(key.referred_column)))
+    return {full_name: find(full_name) for full_name in root}
 
 
 def _is_number(column: Column) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from experiments.sql.databases import Database
-from experiments.sql.expected import Expected, expected_of
+from experiments.sql.expected import Expected, run_gold
 from experiments.sql.normalize import UnwritableQueryError, normalize
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import QueryError, Sandbox
@@ -46,7 +46,7 @@ class Judge:
     def _measure(self, question: Question) -> list[tuple[Sandbox, Expected]]:
         """Run the gold query on every filling."""
         fillings = self._databases[question.database].fillings
-        results = [(filling, expected_of(question.query, filling)) for filling in fillings]
+        results = [(filling, run_gold(question.query, filling)) for filling in fillings]
         decided = [(filling, result) for filling, result in results if result is not None]
         if not decided:
             raise QueryError("LIMIT leaves the result of the gold query undetermined")
@@ -82,10 +82,10 @@ class Judge:
         """Return whether an answer equals the gold query after normalization."""
         query = _text(answer)
         schema = self._databases[question.database].schema
-        return query is not None and _spelled(query, schema) == _spelled(question.query, schema)
+        return query is not None and _normalize(query, schema) == _normalize(question.query, schema)
 
 
-def _spelled(query: str, schema: SqlSchema) -> str:
+def _normalize(query: str, schema: SqlSchema) -> str:
     """Normalize a query if possible."""
     try:
         return normalize(query, schema)

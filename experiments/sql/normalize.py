@@ -24,7 +24,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from gcd import SqlSchema, Table
-from gcd._languages.sql.schema import quoted
+from gcd._languages.sql.schema import quote
 
 _COMPARISONS: dict[type[exp.Expression], str] = {
     exp.EQ: "=",
@@ -80,7 +80,7 @@ def _statement(tree: exp.Expression, schema: SqlSchema) -> str:
             return f"{left} {word}{every} {right}"
     if not isinstance(tree, exp.Select):
         raise UnwritableQueryError(f"a statement of the kind {tree.key.upper()}")
-    return _Select(tree, schema).written()
+    return _Select(tree, schema).write()
 
 
 class _Select:
@@ -96,7 +96,7 @@ class _Select:
         if tree.args.get("from_") is None:
             raise UnwritableQueryError("a SELECT without FROM")
 
-    def written(self) -> str:
+    def write(self) -> str:
         tree = self._tree
         source = self._source()
         distinct = "DISTINCT " if tree.args.get("distinct") else ""
@@ -109,7 +109,7 @@ class _Select:
         if having := tree.args.get("having"):
             text += f" HAVING {self._conditions(having.this)}"
         if order := tree.args.get("order"):
-            text += f" ORDER BY {', '.join(map(self._ordered, order.expressions))}"
+            text += f" ORDER BY {', '.join(map(self._order_item, order.expressions))}"
         if limit := tree.args.get("limit"):
             text += f" LIMIT {limit.expression.sql('sqlite')}"
         return text
@@ -118,7 +118,7 @@ class _Select:
 
     def _source(self) -> str:
         first = self._add_table(self._tree.args["from_"].this)
-        parts = [quoted(first.name)]
+        parts = [quote(first.name)]
         for join in self._tree.args.get("joins") or []:
             outer = join.args.get("side") or (join.args.get("kind") or "INNER") != "INNER"
             if outer or join.args.get("using"):
@@ -126,7 +126,7 @@ class _Select:
             if join.args.get("on") is None:
                 raise UnwritableQueryError("a join without ON")
             table = self._add_table(join.this)
-            parts.append(f"JOIN {quoted(table.name)} ON {self._join_condition(join, table)}")
+            parts.append(f"JOIN {quote(table.name)} ON {self._join_condition(join, table)}")
         return " ".join(parts)
 
     def _add_table(self, source: exp.Expression) -> Table:
@@ -164,7 +164,7 @@ class _Select:
             return "*"
         return self._value(item)
 
-    def _ordered(self, item: exp.Expression) -> str:
+    def _order_item(self, item: exp.Expression) -> str:
         direction = " DESC" if item.args.get("desc") else ""
         return self._value(item.this) + direction
 
@@ -215,10 +215,10 @@ class _Select:
 
     def _condition(self, tree: exp.Expression) -> str:
         if isinstance(tree, exp.Not):
-            return self._negated(tree.this)
+            return self._negate(tree.this)
         return self._plain(tree, "")
 
-    def _negated(self, tree: exp.Expression) -> str:
+    def _negate(self, tree: exp.Expression) -> str:
         if isinstance(tree, exp.Is):
             return f"{self._value(tree.this)} IS NOT NULL"
         if isinstance(tree, (exp.Like, exp.In, exp.Between)):

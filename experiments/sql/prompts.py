@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.harness.models import chat, is_chat
 from gcd import Column, ForeignKey, SqlSchema, Table
-from gcd._languages.sql.schema import folded, quoted
+from gcd._languages.sql.schema import fold, quote
 
 EXAMPLE_SCHEMA = SqlSchema(
     (
@@ -86,18 +86,18 @@ def build_prompt(schema: SqlSchema, question: str, *, tokenizer: Any, kind: str)
 def create_statements(schema: SqlSchema) -> str:
     """Return CREATE TABLE statements, one per line, with keys and references."""
     return "\n".join(
-        f"CREATE TABLE {quoted(table.name)} "
+        f"CREATE TABLE {quote(table.name)} "
         f"({', '.join(_column(schema, table, column) for column in table.columns)});"
         for table in schema.tables
     )
 
 
 def _column(schema: SqlSchema, table: Table, column: Column) -> str:
-    words = [quoted(column.name), column.type]
+    words = [quote(column.name), column.type]
     if table.primary_key == (column.name,):
         words.append("PRIMARY KEY")
     for key in schema.foreign_keys:
-        if (folded(key.table), folded(key.column)) == (folded(table.name), folded(column.name)):
-            target = f"{quoted(key.referred_table)} ({quoted(key.referred_column)})"
+        if (fold(key.table), fold(key.column)) == (fold(table.name), fold(column.name)):
+            target = f"{quote(key.referred_table)} ({quote(key.referred_column)})"
             words.append(f"REFERENCES {target}")
     return " ".join(word for word in words if word)

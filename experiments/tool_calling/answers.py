@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from experiments.harness.metrics import Metric
 from experiments.harness.settings import one_of
-from gcd._languages.tools.tool_keys import declared_parameters
+from gcd._languages.tools.tool_keys import get_parameters
 from gcd._languages.values.python_values import is_python_name
 
 STYLES = ("json", "python")
@@ -63,7 +63,7 @@ def declaration_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return the declared parameters of an xLAM or JSON Schema tool, by name."""
-    parameters = declared_parameters(declaration_of(tool))
+    parameters = get_parameters(declaration_of(tool))
     if not isinstance(parameters, Mapping):
         return {}
     return dict(parameters["properties"] if is_schema(parameters) else parameters)

@@ -29,7 +29,7 @@ from experiments.tool_calling.answers import (
     parameters_of,
 )
 from experiments.tool_calling.records import ToolRecord
-from gcd._languages.tools.tool_keys import declared_parameters
+from gcd._languages.tools.tool_keys import get_parameters
 
 _DESCRIPTION_WORDS = 12
 _ENUM_VALUES = 6
@@ -76,10 +76,10 @@ def signature(tool: Mapping[str, Any]) -> str:
 def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the names of required parameters; None if the tool doesn't list them."""
     inner = declaration_of(tool)
-    parameters = declared_parameters(inner)
-    for place in (parameters, inner):
-        if isinstance(place, Mapping) and isinstance(place.get("required"), list):
-            return frozenset(str(name) for name in place["required"])
+    parameters = get_parameters(inner)
+    for schema in (parameters, inner):
+        if isinstance(schema, Mapping) and isinstance(schema.get("required"), list):
+            return frozenset(str(name) for name in schema["required"])
     if isinstance(parameters, Mapping) and is_schema(parameters):
         return frozenset()
     return None

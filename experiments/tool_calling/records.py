@@ -19,7 +19,7 @@ from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT
 from experiments.harness.records import ReadResult, refuse_unwritable
 from experiments.tool_calling.answers import Call, declaration_of, name_of
-from gcd._languages.tools.tool_keys import declared_parameters
+from gcd._languages.tools.tool_keys import get_parameters
 
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 """Records in the repository that no adapter or HMM is trained on."""
@@ -55,8 +55,8 @@ def read_file(path: str | Path) -> ReadResult[ToolRecord]:
 
 def record_of(row: Any, default_id: str) -> ToolRecord:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
-    fields = records.checked_fields(row, ("query", "tools", "answers"))
-    tools, answers = (_parsed(fields[key], key) for key in ("tools", "answers"))
+    fields = records.check_fields(row, ("query", "tools", "answers"))
+    tools, answers = (_parse(fields[key], key) for key in ("tools", "answers"))
     for tool in tools:
         _check_tool(tool)
     identity = fields.get("id")
@@ -70,7 +70,7 @@ def record_of(row: Any, default_id: str) -> ToolRecord:
     return record
 
 
-def _parsed(value: Any, field: str) -> list[Any]:
+def _parse(value: Any, field: str) -> list[Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -87,7 +87,7 @@ def _check_tool(tool: Any) -> None:
     inner = declaration_of(tool)
     if not isinstance(inner.get("name"), str):
         raise ValueError(f"expected a tool with a name, got {str(tool)[:80]}")
-    if not isinstance(declared_parameters(inner), Mapping):
+    if not isinstance(get_parameters(inner), Mapping):
         raise ValueError(f"expected the parameters of {name_of(tool)!r} to be an object")
 
 

@@ -14,11 +14,11 @@ Both are set for a block of code:
         gcd.json_schema(schema)
 
 **Accounting.** Functions that compile a language for a user (`gcd.regex`, `gcd.json_schema`, ...)
-open a meter with `metered()`. Code that builds an automaton adds its work to this meter with
+open a meter with `count_work()`. Code that builds an automaton adds its work to this meter with
 `spend(units)`. A compiled loop cannot raise errors. It receives the remaining limits
 (`kernel_limits`) and stops when it reaches one; its caller then adds the loop's work with `pay`. A
-result from a cache counts its work again (`priced_cache`). Otherwise, it would depend on earlier
-compilations whether a constraint is refused.
+result from a cache counts its work again (`cache_with_price`). Otherwise, earlier compilations
+would determine whether a constraint is refused.
 
 **Units.** A unit is about one access to a table entry. Each module defines its units per operation
 (`PAIR`, `SET`, `MEMBER`, ...), chosen so that a unit takes at most about 5 ns in all loops. This
@@ -103,10 +103,10 @@ def work_limit(limit: int) -> Iterator[None]:
 
 
 @contextmanager
-def metered() -> Iterator[None]:
+def count_work() -> Iterator[None]:
     """Count all work inside the `with` block as work for one constraint.
 
-    Work in nested `metered()` blocks counts toward the outermost block.
+    Work in nested `count_work()` blocks counts toward the outermost block.
     """
     if _METER.get() is not None:
         yield
@@ -145,7 +145,7 @@ def pay(count: int, work: int, what: str = "the automaton") -> None:
         raise StateLimitError(max_states(), what)
 
 
-def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def cache_with_price(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Cache the results of a function like `functools.lru_cache`, but count the work of every use.
 
     A cache hit counts as much work as the original computation.
@@ -153,7 +153,7 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(build: Callable[P, R]) -> Callable[P, R]:
         @lru_cache(maxsize)
-        def priced(*args: P.args, **kwargs: P.kwargs) -> tuple[R, int]:
+        def build_with_price(*args: P.args, **kwargs: P.kwargs) -> tuple[R, int]:
             before = work_left()
             result = build(*args, **kwargs)
             return result, before - work_left()
@@ -161,11 +161,11 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(build)
         def build_or_recall(*args: P.args, **kwargs: P.kwargs) -> R:
             if _METER.get() is None:
-                with metered():
+                with count_work():
                     return build_or_recall(*args, **kwargs)
-            misses = priced.cache_info().misses
-            result, price = priced(*args, **kwargs)  # type: ignore[arg-type]
-            if priced.cache_info().misses == misses:
+            misses = build_with_price.cache_info().misses
+            result, price = build_with_price(*args, **kwargs)  # type: ignore[arg-type]
+            if build_with_price.cache_info().misses == misses:
                 spend(price)
             return result
 
@@ -177,7 +177,7 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def work_left() -> int:
     """Return the units of work that are left for the current constraint.
 
-    Outside of a `metered()` block, that is the whole work limit.
+    Outside of a `count_work()` block, that is the whole work limit.
     """
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
@@ -194,7 +194,7 @@ def spend(units: int, what: str = "the constraint") -> None:
         WorkLimitError: the total exceeds the limit.
     """
     meter = _METER.get()
-    if meter is None:  # outside of `metered()`: limit this operation alone
+    if meter is None:  # outside of `count_work()`: limit this operation alone
         meter = _Meter(_MAX_WORK.get())
     meter.spent += int(units)
     if meter.spent > meter.limit:

@@ -29,7 +29,7 @@ from jaxtyping import Bool
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES
-from gcd._automata.limits import metered, priced_cache, spend
+from gcd._automata.limits import cache_with_price, count_work, spend
 from gcd._errors import ConstraintError, StateLimitError, WorkLimitError, check_count, check_kind
 from gcd._languages.literal import encodable
 from gcd._languages.text.regex import regex
@@ -149,10 +149,10 @@ def keywords(
     check_kind(letters, str, "letters as str", f"pass one of {', '.join(LETTERS)}")
     check_kind(punctuation, str, "punctuation as str", f"pass some of {PUNCTUATION}")
     alphabet = _Alphabet.of(letters, punctuation)
-    concepts = _checked(groups)
+    concepts = _check(groups)
     if max_words is not None:
         check_count("max_words", max_words, 1)
-    with metered():
+    with count_work():
         sentences, first, word = _languages(alphabet)
         for words in concepts:
             for each in words:
@@ -167,14 +167,14 @@ def keywords(
             language = replace(sentences, factors=(sentences,))
             for words, at_start in zip(concepts, opening, strict=True):
                 language &= _contains(words, at_start, alphabet.between, used)
-            return language if max_words is None else language & _counted(max_words, used)
+            return language if max_words is None else language & _count_words(max_words, used)
         except (StateLimitError, WorkLimitError) as error:
             raise type(error)(
                 error.limit, what=f"a sentence with {len(concepts)} groups of keywords"
             ) from error
 
 
-def _checked(groups: Iterable[Iterable[str]]) -> list[list[str]]:
+def _check(groups: Iterable[Iterable[str]]) -> list[list[str]]:
     """Return the distinct words of each group, or raise `ConstraintError` if they aren't words."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise ConstraintError(
@@ -202,7 +202,7 @@ def _checked(groups: Iterable[Iterable[str]]) -> list[list[str]]:
     return concepts
 
 
-@priced_cache(maxsize=8)
+@cache_with_price(maxsize=8)
 def _languages(alphabet: _Alphabet) -> tuple[Automaton, Automaton, Automaton]:
     """Return the languages of sentences, of words that may begin a sentence, and of all words."""
     return regex(alphabet.sentence()), regex(alphabet.first), regex(alphabet.word)
@@ -251,7 +251,7 @@ def _contains(
     return Automaton.from_transitions(delta, np.arange(len(table)) == found)
 
 
-def _counted(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
+def _count_words(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
     """Return the strings of `used` bytes that contain fewer than `max_words` spaces."""
     rows = np.where(used, np.arange(max_words, dtype=np.int32)[:, None], -1)
     rows[:, ord(" ")] = np.append(np.arange(1, max_words), -1)
@@ -274,8 +274,8 @@ def _refuse_few_words(
     if max_words is None or max_words > len(concepts):
         return  # enough for one word per group, after a word that begins the sentence
     everything = (1 << len(concepts)) - 1
-    reached, count, later = {0}, 0, _served(concepts)
-    choices = _served(opening) | {0}
+    reached, count, later = {0}, 0, _list_coverable(concepts)
+    choices = _list_coverable(opening) | {0}
     while everything not in reached:
         spend(len(reached) * len(choices) * 64, "the fewest words")
         reached = {before | more for before in reached for more in choices}
@@ -287,7 +287,7 @@ def _refuse_few_words(
         )
 
 
-def _served(concepts: Sequence[Sequence[str]]) -> set[int]:
+def _list_coverable(concepts: Sequence[Sequence[str]]) -> set[int]:
     """Return the sets of groups that a single word covers, as bit masks."""
     groups_of: dict[str, int] = {}
     for number, words in enumerate(concepts):

@@ -22,7 +22,7 @@ from jaxtyping import Int32
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
 from gcd._serving.served import ServedAutomaton
-from gcd._support.stopping import WorkStoppedError, stop_if_asked, stopped_when
+from gcd._support.stopping import WorkStoppedError, stop_if_asked, stop_when
 from gcd._tokens.lifting import lift_numbered
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
@@ -76,7 +76,7 @@ class BackgroundLift:
         if self._done.is_set() or self._owner() is None:
             return
         try:
-            with stopped_when(lambda: self._owner() is None):
+            with stop_when(lambda: self._owner() is None):
                 lifted, number = lift_numbered(self._language, self._vocabulary, self._max_bytes)
                 stop_if_asked()
                 if self._keep is not None:

@@ -278,21 +278,19 @@ class ConstraintCache:
             self._remember(request.key, lifted)
 
         limit = self.max_bytes // 2
-        return self._started(request, exact="when_ready", max_bytes=limit, keep=keep)
+        return self._start(request, exact="when_ready", max_bytes=limit, keep=keep)
 
     def _compile_unlifted(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
-        return self._started(request, exact="never")
+        return self._start(request, exact="never")
 
-    def _started(
-        self, request: ConstraintRequest, **options: Any
-    ) -> TokenAutomaton | LazyAutomaton:
+    def _start(self, request: ConstraintRequest, **options: Any) -> TokenAutomaton | LazyAutomaton:
         with self._lock:
             language = self._languages.get(request.key)
         if language is None:
             with work_limit(self.max_work), state_limit(self.max_states):
                 compiled = request.language()
                 if isinstance(compiled, Segments):
-                    return self._lifted(request, compiled)
+                    return self._lift(request, compiled)
             language = compiled
             self._keep_language(request.key, language)
         begun = LazyAutomaton(language, self.vocabulary, **options)
@@ -361,9 +359,9 @@ class ConstraintCache:
         with self._lock:
             language: Automaton | Segments | None = self._languages.get(request.key)
         with work_limit(self.max_work), state_limit(self.max_states):
-            return self._lifted(request, request.language() if language is None else language)
+            return self._lift(request, request.language() if language is None else language)
 
-    def _lifted(self, request: ConstraintRequest, language: Automaton | Segments) -> TokenAutomaton:
+    def _lift(self, request: ConstraintRequest, language: Automaton | Segments) -> TokenAutomaton:
         with work_limit(self.max_work), state_limit(self.max_states):
             found = lift(language, self.vocabulary)
         size = num_bytes(found)

@@ -22,7 +22,7 @@ from jaxtyping import Int32
 
 from gcd._errors import ConstraintError
 from gcd._serving.arguments import array_of, whole_number, whole_numbers
-from gcd._serving.matcher import Constraint, Matcher, served
+from gcd._serving.matcher import Constraint, Matcher, serve
 from gcd._serving.spelling import fewest_tokens
 from gcd._tokens.vocabulary import BITS, Vocabulary
 
@@ -60,7 +60,7 @@ class GrammarMatcher:
         exact: str = "when_ready",
     ) -> None:
         del max_rollback_tokens
-        ends = served(compiled_grammar, vocabulary, exact).vocabulary.eos_ids
+        ends = serve(compiled_grammar, vocabulary, exact).vocabulary.eos_ids
         if override_stop_tokens is not None:
             given = np.unique(whole_numbers(override_stop_tokens, "stop token")).tolist()
             if tuple(given) != ends:

@@ -45,7 +45,7 @@ _SERVED: WeakKeyDictionary[TokenAutomaton, ServedAutomaton] = WeakKeyDictionary(
 _SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakKeyDictionary()
 
 
-def served(
+def serve(
     automaton: Constraint, vocabulary: Vocabulary | None = None, exact: str = "when_ready"
 ) -> ServedAutomaton | LazyAutomaton:
     """Return the form in which a constraint is served; it is created once per constraint.
@@ -70,7 +70,7 @@ def served(
         known = _SEGMENTS.setdefault(automaton, {})
         if vocabulary not in known:
             known[vocabulary] = lift(automaton, vocabulary)
-        return served(known[vocabulary])
+        return serve(known[vocabulary])
     if vocabulary is not None:
         raise ConstraintError(
             f"expected no vocabulary for {type(automaton).__name__}, which already has one; omit it"
@@ -140,7 +140,7 @@ class Matcher:
     ) -> None:
         if budget is not None:
             check_whole(budget)
-        shared = served(automaton, vocabulary, exact)
+        shared = serve(automaton, vocabulary, exact)
         self._shared = shared.form(budget) if isinstance(shared, LazyAutomaton) else shared
         needed = self._shared.steps_to_accept(self._shared.initial)
         if budget is not None and budget < needed:

@@ -3,7 +3,7 @@
 Engines sample on an accelerator, and masks must not cause host synchronizations. So the automata of
 all requests and the states of all batch rows are tensors on the device. Next states and masks are
 computed by gathers and comparisons, although the batch rows have different automata. For each batch
-row, a row of a tensor has the location of its automaton (`Place`):
+row, a row of a tensor has the location of its automaton (`Location`):
 
     after(s, v)  = after_flat[ base + s width + class_of[row, v] ]
     mask(s, r)_v = steps_flat[ base + s width + class_of[row, v] ] <= r - 1
@@ -48,7 +48,7 @@ DEAD = -1
 """State after a token that is not allowed."""
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Location of an automaton in the pool, which is also stored as a row of a tensor.
 
     Attributes:
@@ -64,10 +64,10 @@ class Place(NamedTuple):
     initial: int
 
 
-NOWHERE = Place(0, 0, 0, 0)
-"""Place of a batch row without a constraint; its logits are not masked."""
-END = Place(0, 2, 0, 0)
-"""Place of a batch row that only allows EOS; it doesn't take additional memory."""
+NOWHERE = Location(0, 0, 0, 0)
+"""Location of a batch row without a constraint; its logits are not masked."""
+END = Location(0, 2, 0, 0)
+"""Location of a batch row that only allows EOS; it doesn't take additional memory."""
 
 
 def on_device(numbers: Tensor, device: torch.device) -> Tensor:
@@ -80,8 +80,8 @@ def on_device(numbers: Tensor, device: torch.device) -> Tensor:
 class _Entry:
     """Location and size of an automaton in the pool, and the number of requests that use it."""
 
-    def __init__(self, place: Place, size: int) -> None:
-        self.place, self.size, self.users = place, size, 0
+    def __init__(self, location: Location, size: int) -> None:
+        self.location, self.size, self.users = location, size, 0
 
 
 class AutomatonPool:
@@ -118,7 +118,7 @@ class AutomatonPool:
         """Size of the tensors in bytes."""
         return 8 * self.after_flat.numel() + 4 * self.class_of.numel()
 
-    def enter(self, automaton: TokenAutomaton) -> Place:
+    def enter(self, automaton: TokenAutomaton) -> Location:
         """Record that a request uses an automaton, and return the automaton's location.
 
         If the automaton isn't in the pool, it is copied to it.
@@ -140,22 +140,22 @@ class AutomatonPool:
         entry.users += 1
         self._entries.move_to_end(automaton)
         self.widest = max(self.widest, automaton.num_classes)
-        return entry.place
+        return entry.location
 
     def leave(self, automaton: TokenAutomaton) -> None:
         """Record that a request no longer uses an automaton; keep it until memory is needed."""
         self._entries[automaton].users -= 1
-        used = (entry.place.width for entry in self._entries.values() if entry.users)
+        used = (entry.location.width for entry in self._entries.values() if entry.users)
         self.widest = max((END.width, *used))
 
-    def _room(self, automaton: TokenAutomaton) -> Place:
+    def _room(self, automaton: TokenAutomaton) -> Location:
         """Find memory for an automaton; if needed, grow the pool or evict unused automata."""
         needed = automaton.delta.size
         while True:
             base, row = self._gap(needed), self._free_row()
             if base is not None and row is not None:
-                return Place(base, automaton.num_classes, row, automaton.initial)
-            ends = (entry.place.base + entry.size for entry in self._entries.values())
+                return Location(base, automaton.num_classes, row, automaton.initial)
+            ends = (entry.location.base + entry.size for entry in self._entries.values())
             missing = needed - (self.after_flat.numel() - max((END.width, *ends)))
             if not self._grow(missing if base is None else 0, row is None):
                 unused = next((a for a, entry in self._entries.items() if not entry.users), None)
@@ -170,14 +170,14 @@ class AutomatonPool:
     def _gap(self, needed: int) -> int | None:
         """Return the start of `needed` free entries in `after_flat`; None if there is none."""
         begin = END.width
-        for entry in sorted(self._entries.values(), key=lambda each: each.place.base):
-            if entry.place.base - begin >= needed:
+        for entry in sorted(self._entries.values(), key=lambda each: each.location.base):
+            if entry.location.base - begin >= needed:
                 return begin
-            begin = entry.place.base + entry.size
+            begin = entry.location.base + entry.size
         return begin if self.after_flat.numel() - begin >= needed else None
 
     def _free_row(self) -> int | None:
-        used = {END.row, *(entry.place.row for entry in self._entries.values())}
+        used = {END.row, *(entry.location.row for entry in self._entries.values())}
         return next((row for row in range(self.class_of.shape[0]) if row not in used), None)
 
     def _grow(self, entries: int, row: bool) -> bool:
@@ -202,47 +202,50 @@ class AutomatonPool:
         steps = np.where(
             automaton.delta >= 0, automaton.steps_to_accept[automaton.delta], UNREACHABLE
         )
-        here = slice(entry.place.base, entry.place.base + entry.size)
+        here = slice(entry.location.base, entry.location.base + entry.size)
         device = self.after_flat.device
         self.after_flat[here] = on_device(
             torch.tensor(automaton.delta, device="cpu").flatten(), device
         )
         self.steps_flat[here] = on_device(torch.tensor(steps, device="cpu").flatten(), device)
-        self.class_of[entry.place.row] = on_device(
+        self.class_of[entry.location.row] = on_device(
             torch.tensor(automaton.class_of, device="cpu"), device
         )
 
     def next(
-        self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"], tokens: Int64[Tensor, "R"]
+        self,
+        locations: Int64[Tensor, "R 4"],
+        states: Int64[Tensor, "R"],
+        tokens: Int64[Tensor, "R"],
     ) -> Int64[Tensor, "R"]:
         """Return the state after each batch row's token; `DEAD` if the token is not allowed.
 
         Args:
-            places: the location (`Place`) of each batch row's automaton.
+            locations: the location (`Location`) of each batch row's automaton.
             states: the state of each batch row in its automaton, or `DEAD`.
             tokens: token ids; numbers out of range lead to `DEAD`.
         """
-        base, width, row, _ = places.unbind(1)
+        base, width, row, _ = locations.unbind(1)
         is_id = (tokens >= 0) & (tokens < self.size)
         classes = self.class_of[row, torch.where(is_id, tokens, 0)]
         after = self.after_flat[base + states.clamp(min=0) * width + classes].long()
         return torch.where((states >= 0) & is_id, after, DEAD)
 
     def steps_to_accept(
-        self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
+        self, locations: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
     ) -> Int64[Tensor, "R"]:
         """Return the fewest tokens, EOS included, from each batch row's state to the end.
 
         The result exceeds any budget if no token is allowed, and after the end of the text.
         """
-        entries, exists = self._entries_of(places, states)
+        entries, exists = self._entries_of(locations, states)
         steps = self.steps_flat[entries].masked_fill(~exists, UNREACHABLE)
         return 1 + steps.amin(dim=1).long()
 
     def mask_(
         self,
         logits: Float[Tensor, "L V"],
-        places: Int64[Tensor, "R 4"],
+        locations: Int64[Tensor, "R 4"],
         states: Int64[Tensor, "R"],
         remaining: Int64[Tensor, "R"],
         at: Int64[Tensor, "R"] | None = None,
@@ -251,18 +254,18 @@ class AutomatonPool:
 
         Args:
             logits: the logits of all batch rows. With `at`, only some of the rows are masked.
-            places, states: the location of each masked row's automaton (`Place`) and its state, as
-                in `next`. Rows with the location `NOWHERE` don't change.
+            locations, states: the location (`Location`) of each masked row's automaton and its
+                state, as in `next`. Rows with the location `NOWHERE` don't change.
             remaining: tokens left for each masked row, including the next token and EOS.
             at: the index in `logits` of each masked row; None if all rows are masked, in order.
         """
-        classes = self._class_mask(places, states, remaining)
+        classes = self._class_mask(locations, states, remaining)
         # Adding minus infinity is several times faster than filling by a mask.
         penalty = torch.where(classes, 0.0, -torch.inf).to(logits.dtype)
         step = max(1, _AT_ONCE.get(logits.device.type, _AT_ONCE_ELSEWHERE) // self.size)
         for start in range(0, penalty.shape[0], step):
             part = slice(start, start + step)
-            tokens = self.class_of.index_select(0, places[part, 2]).long()
+            tokens = self.class_of.index_select(0, locations[part, 2]).long()
             if at is None:
                 logits[part].add_(penalty[part].gather(1, tokens))
             else:
@@ -270,27 +273,27 @@ class AutomatonPool:
 
     def _class_mask(
         self,
-        places: Int64[Tensor, "R 4"],
+        locations: Int64[Tensor, "R 4"],
         states: Int64[Tensor, "R"],
         remaining: Int64[Tensor, "R"],
     ) -> Bool[Tensor, "R C"]:
-        width = places[:, 1:2]
-        classes = torch.arange(self.widest, device=places.device)
-        entries, exists = self._entries_of(places, states)
+        width = locations[:, 1:2]
+        classes = torch.arange(self.widest, device=locations.device)
+        entries, exists = self._entries_of(locations, states)
         left = remaining.clamp(max=UNREACHABLE).unsqueeze(1)
         allowed = exists & (states >= 0).unsqueeze(1) & fits(self.steps_flat[entries], left)
         allowed |= ~allowed.any(dim=1, keepdim=True) & (classes == width - 1)
         return allowed | (width == 0)
 
     def _entries_of(
-        self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
+        self, locations: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
     ) -> tuple[Int64[Tensor, "R C"], Bool[Tensor, "R C"]]:
         """Return where the next state after each token class is stored, for every batch row.
 
         The results are indices in `after_flat`, and whether the row's automaton has such a class.
         """
-        base, width = places[:, :1], places[:, 1:2]
-        classes = torch.arange(self.widest, device=places.device)
+        base, width = locations[:, :1], locations[:, 1:2]
+        classes = torch.arange(self.widest, device=locations.device)
         exists = classes < width
         entries = base + states.clamp(min=0).unsqueeze(1) * width + classes
         return torch.where(exists, entries, 0), exists

@@ -31,9 +31,9 @@ def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
             after = here.copy()
             if not after.advance(token):
                 continue
-            place = (end, after.is_exact, after.state)  # the lazy form numbers states differently
-            if place not in seen:
-                seen.add(place)
+            key = (end, after.is_exact, after.state)  # the lazy form numbers states differently
+            if key not in seen:
+                seen.add(key)
                 ways.append((end, after, [*tokens, token]))
     return None
 

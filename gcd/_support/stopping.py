@@ -1,7 +1,7 @@
 """Cancellation of work whose result isn't needed any longer.
 
 Long computations call `stop_if_asked` from time to time. Code that runs them in the background
-provides the condition with `stopped_when`. Without a condition, the check does nothing.
+provides the condition with `stop_when`. Without a condition, the check does nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ASKED: ContextVar[Callable[[], bool] | None] = ContextVar("asked", default=None
 
 
 @contextmanager
-def stopped_when(asked: Callable[[], bool]) -> Iterator[None]:
+def stop_when(asked: Callable[[], bool]) -> Iterator[None]:
     """Cancel the computation inside the block at its first check after `asked()` becomes true."""
     token = _ASKED.set(asked)
     try:

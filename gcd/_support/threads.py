@@ -19,7 +19,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="hmm")
 
 
-def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> None:
+def share_out(loop: Callable[..., object], count: int, *arguments: object) -> None:
     """Divide the rows 0 .. count - 1 among threads, which call `loop(first, last, *arguments)`."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:

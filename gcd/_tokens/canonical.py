@@ -73,15 +73,15 @@ def canonical(automaton: TokenAutomaton) -> TokenTable | None:
             f"vocabulary of {automaton.vocabulary.size} ids without the tokenizer's rules; make it "
             'with Vocabulary.from_tokenizer, or lift with literals="all"'
         )
-    places = _Places.of(automaton)
-    admitted = places.admitted(segmentation)
-    product = _Product(places, _behaviors(places, admitted), admitted)
+    adjacent = _Adjacent.of(automaton)
+    admitted = adjacent.find_admitted(segmentation)
+    product = _Product(adjacent, _behaviors(adjacent, admitted), admitted)
     # Merge behaviors that differ only in dead ends.
-    admitted &= product.leads_on[places.pair_live]
-    return _Product(places, _behaviors(places, admitted), admitted).table()
+    admitted &= product.leads_on[adjacent.pair_live]
+    return _Product(adjacent, _behaviors(adjacent, admitted), admitted).table()
 
 
-class _Places(NamedTuple):
+class _Adjacent(NamedTuple):
     """Literal states, the tokens that lead to them, and the tokens that may follow in them.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Places(NamedTuple):
     pair_live: Int64[np.ndarray, "P"]
 
     @classmethod
-    def of(cls, automaton: TokenAutomaton) -> _Places:
+    def of(cls, automaton: TokenAutomaton) -> _Adjacent:
         """Find the states that few tokens may follow (literal), and the tokens before and after."""
         num_states, usual = automaton.num_states, automaton.eos_class
         delta = automaton.delta[:, :usual]
@@ -154,7 +154,7 @@ class _Places(NamedTuple):
             pair_live,
         )
 
-    def admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
+    def find_admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
         """Return, for every pair of adjacent tokens, whether the tokenizer produces the pair."""
         token_bytes = self.automaton.vocabulary.token_bytes
         # The last entry is for START.
@@ -199,8 +199,8 @@ def _spread(
     start = np.cumsum(width) - width
     each = np.repeat(np.arange(classes.size), width[classes])
     before = np.cumsum(width[classes]) - width[classes]
-    place = np.arange(each.size) - before[each] + start[classes[each]]
-    return each, automaton.tokens_by_class[place].astype(np.int64)
+    index = np.arange(each.size) - before[each] + start[classes[each]]
+    return each, automaton.tokens_by_class[index].astype(np.int64)
 
 
 class _Behaviors(NamedTuple):
@@ -215,18 +215,18 @@ class _Behaviors(NamedTuple):
     first: Int64[np.ndarray, "B"]
 
 
-def _behaviors(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
+def _behaviors(adjacent: _Adjacent, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
     """Group the tokens that lead to a state by the set of tokens that may follow them there.
 
     Sets are compared by hashes (sums of random numbers), and then element by element.
     """
-    weights = _weights(places.automaton.vocabulary.size)
-    terms = np.where(admitted, weights[places.live_token[places.pair_live]], np.uint64(0))
+    weights = _weights(adjacent.automaton.vocabulary.size)
+    terms = np.where(admitted, weights[adjacent.live_token[adjacent.pair_live]], np.uint64(0))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-    total = np.diff(total[places.pair_start])
-    of, first = _groups(places.arrival_state, total)
-    start = places.pair_start
-    same = np.arange(admitted.size) + (start[first[of]] - start[:-1])[places.pair_arrival]
+    total = np.diff(total[adjacent.pair_start])
+    of, first = _groups(adjacent.arrival_state, total)
+    start = adjacent.pair_start
+    same = np.arange(admitted.size) + (start[first[of]] - start[:-1])[adjacent.pair_arrival]
     assert (admitted == admitted[same]).all(), "equal sums of random numbers, other terms"
     return _Behaviors(of, first)
 
@@ -237,16 +237,16 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 
 
 def _groups(
-    place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
+    index: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign a number to each distinct pair (`place[i]`, `total[i]`).
+    """Assign a number to each distinct pair (`index[i]`, `total[i]`).
 
     Returns:
         The number of the pair at each index i, and the first index with each number.
     """
-    order = np.lexsort((total, place))
+    order = np.lexsort((total, index))
     new = np.ones(order.size, np.bool_)
-    new[1:] = (np.diff(place[order]) != 0) | (total[order][1:] != total[order][:-1])
+    new[1:] = (np.diff(index[order]) != 0) | (total[order][1:] != total[order][:-1])
     number = np.empty(order.size, np.int64)
     number[order] = np.cumsum(new) - 1
     return number, order[new]
@@ -265,17 +265,17 @@ class _Product:
     """
 
     def __init__(
-        self, places: _Places, behaviors: _Behaviors, admitted: Bool[np.ndarray, "P"]
+        self, adjacent: _Adjacent, behaviors: _Behaviors, admitted: Bool[np.ndarray, "P"]
     ) -> None:
-        automaton = places.automaton
-        self._places, self._behaviors = places, behaviors
-        self._owner = places.arrival_state[behaviors.first]  # of each behavior
-        self._live_node = self._after(places.live_target, places.live_token)
+        automaton = adjacent.automaton
+        self._adjacent, self._behaviors = adjacent, behaviors
+        self._owner = adjacent.arrival_state[behaviors.first]  # of each behavior
+        self._live_node = self._after(adjacent.live_target, adjacent.live_token)
         # One arrival represents each behavior.
         is_first = np.zeros(behaviors.of.size, np.bool_)
         is_first[behaviors.first] = True
-        self._used = np.flatnonzero(is_first[places.pair_arrival] & admitted)
-        self._source = automaton.num_states + behaviors.of[places.pair_arrival[self._used]]
+        self._used = np.flatnonzero(is_first[adjacent.pair_arrival] & admitted)
+        self._source = automaton.num_states + behaviors.of[adjacent.pair_arrival[self._used]]
 
         num_nodes = automaton.num_states + self._owner.size
         pairs = np.concatenate([*self._edges()]).astype(np.int32)
@@ -291,23 +291,23 @@ class _Product:
     ) -> Int64[np.ndarray, "n"]:
         """Return the product's state after each token, which leads to `target` in the automaton."""
         after = target.astype(np.int64)
-        literal = np.flatnonzero(self._places.is_literal[after])
-        arrival = self._places.arrival(after[literal], token[literal])
-        after[literal] = self._places.automaton.num_states + self._behaviors.of[arrival]
+        literal = np.flatnonzero(self._adjacent.is_literal[after])
+        arrival = self._adjacent.arrival(after[literal], token[literal])
+        after[literal] = self._adjacent.automaton.num_states + self._behaviors.of[arrival]
         return after
 
     def _edges(self) -> list[np.ndarray]:
         """List the product's edges (state, next state), including those to the final state."""
-        places, behaviors = self._places, self._behaviors
-        automaton, literal = places.automaton, places.is_literal
+        adjacent, behaviors = self._adjacent, self._behaviors
+        automaton, literal = adjacent.automaton, adjacent.is_literal
         plain = edges(automaton.delta)
         plain = plain[~literal[plain[:, 0]] & ~literal[plain[:, 1]]]
-        inner = np.stack([self._source, self._live_node[places.pair_live[self._used]]], 1)
+        inner = np.stack([self._source, self._live_node[adjacent.pair_live[self._used]]], 1)
         # From other states, a class leads to all behaviors of its tokens.
         delta, num_classes = automaton.delta, automaton.num_classes
-        usual = places.arrival_token != START
-        at = places.arrival_state[usual] * num_classes
-        at += automaton.class_of[places.arrival_token[usual]]
+        usual = adjacent.arrival_token != START
+        at = adjacent.arrival_state[usual] * num_classes
+        at += automaton.class_of[adjacent.arrival_token[usual]]
         num_behaviors = max(self._owner.size, 1)
         keys = np.unique(at * num_behaviors + behaviors.of[usual])
         at, behavior = np.divmod(keys, num_behaviors)
@@ -316,14 +316,14 @@ class _Product:
         wanted = delta[free[row], column].astype(np.int64) * num_classes + column
         first, last = np.searchsorted(at, wanted), np.searchsorted(at, wanted, side="right")
         each = np.repeat(np.arange(wanted.size), last - first)
-        place = np.arange(each.size) - np.repeat(np.cumsum(last - first) - last, last - first)
-        entering = np.stack([free[row[each]], automaton.num_states + behavior[place]], 1)
+        index = np.arange(each.size) - np.repeat(np.cumsum(last - first) - last, last - first)
+        entering = np.stack([free[row[each]], automaton.num_states + behavior[index]], 1)
         ends = automaton.num_states + np.flatnonzero(automaton.accepting[self._owner])
         return [plain, inner, entering, np.stack([ends, np.full_like(ends, automaton.final)], 1)]
 
     def table(self) -> TokenTable | None:
         """Return the product's table without dead ends; None if no text is left."""
-        automaton, num_states = self._places.automaton, self._places.automaton.num_states
+        automaton, num_states = self._adjacent.automaton, self._adjacent.automaton.num_states
         alive = self._alive.copy()
         alive[automaton.final] = False  # it becomes the last state
         number = np.full(alive.size, -1, np.int32)
@@ -339,8 +339,8 @@ class _Product:
         row, column = np.nonzero(after >= 0)
         table[number[free[row]], column] = number[self._after(after[row, column], token[column])]
 
-        live = self._places.pair_live[self._used]
-        row, column = number[self._source], class_of[self._places.live_token[live]]
+        live = self._adjacent.pair_live[self._used]
+        row, column = number[self._source], class_of[self._adjacent.live_token[live]]
         kept = row >= 0
         table[row[kept], column[kept]] = number[self._live_node[live]][kept]
 
@@ -355,21 +355,21 @@ class _Product:
         Tokens behave differently if they lead to different behaviors of a state, or if different
         behaviors of a state allow them. The last class is EOS.
         """
-        places, automaton = self._places, self._places.automaton
+        adjacent, automaton = self._adjacent, self._adjacent.automaton
         partition = from_classes(automaton.class_of.copy(), automaton.num_classes)
 
-        usual = places.arrival_token != START
+        usual = adjacent.arrival_token != START
         leads_to = np.where(self._alive[automaton.num_states :], np.arange(self._owner.size), -1)
-        arrivals = (places.arrival_state, places.arrival_token, leads_to[self._behaviors.of])
+        arrivals = (adjacent.arrival_state, adjacent.arrival_token, leads_to[self._behaviors.of])
         _part(partition, *(array[usual] for array in arrivals))
 
         counts = self._alive[self._source]  # what follows dead ends doesn't matter
         behavior = (self._source - automaton.num_states)[counts]
-        live = places.pair_live[self._used][counts]
-        total = np.zeros(places.live_token.size, np.uint64)
+        live = adjacent.pair_live[self._used][counts]
+        total = np.zeros(adjacent.live_token.size, np.uint64)
         np.add.at(total, live, _weights(self._owner.size)[behavior])
-        allowed_by, _ = _groups(places.live_state, total)
-        _part(partition, places.live_state, places.live_token, allowed_by)
+        allowed_by, _ = _groups(adjacent.live_state, total)
+        _part(partition, adjacent.live_state, adjacent.live_token, allowed_by)
 
         is_eos = np.zeros(automaton.vocabulary.size, np.bool_)
         is_eos[list(automaton.vocabulary.eos_ids)] = True
@@ -383,15 +383,15 @@ class _Product:
 
 def _part(
     partition: tuple[np.ndarray, ...],
-    place: Int64[np.ndarray, "n"],
+    index: Int64[np.ndarray, "n"],
     token: Int64[np.ndarray, "n"],
     label: Int64[np.ndarray, "n"],
 ) -> None:
     """Split token classes so that in each state, all tokens of a class have the same label.
 
-    In state `place[i]`, `token[i]` has the label `label[i]`; `place` is in ascending order.
+    In state `index[i]`, `token[i]` has the label `label[i]`; `index` is in ascending order.
     """
-    bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
+    bounds = np.append(np.flatnonzero(np.diff(index, prepend=-1)), index.size)
     token, label = token.astype(np.int32), label.astype(np.int32)
     for first, last in pairwise(bounds):
         refine(partition, token[first:last].copy(), label[first:last].copy(), last - first)

@@ -141,7 +141,7 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
     if eos == "accept":
         _refuse_continuations(automaton)
     if eos == "token":
-        found = _numbered_table(automaton, vocabulary, None)
+        found = _build_numbered(automaton, vocabulary, None)
         return None if found is None else found[0]
     delta, class_of, _ = lift_arrays(
         automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
@@ -151,7 +151,7 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
     return trim(delta, class_of, accepting.size if accepting[0] else 0)
 
 
-def _numbered_table(
+def _build_numbered(
     automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
 ) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
     """Return the token automaton of a language, and its state for each state of `automaton`.
@@ -187,7 +187,7 @@ def lift_numbered(
     Raises:
         ConstraintError: the table would be larger than `max_bytes`.
     """
-    found = _numbered_table(automaton, vocabulary, max_bytes)
+    found = _build_numbered(automaton, vocabulary, max_bytes)
     assert found is not None, "some string can be written"
     table, number = found
     lifted = TokenAutomaton(

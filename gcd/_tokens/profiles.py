@@ -4,10 +4,10 @@ The automaton of a text of at most 200 characters has 200 copies of one small au
 which consumes one character. They form a *counted run* (`gcd._tokens.kernels.counted_runs` finds
 such runs). The same unit occurs in every string of every schema. So the behavior of tokens in it is
 computed once for each unit and vocabulary, not for each of the 200 copies. The states of a unit are
-called its *places*; place 0 is the boundary between two copies. From a place, there are three cases
+called its *phases*; phase 0 is the boundary between two copies. From a phase, there are three cases
 for a token:
 
-* It stays in the run. Then only two things matter: the place where it ends, and the number of
+* It stays in the run. Then only two things matter: the phase where it ends, and the number of
   copies that it completes.
 * It leaves the run, at the first byte that is not part of the unit but follows a boundary (such as
   the closing quote of a string).
@@ -31,10 +31,10 @@ class UnitProfile:
 
     Attributes:
         counted: a class for each entry, numbered from 0 without gaps. Two entries are in one class
-            if, from every place, they end at the same place and complete the same number of copies,
+            if, from every phase, they end at the same phase and complete the same number of copies,
             or neither of them stays in the run.
         uncounted: the same without the number of copies, for runs of unbounded length.
-        exit_start: index in `exits` of each place's first exit, followed by the number of exits.
+        exit_start: index in `exits` of each phase's first exit, followed by the number of exits.
         exits: pairs (node of the tree whose byte leaves the run, copies completed before it).
     """
 
@@ -44,11 +44,11 @@ class UnitProfile:
     exits: Int32[np.ndarray, "exits 2"]
 
     @classmethod
-    def of(cls, unit: Int16[np.ndarray, "places 256"], trie: Trie) -> UnitProfile:
-        """Follow the tree from each state (place) of the unit, in O(places x visited nodes).
+    def of(cls, unit: Int16[np.ndarray, "phases 256"], trie: Trie) -> UnitProfile:
+        """Follow the tree from each state (phase) of the unit, in O(phases x visited nodes).
 
         Args:
-            unit: `unit[p, b]` is the place after byte b at place p. It is 0 at the end of the copy,
+            unit: `unit[p, b]` is the phase after byte b at phase p. It is 0 at the end of the copy,
                 and -1 for a byte that is not part of the unit.
             trie: the prefix tree of the vocabulary.
         """

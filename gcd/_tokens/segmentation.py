@@ -116,21 +116,21 @@ class Segmentation:
         left -= 1
         admitted = self._stand_apart(left, right)
         open_pairs: list[tuple[int, list[int], str]] = []
-        for place in np.flatnonzero(~admitted).tolist():
-            tokens = [int(t) for t in (left[place], right[place]) if t != START]
+        for index in np.flatnonzero(~admitted).tolist():
+            tokens = [int(t) for t in (left[index], right[index]) if t != START]
             try:
                 text = b"".join(self._bytes[token] for token in tokens).decode()
             except UnicodeDecodeError:
-                admitted[place] = True
+                admitted[index] = True
             else:
-                open_pairs.append((place, tokens, text))
+                open_pairs.append((index, tokens, text))
         for tokenizer in self._tokenizers:
             for after, before in product(_AFTER, _BEFORE):
                 tried = [pair for pair in open_pairs if self._may_matter(before, after, *pair[1:])]
                 found = _ids(tokenizer, [before + text + after for _, _, text in tried])
                 first, last = _ids(tokenizer, [before, after])
-                for (place, tokens, _), ids in zip(tried, found, strict=True):
-                    admitted[place] = ids == [*first, *tokens, *last]
+                for (index, tokens, _), ids in zip(tried, found, strict=True):
+                    admitted[index] = ids == [*first, *tokens, *last]
                 open_pairs = [pair for pair in open_pairs if not admitted[pair[0]]]
         return admitted
 

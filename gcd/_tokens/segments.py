@@ -31,7 +31,7 @@ from jaxtyping import Bool, Int32, UInt8
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.horizon import Caveat
-from gcd._automata.limits import max_states, metered, spend
+from gcd._automata.limits import count_work, max_states, spend
 from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError, check_kind
 from gcd._readable import readable_bytes
 from gcd._tokens.distances import check_whole
@@ -119,12 +119,12 @@ class Segment:
         Symbols are bytes, and -1 - id for a special token.
         """
         text, state = self.text, 0
-        for place, symbol in enumerate(symbols[begin:], begin):
+        for position, symbol in enumerate(symbols[begin:], begin):
             if self.special is None and text.accepting[state]:
-                yield place
+                yield position
             if symbol < 0:
                 if self.special == -1 - symbol and text.accepting[state]:
-                    yield place + 1
+                    yield position + 1
                 return
             state = int(text.delta[state, text.class_of_byte[symbol]])
             if state < 0:
@@ -272,7 +272,7 @@ class Segments:
         Raises:
             StateLimitError, WorkLimitError: if ambiguous ends produce too many sets of states.
         """
-        with metered():
+        with count_work():
             return _Joining(self.parts).states()
 
 
@@ -336,7 +336,7 @@ class _Joining:
         for index in range(len(parts) - 1, -1, -1):
             here = slice(first[index], first[index + 1])
             closed = {
-                int(state): self._numbered({*begin, *([int(state)] if reads[state] else [])})
+                int(state): self._add_row({*begin, *([int(state)] if reads[state] else [])})
                 for state in first[index] + np.flatnonzero(self.ends[here])
                 if begin
             }
@@ -350,7 +350,7 @@ class _Joining:
     def members(self, row: int) -> tuple[int, ...]:
         return (row,) if row < self.size else self.sets[row - self.size]
 
-    def _numbered(self, states: set[int]) -> int:
+    def _add_row(self, states: set[int]) -> int:
         """Return the index of the table row for a set of states; add the set if it is new."""
         members = tuple(sorted(states))
         if len(members) == 1:
@@ -369,7 +369,7 @@ class _Joining:
             columns, inverse = np.unique(self.own[list(members)], axis=1, return_inverse=True)
             spend(_PER_COLUMN * columns.shape[1], "an answer whose segments end ambiguously")
             after = [
-                self._numbered({m for row in column if row >= 0 for m in self.members(row)})
+                self._add_row({m for row in column if row >= 0 for m in self.members(row)})
                 if max(column) >= 0
                 else -1
                 for column in columns.T.tolist()

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from gcd._automata.limits import max_cells, max_states, metered, spend, work_left
+from gcd._automata.limits import count_work, max_cells, max_states, spend, work_left
 from gcd._errors import InfeasibleBudgetError, StateLimitError
 from gcd._tokens.segments import Segments, SegmentStates
 from gcd._tokens.trimming import TokenTable, trim, with_final
@@ -63,26 +63,26 @@ def count_tokens(
     table, class_of = _with_specials(segments, states, table, class_of)
     limits = [part.tokens for part in segments.parts]
 
-    def limited(limits: Sequence[int | None]) -> TokenTable | None:
-        with metered():
-            targets, accepting = _unrolled(states, table, limits)
+    def try_limits(limits: Sequence[int | None]) -> TokenTable | None:
+        with count_work():
+            targets, accepting = _unroll(states, table, limits)
         return trim(*with_final(targets, accepting, class_of, "token"), 0, merge=True)
 
-    found = limited(limits)
+    found = try_limits(limits)
     if found is not None:
         return found
     for index, limit in enumerate(limits):
         before = limits[:index]
         rest = [None] * (len(limits) - index - 1)
-        if limit is None or limited([*before, limit, *rest]) is not None:
+        if limit is None or try_limits([*before, limit, *rest]) is not None:
             continue
-        free = limited([*before, None, *rest])
+        free = try_limits([*before, None, *rest])
         if free is None:
             return None
         least, most = limit + 1, int(free.steps_to_accept[free.initial])
         while least < most:
             middle = (least + most) // 2
-            if limited([*before, middle, *rest]) is None:
+            if try_limits([*before, middle, *rest]) is None:
                 least = middle + 1
             else:
                 most = middle
@@ -114,7 +114,7 @@ def _with_specials(
     return wider, class_of
 
 
-def _unrolled(
+def _unroll(
     states: SegmentStates, table: Int32[np.ndarray, "M C"], limits: Sequence[int | None]
 ) -> tuple[Int32[np.ndarray, "N C"], Bool[np.ndarray, "N"]]:
     """Return the transition table of the automaton that counts tokens, and its accepting states.

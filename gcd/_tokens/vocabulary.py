@@ -222,7 +222,7 @@ class Vocabulary:
                 vocabulary_cache.store(name, trie.arrays())
         return trie
 
-    def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
+    def profile(self, unit: Int16[np.ndarray, "phases 256"]) -> UnitProfile:
         """Return how each token behaves inside a repetition of `unit` (`gcd._tokens.profiles`).
 
         The latest results are cached in memory.

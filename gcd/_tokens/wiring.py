@@ -101,7 +101,7 @@ def from_transitions(
                 )
 
     leaving = [wired.get(state, []) for state in range(len(names))]
-    targets, class_of = _classed(leaving, named, vocabulary)
+    targets, class_of = _classify(leaving, named, vocabulary)
     delta, class_of = with_final(targets, is_accepting, class_of, eos)
     start = len(names) if eos == "accept" and is_accepting[0] else 0
     table = trim(delta, class_of, start)
@@ -113,7 +113,7 @@ def from_transitions(
     return table
 
 
-def _classed(
+def _classify(
     leaving: Sequence[Sequence[Wire]], names: Sequence[Hashable], vocabulary: Vocabulary
 ) -> tuple[Int32[np.ndarray, "S C"], Int32[np.ndarray, "V"]]:
     """Group tokens into classes, and return the table over classes and each token's class.

@@ -28,7 +28,7 @@ def depths(
     edge: cython.Py_ssize_t
     node: cython.Py_ssize_t
     other: cython.Py_ssize_t
-    place: cython.Py_ssize_t
+    index: cython.Py_ssize_t
     with cython.nogil:
         for edge in range(source.shape[0]):
             open_edges[source[edge]] += 1
@@ -39,8 +39,8 @@ def depths(
         while first < last:
             node = queue[first]
             first += 1
-            for place in range(into[node], into[node + 1]):
-                other = by_target[place]
+            for index in range(into[node], into[node + 1]):
+                other = by_target[index]
                 depth[other] = max(depth[other], depth[node] + 1)
                 open_edges[other] -= 1
                 if open_edges[other] == 0:

@@ -89,7 +89,7 @@ class Arrays:
             self.rows_double = rows
 
 
-def needed_states(
+def mark_needed(
     source: cython.const[cython.longlong][::1],
     target: cython.const[cython.longlong][::1],
     steps: cython.const[cython.longlong][::1],

@@ -76,29 +76,31 @@ class PromptLookup:
             `shortest` bytes occurs earlier. If the end begins a word, the last occurrence that also
             begins a word is preferred, among at most `MOST_PLACES` occurrences.
         """
-        size, place = 0, -1
+        size, position = 0, -1
         while size < min(self.longest, len(text) - 1):
             earlier = text.rfind(text[-size - 1 :], 0, len(text) - 1)
             if earlier < 0:
                 break
-            size, place = size + 1, earlier
+            size, position = size + 1, earlier
         if size < max(1, self.shortest):
             return None
         if _begins_word(text, len(text) - size):
-            other = place
+            other = position
             for _ in range(MOST_PLACES):
                 if other < 0:
                     break
                 if _begins_word(text, other):
-                    place = other
+                    position = other
                     break
                 other = text.rfind(text[-size:], 0, other + size - 1)
-        return place + size
+        return position + size
 
 
-def _begins_word(text: bytes, place: int) -> bool:
+def _begins_word(text: bytes, position: int) -> bool:
     """Return whether a word may begin at an index: no letter or digit precedes it."""
-    return place == 0 or not (text[place - 1 : place].isalnum() or text[place - 1] > 127)
+    return position == 0 or not (
+        text[position - 1 : position].isalnum() or text[position - 1] > 127
+    )
 
 
 @lru_cache(maxsize=4)

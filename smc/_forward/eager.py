@@ -123,7 +123,7 @@ class EagerReader(Reader[State]):
         state = self.proposal.start(self.batch)  # may raise an error, so it precedes the pass
         self._rows, log_p = self.lm.prefill(prompts)
         self.check(log_p, len(prompts))
-        log_p = check_nan(self.tempered(log_p))
+        log_p = check_nan(self.temper(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
         self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
         if self._ahead is not None:
@@ -386,8 +386,8 @@ class EagerReader(Reader[State]):
         count = count + (ahead >= 0).sum(dim=1)
         column = torch.arange(int(count.max()), device=read.device).expand(D, -1)
         wide = torch.cat([tokens, ahead], dim=1)
-        place = torch.where(column < read.unsqueeze(1), column, K + column - read.unsqueeze(1))
-        runs = wide.gather(1, place.clamp(max=K + A - 1)).clamp(min=0)
+        source = torch.where(column < read.unsqueeze(1), column, K + column - read.unsqueeze(1))
+        runs = wide.gather(1, source.clamp(max=K + A - 1)).clamp(min=0)
         follows = torch.nn.functional.pad(tokens, (0, 1 + A), value=-1)
         most = max(1, MOST_READ // (D * self.lm.vocabulary.size))
         draft_at, pieces, size = torch.zeros_like(ahead), [], 0
@@ -398,7 +398,7 @@ class EagerReader(Reader[State]):
             for t in range(start, start + run.shape[1]):
                 here = self.indices(count > t)
                 whole = len(here) == D
-                log_p = self.tempered(out[:, t - start] if whole else out[here, t - start])
+                log_p = self.temper(out[:, t - start] if whole else out[here, t - start])
                 token, inside = follows[here, t + 1], read[here] > t
                 known = total[here].masked_fill(~inside, -torch.inf)
                 self._along.see(t + self._column, here, known, log_p)

@@ -251,7 +251,7 @@ class Reader(ABC, Generic[State]):
         """Raise an error unless each row has one log-probability per token of the vocabulary."""
         check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
 
-    def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    def temper(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return log-probabilities at the sampling temperature."""
         self.check(log_p)
         return at_temperature(log_p, self.temperature)

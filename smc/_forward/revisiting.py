@@ -48,7 +48,7 @@ class PrefixReader:
         self._size = lm.vocabulary.size
         self._rows, first = lm.prefill([prompt])
         check_log_p(first, self._size, 1)
-        self._first = self._tempered(first)[0]
+        self._first = self._temper(first)[0]
         self._held: list[tuple[int, ...]] = [()]
 
     def read(
@@ -95,7 +95,7 @@ class PrefixReader:
             for row, (line, length) in enumerate(zip(ids, lengths, strict=True)):
                 if not length:
                     continue
-                log_p = self._tempered(out[row, :length])
+                log_p = self._temper(out[row, :length])
                 after[row] = log_p[-1]
                 # The indices of the tokens whose log-probabilities this pass returned.
                 positions = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
@@ -118,7 +118,7 @@ class PrefixReader:
         row = max(range(len(self._held)), key=common)
         return row, common(row)
 
-    def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
+    def _temper(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
         """Return log-probabilities at the temperature; values above 0 from rounding become 0."""
         return check_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
 

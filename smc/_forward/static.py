@@ -153,7 +153,7 @@ class StaticReader(Reader[State]):
     ) -> tuple[Extension, StaticPrefixes[State]]:
         """Return the new prefixes, with zeros as the log-probabilities of ended prefixes."""
         self.check(log_p, len(held))
-        log_p = self.tempered(log_p)[held]  # a copy
+        log_p = self.temper(log_p)[held]  # a copy
         wrong = has_nan(log_p)
         failed = (wrong & found.running).any()
         # The model may return NaN after an ended prefix. A failed run continues with finite

@@ -97,7 +97,7 @@ class Pool(NamedTuple):
         tokens = none.new_zeros(0, most)
         return cls(none, tokens, tokens.double(), weights, weights, pruned, examples, draw)
 
-    def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
+    def add_ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
         """Add the answers that are completed by a next token.
 
         Returns:
@@ -129,16 +129,16 @@ class Pool(NamedTuple):
             example, weight, log_p, tokens_of, particles.log_pi[slot, :-1], ending.step, first=0
         )
 
-        def seen() -> Population:
+        def show() -> Population:
             every = torch.arange(len(row), device=row.device)
             done = torch.ones_like(every, dtype=torch.bool)
             length = particles.length[slot] + 1
             text = tokens_of(every)
             return Population(example, slot, text, length, weight, done, ~done, ~done)
 
-        return added, seen
+        return added, show
 
-    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
+    def add_forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
         """Add the answers that forced tokens have completed."""
         done = particles.finished.nonzero().squeeze(1)
         if not len(done):
@@ -306,7 +306,7 @@ class AnswerTables(NamedTuple):
         log_pi = steps.double()
         return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
 
-    def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
+    def add_ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
         """Store the weights of the answers that end with the next token, by prefix and token."""
         successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
@@ -320,7 +320,7 @@ class AnswerTables(NamedTuple):
         left = each.scatter(1, index, -torch.inf).logsumexp(dim=1)
         now, log_p = ending.step[:1], particles.log_p.unsqueeze(1) + log_p
 
-        def seen() -> Population:
+        def show() -> Population:
             at, number = (~weight.isneginf()).nonzero(as_tuple=True)
             column, chosen = particles.length[at].unsqueeze(1), self.last[at, number].unsqueeze(1)
             tokens = particles.tokens[at, :-1].scatter_(1, column, chosen)
@@ -334,9 +334,9 @@ class AnswerTables(NamedTuple):
             log_p=self.log_p.index_copy(0, now, log_p.unsqueeze(0)),
             top=top,
             rest=torch.logaddexp(self.rest, left),
-        ), seen
+        ), show
 
-    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
+    def add_forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
         """Return the tables unchanged, because static shapes have no forced runs."""
         return self
 

@@ -162,7 +162,7 @@ class Frontier(NamedTuple):
         each = torch.arange(len(over), device=over.device)
         return cls(over[::N].clone(), each // N * N if has_twins else None)
 
-    def advanced(
+    def advance(
         self,
         prefixes: Prefixes[Any],
         before: Particles,

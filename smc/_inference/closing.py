@@ -97,7 +97,7 @@ class Closing:
         self.closed = particles.running.view(B, -1).any(dim=1)
         if carry.frontier is not None:
             nothing = torch.zeros_like(particles.running)
-            self._log_mass = carry.frontier.advanced(
+            self._log_mass = carry.frontier.advance(
                 prefixes, particles, particles.row, torch.zeros_like(particles.row), nothing,
                 _nothing_taken(prefixes, particles, B),
             ).log_mass  # fmt: skip

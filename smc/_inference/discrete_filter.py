@@ -106,7 +106,7 @@ class DiscreteFilter(Generic[State]):
         )
         particles = start_particles(B, N, most, device, selects=True)
         possible = extension.finished | extension.running
-        particles = particles.extended(
+        particles = particles.extend(
             extension,
             log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
             log_p=torch.zeros_like(extension.forced_log_p),
@@ -114,7 +114,7 @@ class DiscreteFilter(Generic[State]):
         kind: type[Answers] = AnswerTables if self.reader.is_static else Pool
         answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
         step = torch.zeros_like(self.examples)
-        answers, particles = self._ended(answers, particles, step)
+        answers, particles = self._remove_ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
         frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
         ledger = Ledger.empty(prefixes.state.walk, batch.budgets, is_exact=self.reader.top_p == 1)
@@ -137,7 +137,7 @@ class DiscreteFilter(Generic[State]):
         wrong = _has_nan(candidates, ~log_weight.isneginf())
         failed = carry.failed | self.reader.note_nan(wrong)
         ending = Ending(candidates, prefixes.log_p, log_weight, slot, before, carry.step)
-        answers, ended = carry.answers.ended(ending)
+        answers, ended = carry.answers.add_ended(ending)
         kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
         turn = Turn.extend(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
@@ -145,13 +145,13 @@ class DiscreteFilter(Generic[State]):
         )  # fmt: skip
         frontier = carry.frontier
         if frontier is not None:
-            frontier = frontier.advanced(prefixes, before, kept.row, kept.token, kept.kept, turn)
+            frontier = frontier.advance(prefixes, before, kept.row, kept.token, kept.kept, turn)
         dropped = kept.dropped
         if turn.ready is not None:
             # The selection depended on this step's answers of all examples. But only the examples
             # that take the step now store them.
             weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
-            answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
+            answers, _ = carry.answers.add_ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
         parent = slot[kept.row].clamp(max=len(before.row) - 1)
         answers = answers.note_parents(parent, kept, carry.step)
@@ -163,7 +163,7 @@ class DiscreteFilter(Generic[State]):
         after, before, step = turn.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(self._observation(prefixes, candidates, before, parent, after, ended, turn))
-        answers, after = self._ended(answers, after, carry.step + 1)
+        answers, after = self._remove_ended(answers, after, carry.step + 1)
         B = len(self.examples)
         running = before.running.view(B, -1).sum(dim=1)
         record = StepRecord(
@@ -187,11 +187,11 @@ class DiscreteFilter(Generic[State]):
         found = carry.answers.outcome(whole, history)
         return found._replace(log_mass=log_mass, selections=carry.selections, ledger=carry.ledger)
 
-    def _ended(
+    def _remove_ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
         """Store the answers that forced tokens have completed, and remove their particles."""
-        answers = answers.forced(particles, step)
+        answers = answers.add_forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
         return answers, particles._replace(log_weight=log_weight, finished=finished)
@@ -242,7 +242,7 @@ class DiscreteFilter(Generic[State]):
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
-        return parents._replace(running=kept.kept).extended(
+        return parents._replace(running=kept.kept).extend(
             extension,
             log_weight=parents.log_weight + gained,
             log_p=log_p,
@@ -311,7 +311,7 @@ class DiscreteFilter(Generic[State]):
         order = torch.argsort(joined.example, stable=True)
         return Observation(
             prefixes=shown,
-            tilted=lambda: candidates.factors.applied(prefixes.log_p)[rows],
+            tilted=lambda: candidates.factors.apply(prefixes.log_p)[rows],
             example=shown.example,
             row=torch.arange(len(rows), device=rows.device),
             tokens=before.tokens[slot, :-1],

@@ -139,7 +139,7 @@ class StaticRun:
         self.advance: Callable[[], object] = self.step
         if graph:
             try:
-                self.advance = self._captured()
+                self.advance = self._capture()
                 torch.cuda.synchronize()
             except torch.cuda.OutOfMemoryError:
                 raise
@@ -206,12 +206,12 @@ class StaticRun:
         found = self._stepper.outcome(self.carry, history)._replace(start_seconds=self._seconds)
         return found if self._closing is None else self._closing.mark(found)
 
-    def _captured(self) -> Callable[[], None]:
+    def _capture(self) -> Callable[[], None]:
         """Capture one step as a graph after warm-up steps; restore the state afterward."""
         first, row, history = self.carry, self._row.clone(), self._history
         # The tensors that a step changes are copied to memory that the graph reads and writes.
         changed, _ = self._stepper.step(first)
-        own = _owned(first, changed)
+        own = _copy(first, changed)
 
         def once() -> None:
             self.carry = own
@@ -316,13 +316,13 @@ def _assign(old: Any, new: Any) -> None:
         _assign(one, other)
 
 
-def _owned(before: Any, after: Any) -> Any:
+def _copy(before: Any, after: Any) -> Any:
     """Copy a structure, with new memory for each tensor that a step replaces."""
     if before is after or (isinstance(before, int | float | str) and before == after):
         return before
     if isinstance(before, Tensor):
         return before.clone()
-    parts = [_owned(*pair) for pair in zip(_parts(before), _parts(after), strict=True)]
+    parts = [_copy(*pair) for pair in zip(_parts(before), _parts(after), strict=True)]
     if isinstance(before, tuple):
         return type(before)(*parts) if hasattr(before, "_fields") else tuple(parts)
     if is_dataclass(before) and not isinstance(before, type):

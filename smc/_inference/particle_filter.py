@@ -112,7 +112,7 @@ class ParticleFilter(Generic[State]):
         log_potential = self._log_potential(extension, torch.zeros_like(extension.forced_log_p))
         possible = extension.finished | extension.running
         increment = torch.where(possible, extension.forced_log_p + log_potential, -torch.inf)
-        particles = particles.extended(
+        particles = particles.extend(
             extension,
             log_weight=increment,
             log_p=torch.zeros_like(increment),
@@ -145,7 +145,7 @@ class ParticleFilter(Generic[State]):
         )  # fmt: skip
         frontier = carry.frontier
         if frontier is not None:
-            frontier = frontier.advanced(prefixes, before, chosen.row, token, chosen.running, turn)
+            frontier = frontier.advance(prefixes, before, chosen.row, token, chosen.running, turn)
         ledger = carry.ledger
         if ledger is not None:
             ledger = self._update_ledger(ledger, prefixes, before, chosen, token, next_tokens, turn)
@@ -264,7 +264,7 @@ class ParticleFilter(Generic[State]):
             gained - log_g + extension.forced_log_p,
             -torch.inf,
         )
-        return particles.extended(
+        return particles.extend(
             extension,
             log_weight=particles.log_weight + increment,
             log_p=prefixes.log_p[rows, token].double(),

@@ -62,7 +62,7 @@ class Particles(NamedTuple):
 
         return Particles(*map(chosen, self, other))
 
-    def extended(
+    def extend(
         self,
         by: Extension,
         *,

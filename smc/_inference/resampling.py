@@ -55,7 +55,7 @@ def multinomial(
     return _inverse(weights, cumulative, u)
 
 
-def stratified(
+def draw_stratified(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
     """Draw once in each slice ((i - 1)/N, i/N)."""
@@ -99,7 +99,7 @@ def residual(
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         "multinomial": multinomial,
-        "stratified": stratified,
+        "stratified": draw_stratified,
         "systematic": systematic,
         "residual": residual,
     }

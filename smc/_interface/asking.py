@@ -159,7 +159,7 @@ def ask_all(
     if isinstance(constraint, Automaton):
         constraint = lift(constraint, lm.vocabulary)
     posteriors = sample(
-        lm, [_written(lm, prompt) for prompt in prompts], constraint, budget=budget,
+        lm, [_apply_template(lm, prompt) for prompt in prompts], constraint, budget=budget,
         particles=particles, proposal=GCD() if proposal is None else proposal,
         algorithm=algorithm, **options,
     )  # fmt: skip
@@ -193,7 +193,7 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
     )
 
 
-def _written(lm: LanguageModel, prompt: Prompt | Messages) -> Prompt:
+def _apply_template(lm: LanguageModel, prompt: Prompt | Messages) -> Prompt:
     """Convert messages to token ids by the tokenizer's chat template; return other prompts as is.
 
     The ids end with the template's generation prompt, after which the model writes its answer.

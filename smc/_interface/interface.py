@@ -204,7 +204,7 @@ def sample(
         left -= len(batch)
         some = [tasks[i] for i in batch]
         if settings.target_error is None:
-            posteriors = _certified(some, executor, draw, observe, part)
+            posteriors = _certify(some, executor, draw, observe, part)
         else:
             posteriors = _in_rounds(some, executor, draw, observe, part)
         if limit is not None:
@@ -274,13 +274,13 @@ def _in_rounds(
     assert settings.target_error is not None
 
     def sample_round(
-        places: Sequence[int], particles: int, draw: Draw, is_last: bool
+        indices: Sequence[int], particles: int, draw: Draw, is_last: bool
     ) -> list[Posterior]:
         given = replace(settings, particles=particles)
         if not is_last:
             given = replace(given, certify=None)
-        return _certified(
-            [tasks[place] for place in places], replace(executor, settings=given), draw,
+        return _certify(
+            [tasks[index] for index in indices], replace(executor, settings=given), draw,
             observe if is_last else None, limit,
         )  # fmt: skip
 
@@ -290,7 +290,7 @@ def _in_rounds(
     )  # fmt: skip
 
 
-def _certified(
+def _certify(
     tasks: Sequence[Task],
     executor: Executor,
     draw: Draw,
@@ -298,7 +298,7 @@ def _certified(
     limit: TimeLimit | None,
 ) -> list[Posterior]:
     """Sample the examples of one batch, and find the requested share of each posterior."""
-    posteriors, settings = _sampled(tasks, executor, draw, observe, limit), executor.settings
+    posteriors, settings = _sample(tasks, executor, draw, observe, limit), executor.settings
     if settings.certify is None:
         return posteriors
     return read_on(
@@ -312,7 +312,7 @@ def _certified(
     )  # fmt: skip
 
 
-def _sampled(
+def _sample(
     tasks: Sequence[Task],
     executor: Executor,
     draw: Draw,

@@ -62,31 +62,31 @@ def in_rounds(
         seconds of all rounds.
     """
     results: dict[int, Posterior] = {}
-    spent: dict[int, list[tuple[int, Diagnostics]]] = {place: [] for place in range(count)}
+    spent: dict[int, list[tuple[int, Diagnostics]]] = {index: [] for index in range(count)}
 
-    def end(place: int, found: Posterior) -> None:
-        results[place] = replace(found, diagnostics=_total(spent[place], found.diagnostics))
+    def end(index: int, found: Posterior) -> None:
+        results[index] = replace(found, diagnostics=_total(spent[index], found.diagnostics))
 
     going, N, number = list(range(count)), min(particles, most), 0
     while going:
         is_last = most <= N
         enough, more = [], []
         found = sample(going, N, _Numbered(draw, number), is_last)
-        for place, each in zip(going, found, strict=True):
-            spent[place].append((N, each.diagnostics))
+        for index, each in zip(going, found, strict=True):
+            spent[index].append((N, each.diagnostics))
             if is_last or each.enumerated or each.stopped is not None:
-                end(place, each)
+                end(index, each)
             elif each.reliability.log_evidence_error <= target_error:
-                enough.append(place)
+                enough.append(index)
             else:
-                more.append(place)
+                more.append(index)
         if enough:
             last = sample(enough, N, _Numbered(draw, number + 1), True)
-            for place, each in zip(enough, last, strict=True):
-                spent[place].append((N, each.diagnostics))
-                end(place, each)
+            for index, each in zip(enough, last, strict=True):
+                spent[index].append((N, each.diagnostics))
+                end(index, each)
         going, N, number = more, min(2 * N, most), number + 2
-    return [results[place] for place in range(count)]
+    return [results[index] for index in range(count)]
 
 
 class _Numbered:

@@ -22,7 +22,7 @@ Step = Callable[..., Tensor]
 _CAPTURING = ("reduce-overhead", "max-autotune")
 
 
-def compiled_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep | None:
+def compile_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep | None:
     """Create a compiled step from the `compile` argument of `smc.TransformersLM`; None for False.
 
     Raises:

@@ -16,12 +16,12 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     ids = _ids(tokenizer, text, add_special_tokens=True)
     if ids[:1] and ids[0] in ids[1:]:  # the first special token occurs again, possibly by mistake
         plain = _ids(tokenizer, text, add_special_tokens=False)
-        if plain[:1] == _prepended(tokenizer)[:1]:
+        if plain[:1] == _find_prepended(tokenizer)[:1]:
             return plain
     return ids
 
 
-def _prepended(tokenizer: Any) -> list[int]:
+def _find_prepended(tokenizer: Any) -> list[int]:
     """Return the special tokens that the tokenizer puts before a text."""
     probe = "a"
     ids = _ids(tokenizer, probe, add_special_tokens=True)

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from smc._models.shared_prompts import SharedPrompts
-from smc._models.transformers_internals import cache_argument, is_stateful, planned_layers
+from smc._models.transformers_internals import cache_argument, is_stateful, list_layers
 
 
 class PromptMemory(NamedTuple):
@@ -198,7 +198,7 @@ def normalize(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
 
 def _check_plain(model: Any) -> None:
     # This is checked beforehand, because hybrid models fail inside a forward pass with this cache.
-    if is_stateful(model) or "other" in planned_layers(model):
+    if is_stateful(model) or "other" in list_layers(model):
         raise ValueError(_no_kv_cache(model))
 
 

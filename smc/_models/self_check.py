@@ -32,7 +32,7 @@ from smc._models.shared_prompts import SharedPrompts
 from smc._models.sharing_rows import SharingRows
 from smc._models.static_cache import NotStaticError, StaticTransformer
 from smc._models.suitability import num_embeddings
-from smc._models.transformers_internals import attention_name, planned_layers
+from smc._models.transformers_internals import attention_name, list_layers
 
 ROUNDING = 100
 """Allowed rounding error, in machine epsilons of the mean log-probability."""
@@ -169,7 +169,7 @@ def shares_prompts(model: Any) -> bool:
             difference.
     """
     truth = Truth.of(model)
-    expected = _expected(truth)
+    expected = _compute_expected(truth)
     try:
         full, short, cached, prompts = _check_padded(truth, expected)
     except (RuntimeError, TypeError, AttributeError, IndexError, KeyError) as error:
@@ -181,7 +181,7 @@ def shares_prompts(model: Any) -> bool:
         ) from error
     if max(full, short, cached) > truth.tolerance:
         raise ValueError(_fault(model, full, short, cached, truth.tolerance))
-    if planned_layers(model) != {"full"} or attention_name(model.config.get_text_config()) is None:
+    if list_layers(model) != {"full"} or attention_name(model.config.get_text_config()) is None:
         return False
     try:
         return _distance(truth, SharingRows(model, prompts), expected) <= truth.tolerance
@@ -240,7 +240,7 @@ def check_static(model: Any, forward: StaticTransformer) -> None:
             )
 
 
-def _expected(truth: Truth) -> tuple[list[Tensor], list[Tensor]]:
+def _compute_expected(truth: Truth) -> tuple[list[Tensor], list[Tensor]]:
     """Return the true log p after each token of the runs, and after each row's last token."""
     runs, lasts = [], []
     for row, prompt in enumerate(truth.prompts[number] for number in ORDER):

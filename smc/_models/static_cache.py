@@ -27,7 +27,7 @@ from smc._models.transformers_internals import (
     attention_name,
     cache_argument,
     is_stateful,
-    planned_layers,
+    list_layers,
     static_cache,
 )
 
@@ -110,7 +110,7 @@ class StaticTransformer:
     def __init__(
         self, model: Any, context: int | None = None, compiled: CompiledStep | None = None
     ) -> None:
-        if is_stateful(model) or not planned_layers(model) <= {"full"}:
+        if is_stateful(model) or not list_layers(model) <= {"full"}:
             raise NotStaticError(
                 "expected a model that attends to all columns in every layer, as static shapes "
                 f"require, but {type(model).__name__} has a sliding window or a recurrent state; "

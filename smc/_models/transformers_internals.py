@@ -71,7 +71,7 @@ CACHE_ARGUMENTS = ("cache", "past_key_values")
 """Argument names under which `generate` may pass a cache to a `custom_generate` function."""
 
 
-def planned_layers(model: Any) -> set[str]:
+def list_layers(model: Any) -> set[str]:
     """Return the kinds of cache layers that a model requests: "full", "window", or "other"."""
     from transformers import DynamicCache
 
@@ -202,7 +202,7 @@ def outside_of_batches(model: Any) -> Iterator[None]:
             set_attention_name(config, name)
 
 
-def unfinished_requests(manager: Any) -> set[str]:
+def list_unfinished(manager: Any) -> set[str]:
     """Return the ids of the waiting and running requests of a continuous batch."""
     scheduler = manager.batch_processor.scheduler
     return {*scheduler.active_requests, *scheduler.waiting_requests}

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from gcd import Vocabulary, eos_ids_of
 from gcd._support.optional import missing
-from smc._models.compiled_step import compiled_step
+from smc._models.compiled_step import compile_step
 from smc._models.encoding import encode_text
 from smc._models.model_state import Fingerprint, fingerprint
 from smc._models.protocol import Prompt, Rows, check_ids, token_ids
@@ -106,7 +106,7 @@ class TransformersLM:
         self._kept = _KeptPrompts(prompt_bytes)
         self._sharing: dict[Mode, bool] = {}
         self._static: set[Mode] = set()
-        self._compiled = compiled_step(read_token, compile)
+        self._compiled = compile_step(read_token, compile)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary

@@ -123,7 +123,7 @@ class Removed(NamedTuple):
             log_p: log-probabilities of the next token at the position.
             log_before: log-probability of the tokens before the position.
         """
-        log_mass = removed_mass(walk, log_p)
+        log_mass = compute_removed(walk, log_p)
         added = torch.logaddexp(self.log_mass[rows], log_before + log_mass)
         first = torch.where(added.isneginf(), NEVER, used)
         first = torch.minimum(self.first[rows], first)
@@ -155,7 +155,7 @@ def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[T
     return torch.where(in_time, used + 1 + walk.automata.reach[here], 0)
 
 
-def removed_mass(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
+def compute_removed(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
     """Return the log of the total probability of the next tokens that only the budget forbids."""
     steps = walk.steps_after_classes()
     removed = (steps < UNREACHABLE) & (steps >= walk.remaining.unsqueeze(1))

@@ -35,14 +35,14 @@ from torch import Tensor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from gcd import ConstraintError, TokenAutomaton, check_budget
-from gcd._serving.pool import DEAD, MAX_BYTES, AutomatonPool, Place, on_device
+from gcd._serving.pool import DEAD, MAX_BYTES, AutomatonPool, Location, on_device
 from gcd._serving.reading import TokenReader
 from smc._inference.settings import whole
 from smc._models.transformers_internals import (
     batch_logits_processor,
     holds_alone,
+    list_unfinished,
     per_request_processor,
-    unfinished_requests,
 )
 from smc._transformers.admission import Admission
 
@@ -73,10 +73,15 @@ class _Constrained(_Request):
     """Data of a request with a constraint."""
 
     def __init__(
-        self, name: str | None, tokens: int, automaton: TokenAutomaton, budget: int, place: Place
+        self,
+        name: str | None,
+        tokens: int,
+        automaton: TokenAutomaton,
+        budget: int,
+        location: Location,
     ) -> None:
         super().__init__(name, tokens)
-        self.automaton, self.budget, self.place = automaton, budget, place
+        self.automaton, self.budget, self.location = automaton, budget, location
 
 
 class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
@@ -201,8 +206,10 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         check_budget(constraint, whole("budget", budget))
         ids, options = self._admission.prompt(prompt), self._admission.options(options)
         self._admission.room(ids, int(budget))
-        place = self._enter(constraint)
-        given = _Constrained(request_id, len(ids) + int(budget) - 1, constraint, int(budget), place)
+        location = self._enter(constraint)
+        given = _Constrained(
+            request_id, len(ids) + int(budget) - 1, constraint, int(budget), location
+        )
         finalize(given, self._left.append, constraint).atexit = False
         name = self._queue(
             ids,
@@ -254,7 +261,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         if given is not None:
             if given.error is not None:
                 raise given.error
-            if given.name in unfinished_requests(self._manager):
+            if given.name in list_unfinished(self._manager):
                 raise ValueError(
                     f"expected a request_id that no unfinished request has, got {given.name!r}; "
                     "use another request_id"
@@ -267,7 +274,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
                 )
         self._check_options(options)
 
-    def _enter(self, automaton: TokenAutomaton) -> Place:
+    def _enter(self, automaton: TokenAutomaton) -> Location:
         """Copy a constraint to the device, and remove constraints that no request needs anymore."""
         with self._lock:
             if self._pool is None:
@@ -308,7 +315,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
                     f"first {len(tokens) - 1} tokens; remove the logits processor after "
                     "BudgetBatchProcessor that allows it"
                 )
-            rows.append((at, state, given.budget - len(tokens), *given.place))
+            rows.append((at, state, given.budget - len(tokens), *given.location))
             self._states.append(request.state)
         self._readers = readers
         numbers = torch.tensor(rows, dtype=torch.int64, device="cpu").view(len(rows), 7)

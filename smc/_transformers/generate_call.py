@@ -64,7 +64,7 @@ def extra_arguments() -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def passed_by_name() -> set[str]:
+def list_passed() -> set[str]:
     """Return the names of settings that were passed to the running call as keyword arguments."""
     return set(next(generate_calls(), {}).get("kwargs") or ())
 

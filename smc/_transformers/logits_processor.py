@@ -313,7 +313,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         """Raise the error for scores that are -inf for every allowed token."""
         tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
         others = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
-        allowed = self._shown(tokens[0]) + others
+        allowed = self._describe_token(tokens[0]) + others
         taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
             f"expected a finite score for a token allowed after {taken} tokens ({allowed}), got "
@@ -325,12 +325,13 @@ class BudgetLogitsProcessor(LogitsProcessor):
         """Raise the error for a row that was extended by a token that was not allowed."""
         row = int((~good).nonzero()[0])
         raise ValueError(
-            f"expected an allowed token in row {row}, got {self._shown(int(generated[row, -1]))}, "
+            f"expected an allowed token in row {row}, got "
+            f"{self._describe_token(int(generated[row, -1]))}, "
             "which a later logits processor allowed again; pass BudgetLogitsProcessor as the last "
             "processor"
         )
 
-    def _shown(self, token: int) -> str:
+    def _describe_token(self, token: int) -> str:
         if token in self.vocabulary.eos_ids:
             return f"token {token} (EOS)"
         return f"token {token} ({self.vocabulary.token_bytes[token]!r})"

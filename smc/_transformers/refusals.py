@@ -17,7 +17,7 @@ from transformers import (
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 
 from smc._inference.settings import check_temperature, check_top_p, real
-from smc._transformers.generate_call import passed_by_name
+from smc._transformers.generate_call import list_passed
 
 # Unsupported fields of the configuration with the values that have no effect. The error message
 # recommends the last value. All other fields are supported, have no effect here, or become a
@@ -69,7 +69,7 @@ _CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
 def set_by_model(model: Any, config: Any) -> set[str]:
     """Return the names of settings that come from the model's own `generation_config`."""
     own = model.generation_config.to_dict()  # `generate` uses it as default
-    passed = passed_by_name()
+    passed = list_passed()
     return {
         name
         for name, value in own.items()
@@ -98,7 +98,7 @@ def refuse_settings(
     Raises:
         ValueError: a setting is unsupported; the message names its source and how to unset it.
     """
-    by_default = config.top_k == _DEFAULT_TOP_K and "top_k" not in of_model | passed_by_name()
+    by_default = config.top_k == _DEFAULT_TOP_K and "top_k" not in of_model | list_passed()
     settings = {
         name: value
         for name, neutral in _REFUSED.items()

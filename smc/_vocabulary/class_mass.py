@@ -3,7 +3,7 @@
 All tokens of a class lead to the same state. So a proposal computes g for hundreds of classes,
 instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds the K
 most probable allowed tokens, and the probability of each class without them
-(`top_k_and_class_mass`). The other adds log g to log p when a token is drawn (`Factors.applied`).
+(`top_k_and_class_mass`). The other adds log g to log p when a token is drawn (`Factors.apply`).
 Both are O(R V) and limited by memory bandwidth. On the CPU they are compiled loops that read their
 inputs once. On other devices they are a few tensor operations without host synchronization.
 """
@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._support.threads import shared_out
+from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
 from smc._vocabulary import factors
-from smc._vocabulary.factors import FactorGuide, Factors, by_class_alone, check_rows, unsigned
+from smc._vocabulary.factors import FactorGuide, Factors, as_unsigned, by_class_alone, check_rows
 from smc._vocabulary.kernels import tying as kernels
 
 FEW = 32  # if less than 1/FEW of the tokens are allowed, only these tokens are read
@@ -70,11 +70,11 @@ def top_k_and_class_mass(
         best, log_mass = (
             torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C)
         )
-        shared_out(
+        share_out(
             kernels.weigh,
             R,
             log_p.numpy(),
-            unsigned(classes.of),
+            as_unsigned(classes.of),
             classes.tokens.numpy(),
             classes.start.numpy(),
             automaton_of_row.numpy(),

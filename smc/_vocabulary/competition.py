@@ -222,14 +222,14 @@ def _mix_defense(
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
     by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain
 
-    def mixed(g: Tensor, competes: Tensor) -> Tensor:
+    def mix(g: Tensor, competes: Tensor) -> Tensor:
         defended = torch.logaddexp(
             g + by_g[example].unsqueeze(1), by_w[example].unsqueeze(1).expand_as(g)
         )
         defended = torch.where(fallback[example].unsqueeze(1), 0.0, defended)
         return defended.masked_fill(~competes, -torch.inf)
 
-    return _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
+    return _Pair(*(mix(g, each) for g, each in zip(log_g, going, strict=True)))
 
 
 def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:

@@ -21,10 +21,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from gcd._support.indices import check_indices
-from gcd._support.threads import shared_out
+from gcd._support.threads import share_out
 from smc._vocabulary import tensors
 from smc._vocabulary.class_mass import FEW, MaskGuide
-from smc._vocabulary.factors import Factors, Guide, unsigned
+from smc._vocabulary.factors import Factors, Guide, as_unsigned
 from smc._vocabulary.kernels import blocks, selection
 from smc._vocabulary.kernels.lines import Lines
 from smc._vocabulary.tensors import Best, FactorSampler, Known, TensorSampler
@@ -56,7 +56,7 @@ class BlockSampler(FactorSampler):
         """Return the token at quantile u of the distribution q of each given row."""
         check_indices(rows, len(self.log_p), "row")
         out = torch.empty_like(rows)
-        shared_out(
+        share_out(
             blocks.draw_rows,
             len(rows),
             self.log_p.numpy(),
@@ -82,7 +82,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
         torch.empty(R, dtype=torch.float64, device="cpu"),
     )
     lines = _lines(factors)
-    shared_out(blocks.sum_rows, R, log_p.numpy(), lines, _LEAST, sums.numpy(), scale.numpy())
+    share_out(blocks.sum_rows, R, log_p.numpy(), lines, _LEAST, sums.numpy(), scale.numpy())
     if isinstance(guide, MaskGuide):  # guide.log_z would read the row again
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
     else:
@@ -102,7 +102,7 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
         torch.empty(shape, dtype=torch.float64, device="cpu") for shape in ((R, K), (R,))
     )
     out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
-    shared_out(selection.weigh, R, log_p.numpy(), _lines(factors), V // FEW, *out)
+    share_out(selection.weigh, R, log_p.numpy(), _lines(factors), V // FEW, *out)
     return Best(tokens, log_score, log_rest)
 
 
@@ -130,7 +130,7 @@ def locate(
     check_indices(known.tokens, log_p.shape[1])
     ends = torch.nn.functional.pad(count.cumsum(dim=0), (1, 0))
     out = torch.empty_like(rows)
-    shared_out(
+    share_out(
         selection.locate,
         len(hit),
         log_p.numpy(),
@@ -158,7 +158,7 @@ def _lines(factors: Factors) -> Lines:
     """Return the factors in the form that compiled loops use."""
     classes = factors.classes
     return Lines(
-        unsigned(classes.of),
+        as_unsigned(classes.of),
         classes.tokens.numpy(),
         classes.start.numpy(),
         factors.automaton_of_row.numpy(),

@@ -88,14 +88,14 @@ _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 def uniform(seed: int, keys: Keys) -> Float64[Tensor, "*M"]:
     """Return the uniform number of each key: (k + 1/2) / 2^52 for a 52-bit k, never 0 or 1."""
-    state = torch.full_like(keys.example, _signed(seed))
+    state = torch.full_like(keys.example, _as_signed(seed))
     for word in (int(keys.purpose), keys.step, keys.example, keys.particle):
         state = _mix(state + _GOLDEN) ^ word
     bits = _shift_right(_mix(_mix(state + _GOLDEN)), 12)
     return (bits.double() + 0.5) * 2.0**-52
 
 
-def _signed(seed: int) -> int:
+def _as_signed(seed: int) -> int:
     """Return the low 64 bits of an integer as a signed integer."""
     low = seed & ((1 << 64) - 1)
     return low - (1 << 64) if low >> 63 else low

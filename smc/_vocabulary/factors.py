@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped, UInt32
 from torch import Tensor
 
 from gcd._support.indices import check_indices, check_shape
-from gcd._support.threads import shared_out
+from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
 from smc._vocabulary.kernels import tying as kernels
 
@@ -109,16 +109,16 @@ class Factors(NamedTuple):
             return log_factor
         return torch.where(own.any(dim=1), own_factor.amax(dim=1), log_factor)
 
-    def applied(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+    def apply(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """Return log p(v) plus the log factor of v, in one pass over R x V numbers."""
         self.check(log_p)
         if log_p.device.type in COMPILED_DEVICES:
             out = torch.empty_like(log_p, dtype=torch.float64)
-            shared_out(
+            share_out(
                 kernels.tilt,
                 len(log_p),
                 log_p.numpy(),
-                unsigned(self.classes.of),
+                as_unsigned(self.classes.of),
                 self.automaton_of_row.numpy(),
                 self.by_class.numpy(),
                 self.tokens.numpy(),
@@ -172,7 +172,7 @@ class FactorGuide:
         """Log g of every token."""
         factors = self.factors
         shape = len(factors.automaton_of_row), factors.classes.of.shape[1]
-        return factors.applied(factors.by_class.new_zeros(shape, dtype=torch.float32))
+        return factors.apply(factors.by_class.new_zeros(shape, dtype=torch.float32))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
         """Return log g of one token for each given prefix."""
@@ -180,7 +180,7 @@ class FactorGuide:
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """Return log p(v) + log g(v), which is log Z + log q(v)."""
-        return self.factors.applied(log_p)
+        return self.factors.apply(log_p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +198,6 @@ class TiedGuide(FactorGuide):
     fallback: Bool[Tensor, "R"] | None = None
 
 
-def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
+def as_unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
     """Return the class of each token as unsigned integers, as compiled loops require."""
     return classes.numpy().view("uint32")

@@ -87,7 +87,7 @@ class FactorSampler:
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
         """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
-        return categorical(self.factors.applied(self.log_p)).breaks(rows)
+        return categorical(self.factors.apply(self.log_p)).breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
         """Return log g of one token in each given row."""
@@ -132,7 +132,7 @@ def inclusion_probabilities(
     log_c: Float64[Tensor, "R"],
 ) -> Float64[Tensor, "R V"]:
     """Return pi = s / c of every candidate that is not kept with certainty; zero for all others."""
-    log_pi = factors.applied(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
+    log_pi = factors.apply(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
     columns = torch.arange(known.tokens.shape[1], device=log_p.device)
     sure = columns < known.kept.unsqueeze(1)
     hidden = torch.zeros_like(log_pi, dtype=torch.int8)
@@ -148,7 +148,7 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
         factors: log s - log p; -inf for tokens that aren't candidates.
         K: number of candidates, at most V.
     """
-    log_s = factors.applied(log_p)
+    log_s = factors.apply(log_p)
     log_score, tokens = log_s.topk(K, dim=1)
     rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
     return Best(torch.where(log_score.isneginf(), 0, tokens), log_score, rest)

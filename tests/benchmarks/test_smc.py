@@ -58,9 +58,9 @@ def test_forward_passes_are_counted_as_the_sampler_counts_them(tiny):
     case = tiny["free text"]
     length = len(case.prompt)
     numbers = iter(range(1000))
-    with benchmark.metered(case.lm.model, lambda: next(numbers)):
+    with benchmark.count_passes(case.lm.model, lambda: next(numbers)):
         case.lm.prefill([case.prompt])  # kept
-    with benchmark.metered(case.lm.model, lambda: next(numbers)) as passes:
+    with benchmark.count_passes(case.lm.model, lambda: next(numbers)) as passes:
         (found,) = smc.sample(
             case.lm, [case.prompt], case.constraints["all"], budget=case.budget, particles=4,
             proposal=smc.GCD(), forced_runs=False, algorithm="smc",

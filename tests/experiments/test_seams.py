@@ -276,7 +276,7 @@ def test_a_toy_metric_is_shown_wherever_the_others_are(tmp_path, monkeypatch):
     assert table.count("| answer bytes ") == 2  # the means, and the differences
     assert f"| {means['gcd']:.2f} [" in table
     assert f"`answer bytes` is {metric.meaning}." in table
-    for arm in tracking.logged_arms(summary["methods"], rows, {}):
+    for arm in tracking.split_arms(summary["methods"], rows, {}):
         assert arm.measures["answer_bytes"] == pytest.approx(means[arm.names["method"]])
     shown = content_of([read_run(run_dir)]).data
     assert shown["titles"]["metrics"]["answer_bytes"] == "answer bytes"

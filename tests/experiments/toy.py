@@ -98,7 +98,7 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
             run.store.append([key._asdict() | {"log_evidence": posterior.log_evidence}])
             (run.directory / "scratch.txt").write_text("to go on from")
             progress(1)
-    rows = run.merged()
+    rows = run.merge()
     if rows is not None:
         lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
         run.report("\n".join(lines) + "\n", {"rows": rows}, lambda tracked: None)

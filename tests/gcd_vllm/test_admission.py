@@ -12,7 +12,7 @@ import torch
 import gcd
 import gcd_vllm
 from gcd_vllm import Processor
-from gcd_vllm._admission import REFUSED, spelled
+from gcd_vllm._admission import REFUSED, spell
 from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig
 
 WORDS = {"choice": ["one", "two"]}
@@ -272,9 +272,9 @@ print(issubclass(gcd_vllm.Processor, Base))
 
 
 def test_a_text_is_spelled_with_the_available_tokens(tokens):
-    assert tokens.decode(spelled(tokens, b'{"name":"a"}')) == b'{"name":"a"}'
+    assert tokens.decode(spell(tokens, b'{"name":"a"}')) == b'{"name":"a"}'
     few = gcd.Vocabulary.from_bytes([b"ab", b"a", b""], eos_ids=2)
-    assert spelled(few, b"xabax") == [0, 1]
+    assert spell(few, b"xabax") == [0, 1]
 
 
 @pytest.mark.parametrize(

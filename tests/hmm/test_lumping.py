@@ -53,7 +53,7 @@ def test_em_over_classes_is_em_over_tokens(monarch):
         return state
 
     whole = trained(start, tokens, prior)
-    small = trained(classes.lumped(start), classes.class_of[tokens], classes.sums(prior))
+    small = trained(classes.lump(start), classes.class_of[tokens], classes.sums(prior))
     assert small.hmm.num_tokens == 5
     assert small.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-10)
     again = classes.spread(small.hmm)
@@ -77,7 +77,7 @@ def test_a_model_with_equal_rows_comes_back():
     assert spread.num_tokens == V
     torch.testing.assert_close(spread.emission[0], hmm.emission[4] / 36)
     torch.testing.assert_close(spread.emission[11], hmm.emission[2])
-    torch.testing.assert_close(classes.lumped(spread).emission, hmm.emission)
+    torch.testing.assert_close(classes.lump(spread).emission, hmm.emission)
 
 
 def test_nothing_is_lumped_where_everything_occurs():

@@ -158,7 +158,7 @@ class Tied(smc.GCD):
         factors = Factors(
             by_class, own.contiguous(), by_token, state.automata.classes, state.automaton_of_row
         )
-        return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
+        return TiedGuide(factors, factors.apply(log_p).logsumexp(dim=1))
 
     def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
         return of_rows(state, tied).gather(1, tokens.unsqueeze(1)).squeeze(1)

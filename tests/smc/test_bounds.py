@@ -395,7 +395,7 @@ def forgets_answers(
     return advanced(self, prefixes, before, row, token, runs, turn._replace(extension=read))
 
 
-advanced = Frontier.advanced
+advanced = Frontier.advance
 
 
 @pytest.mark.parametrize("wrong", [forgets_dead_prefixes, forgets_answers])

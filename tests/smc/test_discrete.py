@@ -400,7 +400,7 @@ def test_scores_of_a_mask_are_weights() -> None:
     example = torch.zeros(2, dtype=torch.int64)
     scores = gcd.score(state, log_p)
     rivals = selection_scores(scores, log_p, log_weight, example, 1)
-    s = rivals.factors.applied(log_p).exp()
+    s = rivals.factors.apply(log_p).exp()
     going = (s > 0).nonzero().tolist()
     assert going
     for r, v in going:
@@ -459,7 +459,7 @@ class Uneven(smc.GCD):
         own = mask.at(rows.flatten(), tokens.flatten()).view(-1, 3) + torch.tensor([-1.0, 0.5, -1])
         own = own.double() + self.bad
         factors = mask._replace(tokens=tokens.contiguous(), by_token=own)
-        return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
+        return TiedGuide(factors, factors.apply(log_p).logsumexp(dim=1))
 
 
 def test_weights_with_a_guide_of_classes_and_tokens() -> None:

@@ -103,7 +103,7 @@ def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
 def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Problem]:
     requests = {record.id: record for record in read_file(_REQUESTS).records}
 
-    def begun(record: ToolRecord, before: str) -> str:
+    def begin(record: ToolRecord, before: str) -> str:
         """Return a record's prompt with the beginning of its answer, which ends with `before`."""
         answer = write_answer(record.calls, record.tools, "json")
         prompt = build_prompt(record, "json", tokenizer=tokenizer, kind=kind)
@@ -125,28 +125,28 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
     return [
         Problem(
             "days, tight",
-            begun(days, '"days": '),
+            begin(days, '"days": '),
             gcd.regex("[1-9][0-9]{0,2}") + end,
             _ONE_MORE,
             note=f"1 to 999 days; the request says {value(days, 'days')}, two digits fit",
         ),
         Problem(
             "blood pressure, tight",
-            begun(pressure, '"systolic": '),
+            begin(pressure, '"systolic": '),
             gcd.regex('(9[0-9]|1[0-6][0-9]), "diastolic": ([5-9][0-9]|10[0-9])') + end,
             _SHORTEST,
             note="two numbers; only those of two digits fit",
         ),
         Problem(
             "place and plant, loose",
-            begun(pollen, '"place": "'),
+            begin(pollen, '"place": "'),
             gcd.choice(places) + gcd.literal('", "plant": "') + plants + end,
             _AS_MANY,
             note=f"{len(places)} places, 3 plants",
         ),
         Problem(
             "device and period, tight",
-            begun(power, '"device": "'),
+            begin(power, '"device": "'),
             gcd.choice(_DEVICES)
             + gcd.literal('"')
             + (gcd.literal(', "period": "') + periods).optional()
@@ -156,7 +156,7 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
         ),
         Problem(
             "name of a tool, loose",
-            begun(tools, '"name": "'),
+            begin(tools, '"name": "'),
             gcd.choice(names),
             _AS_MANY,
             eos_ids=_closing(lm, '"'),

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.config import Config
 from experiments.harness.methods import METHODS, existing_hmm, method_of, methods_of, needs_hmm
-from experiments.harness.settings import at_least, inside, left_alone
+from experiments.harness.settings import at_least, inside, refuse_unused
 
 MOST_PREFIXES = 200_000
 
@@ -51,9 +51,9 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"expected an existing file, got task.problems={task.problems}")
     _check_methods(config)
     records = ["data.path", "data.hub", "data.offset"]
-    left_alone(config, Config, records, "+task=convergence reads no records; see task.problems")
+    refuse_unused(config, Config, records, "+task=convergence reads no records; see task.problems")
     unread = ["smc.execution", "smc.read_ahead"]
-    left_alone(config, Config, unread, "+task=convergence runs on tables, which have one form")
+    refuse_unused(config, Config, unread, "+task=convergence runs on tables, which have one form")
     if config.smc.top_p != 1:
         raise ValueError(
             f"expected smc.top_p=1, because other values change the distribution that samplers are "
@@ -96,7 +96,7 @@ def _check_hmm(config: DictConfig) -> None:
                 f"expected a method that looks ahead with task.hmm={task.hmm}, got task.methods="
                 f"{methods_of(config)}; add pgcd, or leave task.hmm out"
             )
-    left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
+    refuse_unused(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
     own = "pgcd, pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact"
     reason = f"+task=convergence has a method for each ({own})"
-    left_alone(config, Config, ["hmm.exact_top_k", "hmm.lookahead"], reason)
+    refuse_unused(config, Config, ["hmm.exact_top_k", "hmm.lookahead"], reason)

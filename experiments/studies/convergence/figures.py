@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from experiments.harness.algorithms import Arm
 from experiments.harness.figures import legend_of, log_axis, plain
-from experiments.harness.metrics import grouped
+from experiments.harness.metrics import group_rows
 from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 
 _LEAST = 1e-5  # smaller distances are drawn here
@@ -58,7 +58,7 @@ def _medians(reports: Sequence[Report], arm: Arm) -> list[dict[str, float]]:
     every = (e for report in reports for e in estimates_of(report, arm))
     return [
         {"particles": n, "read": median(e["read"] for e in own), "tv": median(map(tv_of, own))}
-        for n, own in sorted(grouped(every, itemgetter("particles")).items())
+        for n, own in sorted(group_rows(every, itemgetter("particles")).items())
     ]
 
 
@@ -104,16 +104,16 @@ def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
     arms = arms_of(reports)
     for axis in axes.flat[len(reports) :]:
         axis.set_visible(False)
-    for place, (axis, report) in enumerate(zip(axes.flat, reports, strict=False)):
+    for index, (axis, report) in enumerate(zip(axes.flat, reports, strict=False)):
         _panel(axis, report, arms, key)
         if key == "particles":
             _particles_axis(axis, reports)
         else:
             log_axis(axis)
         axis.set_title(_title(report["name"]), fontsize=10)
-        if place + columns >= len(reports):
+        if index + columns >= len(reports):
             axis.set_xlabel(LABELS[key])
-        if place % columns == 0:
+        if index % columns == 0:
             axis.set_ylabel("total variation")
     _legend(figure, arms, exact=True)
     figure.savefig(path, dpi=130)

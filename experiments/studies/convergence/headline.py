@@ -69,13 +69,13 @@ def most_particles(reports: Sequence[Report]) -> int:
     return max(e["particles"] for r in reports for e in r["estimates"])
 
 
-def compared_at(reports: Sequence[Report]) -> int:
+def choose_particles(reports: Sequence[Report]) -> int:
     """Return the particles at which arms are compared: `AT`, or the most without `AT`."""
     counts = {e["particles"] for r in reports for e in r["estimates"]}
     return AT if AT in counts else max(counts)
 
 
-def reached(report: Report, arm: Arm) -> int | None:
+def find_reaching(report: Report, arm: Arm) -> int | None:
     """Return the fewest particles from which on an arm is within `GOAL`, or None."""
     found = None
     for e in reversed(estimates_of(report, arm)):
@@ -95,7 +95,7 @@ def headline(reports: Sequence[Report]) -> dict[str, Any]:
     return {
         "goal": GOAL,
         "most_particles": most_particles(reports),
-        "compared_at": compared_at(reports),
+        "compared_at": choose_particles(reports),
         "reference": REFERENCE.label,
         "problems": [r["name"] for r in reports],
         "hard": [r["name"] for r in hard],
@@ -107,23 +107,23 @@ def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dic
     """Summarize one method with one algorithm over all problems."""
     return {
         **arm._asdict(),
-        "needed": {r["name"]: reached(r, arm) for r in reports},
-        "median_needed": _median(_needed(reports, arm)),
-        "median_needed_hard": _median(_needed(hard, arm)),
+        "needed": {r["name"]: find_reaching(r, arm) for r in reports},
+        "median_needed": _median(_count_needed(reports, arm)),
+        "median_needed_hard": _median(_count_needed(hard, arm)),
         "worst": _worst(reports, arm),
         "growth": _growth(reports, arm),
         "equal_reads": equal_reads(reports, arm),
     }
 
 
-def _needed(reports: Sequence[Report], arm: Arm) -> list[float]:
+def _count_needed(reports: Sequence[Report], arm: Arm) -> list[float]:
     """Return the particles needed on each problem; twice the most if `GOAL` isn't reached."""
-    return [reached(r, arm) or 2 * most_particles(reports) for r in reports]
+    return [find_reaching(r, arm) or 2 * most_particles(reports) for r in reports]
 
 
 def _worst(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
     """Return the problem with an arm's largest distance."""
-    at = compared_at(reports)
+    at = choose_particles(reports)
     found = [
         {"tv": tv_of(e), "problem": r["name"]}
         for r in reports
@@ -167,7 +167,7 @@ def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]
         return {}
     counts = {e["particles"] for r in reports for e in r["estimates"]}
 
-    def compared(n: int) -> dict[str, Any]:
+    def compare(n: int) -> dict[str, Any]:
         ratios = {}
         for report in reports:
             here = next(e for e in estimates_of(report, REFERENCE) if e["particles"] == n)
@@ -176,7 +176,7 @@ def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]
         known = [ratio for ratio in ratios.values() if ratio is not None]
         return {"ratios": ratios, "median": _median(known), "problems": len(known)}
 
-    return {n: compared(n) for n in sorted(counts & {*REFERENCES}) or [compared_at(reports)]}
+    return {n: compare(n) for n in sorted(counts & {*REFERENCES}) or [choose_particles(reports)]}
 
 
 def at_reads(report: Report, arm: Arm, read: float) -> float | None:

@@ -21,11 +21,11 @@ import torch
 from filelock import FileLock
 
 from experiments.distillation.baselines import compare
-from experiments.distillation.clones import cloned
+from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Worker, mean_log_likelihood
 from experiments.harness.processes import bar
-from experiments.harness.results import derived_seed, fingerprint
+from experiments.harness.results import derive_seed, fingerprint
 from experiments.studies.convergence.visited import MOST_BYTES, Visited, visit
 from gcd import Vocabulary
 from hmm import HMM, load, save
@@ -73,7 +73,7 @@ def with_own_ends(lm: TransformersLM) -> TransformersLM:
     return TransformersLM(lm.model, lm.tokenizer)
 
 
-def given(directory: str, vocabulary: Vocabulary) -> Distilled:
+def load_given(directory: str, vocabulary: Vocabulary) -> Distilled:
     """Load the HMM of a checkpoint.
 
     Raises:
@@ -109,7 +109,7 @@ def distil(
     directory.mkdir(parents=True, exist_ok=True)
     with FileLock(directory / ".lock"):  # concurrent runs make it once
         if not (directory / "hmm").is_dir():
-            hmm, nats = _made(lm, distinct, recipe)
+            hmm, nats = _make(lm, distinct, recipe)
             # Renamed once complete, so that a partial HMM of a killed run isn't used.
             partial = directory / "hmm.part"
             save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
@@ -125,20 +125,20 @@ def distil(
     return Distilled(found.hmm, note, nats)
 
 
-def _made(
+def _make(
     lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe
 ) -> tuple[HMM, dict[str, float]]:
     """Make the HMM of visited prefixes, and evaluate it on held-out continuations."""
-    visited = _continued(lm, prompts, recipe, recipe.sequences, "visited")
-    hmm = cloned(visited, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
+    visited = _continue(lm, prompts, recipe, recipe.sequences, "visited")
+    hmm = clone(visited, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
     training = visited.sequences()
     del visited
     some = max(len(prompts), round(_HELD_OUT * recipe.sequences))
-    held_out = _continued(lm, prompts, recipe, some, "held out").sequences()
+    held_out = _continue(lm, prompts, recipe, some, "held out").sequences()
     return hmm, _nats(hmm, training, held_out)
 
 
-def _continued(
+def _continue(
     lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe, count: int, name: str
 ) -> Visited:
     """Sample `count` continuations in total, with an equal share per prompt."""
@@ -146,7 +146,7 @@ def _continued(
     with bar(count * recipe.length, f"free continuations, {name}", "token", 0) as shown:
         for number, prompt in enumerate(prompts):
             share = len(range(number, count, len(prompts)))
-            seed = derived_seed(name, recipe.seed, prompt)
+            seed = derive_seed(name, recipe.seed, prompt)
             u = torch.rand(
                 share,
                 recipe.length,
@@ -162,7 +162,7 @@ def _continued(
                 progress=shown.update,
             )
             parts.append(part)
-    return Visited.joined(parts)
+    return Visited.join(parts)
 
 
 def _nats(hmm: HMM, training: Sequences, held_out: Sequences) -> dict[str, float]:

@@ -73,7 +73,7 @@ def estimate(
     R = runs.posterior.shape[0]
     ratio = np.exp(runs.log_evidence - log_evidence)
 
-    def measured(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "3 *B"]:
+    def measure(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "3 *B"]:
         """Return total variation, bias and variance of the evidence of some runs."""
         counts = np.stack([np.bincount(row, minlength=R) for row in rows.reshape(-1, R)])
         distance = total_variation(np.asarray(counts @ runs.posterior) / R, posterior)
@@ -82,12 +82,12 @@ def estimate(
         return np.stack([distance.reshape(bias.shape), bias, variance])
 
     everything = np.arange(R)
-    values = measured(everything)
+    values = measure(everything)
     low = high = values
     if R > 1:  # all resamples of one run are equal
         low, high = stats.bootstrap(
             (everything,),
-            measured,
+            measure,
             n_resamples=_RESAMPLES,
             confidence_level=_LEVEL,
             method="basic",
@@ -109,11 +109,11 @@ def estimate(
         "runs": R,
         "particles": particles,
         "law": law,
-        **tv.named("tv"),
+        **tv.as_record("tv"),
         "tv_floor": floor,
         "one_run_tv": _one_run(runs.posterior, posterior),
-        **bias.named("evidence_bias"),
-        **variance.named("evidence_variance"),
+        **bias.as_record("evidence_bias"),
+        **variance.as_record("evidence_variance"),
         "ess": float(runs.ess.mean()) / particles,
         "dead": dead,
         "read": float(runs.read.mean()),

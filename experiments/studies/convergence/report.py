@@ -11,14 +11,14 @@ from experiments.harness.algorithms import Arm, is_discrete
 from experiments.harness.results import as_lines
 from experiments.harness.run import Run
 from experiments.harness.summary import Table, as_markdown
-from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
+from experiments.harness.tracking import LoggedArm, log_shown, log_summary, split_arms
 from experiments.studies.convergence.headline import (
     GOAL,
     LEAST,
     SMALL,
     Report,
     arms_of,
-    compared_at,
+    choose_particles,
     estimates_of,
     headline,
 )
@@ -54,14 +54,14 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
         log_summary(tracked, {"headline": summary["headline"]})
 
     files = ["results.jsonl", *(path.name for path in figures.values())]
-    run.report(table_of(reports, notes), summary, log, files, arms=_logged_arms(reports))
+    run.report(table_of(reports, notes), summary, log, files, arms=_split_arms(reports))
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     """Format the headline, the problems, and every arm on each problem in Markdown."""
     found = headline(reports)
     model = Path(reports[0]["model"]).name
-    parts = [f"## Convergence to the exact posterior of {model}", _described_headline(found)]
+    parts = [f"## Convergence to the exact posterior of {model}", _describe_headline(found)]
     parts.append(as_markdown(_headline_table(found)))
     parts.append(as_markdown(_problem_table(reports)))
     parts.append(
@@ -70,10 +70,10 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     )
     counts = {e["particles"] for r in reports for e in r["estimates"]}
     shown = [n for n in _SHOWN if n in counts] or sorted(counts)
-    at = compared_at(reports)
+    at = choose_particles(reports)
     for one in reports:
         table = _arm_table(one, shown, at, found)
-        parts += [f"### {one['name']}", _described(one), as_markdown(table)]
+        parts += [f"### {one['name']}", _describe(one), as_markdown(table)]
     parts.append(_LEGEND.format(at=at, goal=GOAL))
     parts += [f"- {note}" for note in notes]
     return "\n\n".join(parts) + "\n"
@@ -91,7 +91,7 @@ estimate, relative to the evidence. ESS / N is undefined for the discrete filter
 the share of runs whose particles all died."""
 
 
-def _described_headline(found: dict[str, Any]) -> str:
+def _describe_headline(found: dict[str, Any]) -> str:
     """Describe the columns of the headline table."""
     most, at = found["most_particles"], found["compared_at"]
     reference = Arm(*found["reference"].split("/")).titles
@@ -122,7 +122,10 @@ def _headline_table(found: dict[str, Any]) -> Table:
             "of the hard": _count(each["median_needed_hard"], most),
             "worst": _place(each["worst"], "tv"),
             "4N over N": _place(each["growth"], "ratio"),
-            **{f"equal reads, its {n}": _compared(each["equal_reads"].get(n)) for n in equal},
+            **{
+                f"equal reads, its {n}": _format_comparison(each["equal_reads"].get(n))
+                for n in equal
+            },
         }
         for each in arms
     ]
@@ -136,7 +139,7 @@ def _place(found: dict[str, Any] | None, key: str) -> str:
     return f"{found[key]:.3g} ({_cell(found['problem'])}{at})"
 
 
-def _compared(found: dict[str, Any] | None) -> str:
+def _format_comparison(found: dict[str, Any] | None) -> str:
     if found is None or found["median"] is None:
         return "–"
     return f"{found['median']:.3g} ({found['problems']})"
@@ -194,7 +197,7 @@ def _tv(e: dict[str, Any]) -> str:
     return f"{e['tv']:.{digits}f} [{low}, {high}] ±{floor}"
 
 
-def _described(report: Report) -> str:
+def _describe(report: Report) -> str:
     start = report["prompt"] if isinstance(report["prompt"], str) else f"{report['prompt']}"
     tail = start if len(start) <= 70 else "…" + start[-70:]
     top = sorted(zip(report["posterior"], report["strings"], strict=True), reverse=True)[:3]
@@ -219,7 +222,7 @@ def _count(value: float | None, most: int) -> str:
     return f"more than {most}" if value > most else f"{value:g}"
 
 
-def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
+def _split_arms(reports: Sequence[Report]) -> list[LoggedArm]:
     """Return the arms for wandb: estimates as examples, their means over problems as measures."""
     rows = [
         {"example": report["name"], **e}
@@ -230,7 +233,7 @@ def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
 
     names = ["method", "algorithm", "particles"]
     means = pd.DataFrame(rows).groupby(names, sort=False).mean(numeric_only=True).reset_index()
-    return logged_arms(means.to_dict("records"), rows, {})
+    return split_arms(means.to_dict("records"), rows, {})
 
 
 def _without_posteriors(report: Report) -> Report:

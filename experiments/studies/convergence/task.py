@@ -34,7 +34,7 @@ from experiments.studies.convergence.builtin import builtin
 from experiments.studies.convergence.config import ConvergenceConfig, check
 from experiments.studies.convergence.evaluate import Evaluator, load_values, save_values
 from experiments.studies.convergence.exact import Exact, exact, floor_of_draws
-from experiments.studies.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
+from experiments.studies.convergence.hmm import Distilled, Recipe, distil, load_given, with_own_ends
 from experiments.studies.convergence.measures import estimate
 from experiments.studies.convergence.methods import law_of_sample, on_tree, settings_of
 from experiments.studies.convergence.problems import Prepared, Problem, prepare, read_problems
@@ -52,11 +52,11 @@ def _read(config: DictConfig) -> list[Problem] | None:
 def _run(run: Run, own: list[Problem] | None) -> None:
     """Prepare all problems, run them one by one, and report."""
     config = run.config
-    problems = _prepared(config, own)
-    given_hmm = _given_hmm(config, problems)
+    problems = _prepare(config, own)
+    given_hmm = _load_hmm(config, problems)
     keys = [key for number in range(len(problems)) for key in _keys(number, config.task)]
     run.open(keys)
-    hmm = _distilled(config, problems, given_hmm, run.directory)
+    hmm = _distill(config, problems, given_hmm, run.directory)
     reports = []
     with run.sampling(keys) as progress:
         for number, prepared in enumerate(problems):
@@ -82,7 +82,7 @@ def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
     return identity
 
 
-def _prepared(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepared]:
+def _prepare(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepared]:
     """Return the problems prepared for the model, without calling it."""
     lm, tokenizer = load_model(config.model)
     suite = "toolcalls" if config.model.path == smollm2.NAME else "stories"
@@ -90,7 +90,7 @@ def _prepared(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepare
     return [prepare(p, lm, tokenizer, config.task.max_prefixes) for p in problems]
 
 
-def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | None:
+def _load_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | None:
     """Return the HMM of the settings, if there is one and a method needs it.
 
     Limits of the HMM are checked here, before the first method runs.
@@ -98,7 +98,7 @@ def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | 
     task = config.task
     if not any(map(needs_hmm, task.methods)):
         return None
-    found = None if task.hmm is None else given(task.hmm, problems[0].lm.vocabulary)
+    found = None if task.hmm is None else load_given(task.hmm, problems[0].lm.vocabulary)
     prompts = len({one.prompt for one in problems})
     if found is None and prompts > task.hmm_sequences:
         raise ValueError(
@@ -114,7 +114,7 @@ def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | 
     return found
 
 
-def _distilled(
+def _distill(
     config: DictConfig, problems: Sequence[Prepared], hmm: Distilled | None, run_dir: Path
 ) -> Distilled | None:
     """Return the given HMM, or distill one for all problems; None if no method needs one."""
@@ -196,14 +196,16 @@ class _Bench:
         return {
             **key.named,
             **measured,
-            "tv_exact": self._known(key, proposal, measured),
+            "tv_exact": self._look_up_variation(key, proposal, measured),
             "exact_sampler_tv": floor_of_draws(self.exact.posterior, runs * particles),
             "exact_sampler_one_run_tv": floor_of_draws(self.exact.posterior, particles),
             "log_evidence": _log(1 + measured["evidence_bias"], self.exact.log_evidence),
             "posterior": [float(f"{p:.6g}") for p in law],
         }
 
-    def _known(self, key: Key, proposal: TreeProposal, measured: dict[str, Any]) -> float | None:
+    def _look_up_variation(
+        self, key: Key, proposal: TreeProposal, measured: dict[str, Any]
+    ) -> float | None:
         """Return the exact total variation of the law of one answer, if it is known."""
         if measured["enumerated"]:
             return float(measured["tv"])

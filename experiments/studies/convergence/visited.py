@@ -57,7 +57,7 @@ class Visited(NamedTuple):
     last: Int64[Tensor, "C"]
 
     @classmethod
-    def joined(cls, parts: Sequence[Visited]) -> Visited:
+    def join(cls, parts: Sequence[Visited]) -> Visited:
         """Join the trees of several prompts with equal weights."""
         sizes = torch.tensor([len(part.token) for part in parts])
         before = (sizes.cumsum(0) - sizes).tolist()
@@ -219,12 +219,12 @@ def visit(
             last[group.who] = number[row]
 
             on = ~torch.isin(token, eos) & (t + 1 < length)
-            place = torch.where(on, on.cumsum(0) - 1, -1)[row]
-            going = place >= 0
+            index = torch.where(on, on.cumsum(0) - 1, -1)[row]
+            going = index >= 0
             if progress is not None:  # numbers after an end aren't used
                 progress(len(going) + int((~going).sum()) * (u.shape[1] - t - 1))
             path = torch.cat([group.path[above], token.unsqueeze(1)], dim=1)
-            group = _Group(number[on], path[on], log_prefix[on], group.who[going], place[going])
+            group = _Group(number[on], path[on], log_prefix[on], group.who[going], index[going])
             if not len(group.prefix):
                 break
             if len(group.prefix) > most_rows:

@@ -31,7 +31,7 @@ SCHEMA: dict[str, Any] = {
 """Constraint with free strings, a choice, a number and a list."""
 
 
-def timed_model(config: DictConfig) -> TransformersLM:
+def load_or_make(config: DictConfig) -> TransformersLM:
     """Load the model of the run, or make one of the paper's shape with random weights.
 
     Raises:
@@ -60,10 +60,10 @@ def timed_model(config: DictConfig) -> TransformersLM:
             model: Any = LlamaForCausalLM(shape)
     finally:
         torch.set_default_dtype(before)
-    return TransformersLM(model, None, made_up_vocabulary(SHAPE_TOKENS))
+    return TransformersLM(model, None, make_vocabulary(SHAPE_TOKENS))
 
 
-def made_up_vocabulary(size: int) -> gcd.Vocabulary:
+def make_vocabulary(size: int) -> gcd.Vocabulary:
     """Make a vocabulary of a given size: bytes, tokens of JSON syntax, and words of letters.
 
     The last token is EOS. A real tokenizer has more token classes; number and length of the words
@@ -130,7 +130,7 @@ class _ScriptedForward:
         return log_p.sub(1000.0).index_fill_(1, token, 0.0)
 
 
-def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
+def draw_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
     """Draw a text of the constraint, including EOS, of limited length: the longest of 4 draws.
 
     With random weights the model's own texts would differ between methods and violate the

@@ -24,21 +24,21 @@ import torch
 from omegaconf import DictConfig
 
 from experiments.harness.config import Config
-from experiments.harness.metrics import grouped, number
+from experiments.harness.metrics import group_rows, number
 from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
 from experiments.harness.results import (
     Identity,
     Key,
     Row,
-    derived_seed,
+    derive_seed,
     key_of,
     read_rows,
     results_config,
 )
 from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least, distinct, left_alone, one_of
+from experiments.harness.settings import at_least, distinct, one_of, refuse_unused
 from experiments.harness.summary import as_markdown
-from experiments.studies.latency.models import timed_model
+from experiments.studies.latency.models import load_or_make
 from experiments.studies.latency.timing import Bench, methods_of
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
@@ -83,7 +83,7 @@ def check(config: DictConfig) -> None:
     else:
         reason = "of task.kinds pgcd alone looks ahead, and it is not run; leave it out"
         keys = ("task.hidden", "task.lookahead", "task.exact_top_k")
-        left_alone(config, {"task": LatencyConfig}, keys, reason)
+        refuse_unused(config, {"task": LatencyConfig}, keys, reason)
     for key, least in (("batch", 1), ("tokens", 8), ("prompt_tokens", 1), ("warm_up", 0),
                        ("repeats", 1), ("exact_top_k", 0), ("max_table_mib", 1)):  # fmt: skip
         at_least(f"task.{key}", getattr(task, key), least)
@@ -91,7 +91,7 @@ def check(config: DictConfig) -> None:
     unread = ("data.path", "data.hub", "data.offset", "model.prompt", "model.prompt_mib",
               "model.device_map", "smc.top_p", "smc.max_rows", "smc.execution",
               "smc.read_ahead")  # fmt: skip
-    left_alone(config, Config, unread, "+task=latency times tokens that are fixed in advance")
+    refuse_unused(config, Config, unread, "+task=latency times tokens that are fixed in advance")
     device = resolve_device(config.model.device)
     if config.model.path == SHAPE and device.type != "cuda":
         raise ValueError(
@@ -136,7 +136,7 @@ def _run(run: Run, machine: str) -> None:
     made = {key_of(row) for row in read_rows(path)} if run.config.resume and path.exists() else ()
     due = [key for key in keys if key not in made]
     # Before the run is open, as this refuses a text that is too short.
-    bench = Bench(timed_model(run.config), run.config) if due else None
+    bench = Bench(load_or_make(run.config), run.config) if due else None
     run.open(keys)
     if bench is not None:
         warm: set[str] = set()
@@ -148,13 +148,13 @@ def _run(run: Run, machine: str) -> None:
                     warm.add(key.method)
                 run.store.append([_row(key, bench, run.config.seed, machine)])
                 progress(1)
-    rows = run.merged()
+    rows = run.merge()
     assert rows is not None, "one process"
     _report(run, rows, methods)
 
 
 def _row(key: Key, bench: Bench, seed: int, machine: str) -> Row:
-    seconds = bench.seconds_per_token(key.method, derived_seed(seed, key.repeat) % 2**31)
+    seconds = bench.seconds_per_token(key.method, derive_seed(seed, key.repeat) % 2**31)
     return {
         **key._asdict(),
         "ms_per_token": 1e3 * seconds,
@@ -171,7 +171,7 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
     """Make the table: medians, ratios within each turn, and the paper's figures."""
     times = {
         method: [row["ms_per_token"] for row in sorted(own, key=itemgetter("repeat"))]
-        for method, own in grouped(rows, itemgetter("method")).items()
+        for method, own in group_rows(rows, itemgetter("method")).items()
     }
     records = [_record(method, rows, times) for method in methods]
     table = [

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.algorithms import ALGORITHMS
-from experiments.studies.latency.models import SCHEMA, Scripted, fixed_tokens
+from experiments.studies.latency.models import SCHEMA, Scripted, draw_tokens
 from hmm import HMM
 from smc import TransformersLM
 from smc._inference.answers import check_room
@@ -50,7 +50,7 @@ class Bench:
                 f"expected task.tokens to be at least {least}, the length of the constraint's "
                 f"shortest text in the model's tokens, got {self.config.task.tokens}"
             )
-        self.tokens = fixed_tokens(self.constraint, self.config.task.tokens)
+        self.tokens = draw_tokens(self.constraint, self.config.task.tokens)
         if "discrete" in self.config.task.kinds:
             # Refuses too many prefixes before anything is timed.
             automata = gcd.AutomatonBatch([self.constraint])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-from gcd._automata.kernels.subsets import grown_rows
+from gcd._automata.kernels.subsets import grow_rows
 
 if cython.compiled:
     from cython.cimports.gcd._support.kernels.mixing import mix
@@ -127,7 +127,7 @@ class _Trees:
         if self.table[slot] >= 0:
             return self.first_node + self.table[slot]
         if self.count == self.rows.shape[0]:
-            self.rows_array = grown_rows(self.rows_array, self.count + 1)
+            self.rows_array = grow_rows(self.rows_array, self.count + 1)
             self.rows = self.rows_array
             self.kinds_array = np.resize(self.kinds_array, self.rows.shape[0])
             self.kinds = self.kinds_array
@@ -144,13 +144,13 @@ class _Trees:
 
     @cython.cfunc
     @cython.exceptval(-3)
-    def only(self, kind: cython.int, place: cython.int, target: cython.int) -> cython.int:
-        """Return the tree node that has a single target: `target`, at index `place`."""
+    def only(self, kind: cython.int, index: cython.int, target: cython.int) -> cython.int:
+        """Return the tree node that has a single target: `target`, at index `index`."""
         row: cython.int[::1] = self.row[:16]
         i: cython.int
         for i in range(_WIDTH):
             row[i] = -1
-        row[place] = target
+        row[index] = target
         return self.node(kind, row)
 
     @cython.cfunc

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import cython
 import numpy as np
 
-from gcd._automata.kernels.subsets import TOO_MANY, grown_rows
+from gcd._automata.kernels.subsets import TOO_MANY, grow_rows
 
 if cython.compiled:
     from cython.cimports.gcd._automata.kernels.canonical import refine_bytes
@@ -393,7 +393,7 @@ def join(
                         work = max_work + 1
                     return delta_array[:0], np.zeros(0, np.bool_), class_array, TOO_MANY, int(work)
                 if count + 1 > num_rows:
-                    delta_array = grown_rows(delta_array, count + 1)
+                    delta_array = grow_rows(delta_array, count + 1)
                     delta = delta_array
                     num_rows = delta_array.shape[0]
                 count += 1

@@ -14,7 +14,7 @@ from gcd._support.kernels.grouping import by_key
 def _mark(
     element: cython.int,
     elements: cython.int[::1],
-    place: cython.int[::1],
+    index_of: cython.int[::1],
     block: cython.int[::1],
     first: cython.int[::1],
     marked: cython.int[::1],
@@ -27,14 +27,14 @@ def _mark(
     marks, which are listed in `touched`.
     """
     b: cython.int = block[element]
-    i: cython.int = place[element]
+    i: cython.int = index_of[element]
     j: cython.int = first[b] + marked[b]
     if i < j:
         return num_touched
     elements[i] = elements[j]
-    place[elements[i]] = i
+    index_of[elements[i]] = i
     elements[j] = element
-    place[element] = j
+    index_of[element] = j
     if marked[b] == 0:
         touched[num_touched] = b
         num_touched += 1
@@ -130,12 +130,12 @@ def minimize_blocks(
         state_first[b] = state_past[b - 1]
         state_past[b] += state_first[b]
     state_at: cython.int[::1] = np.empty(num_states, np.int32)
-    state_place: cython.int[::1] = np.empty(num_states, np.int32)
+    state_position: cython.int[::1] = np.empty(num_states, np.int32)
     fill: cython.int[::1] = state_first.copy()
     for s in range(num_states):
         b = state_block[s]
         state_at[fill[b]] = s
-        state_place[s] = fill[b]
+        state_position[s] = fill[b]
         fill[b] += 1
     if num_edges == 0:
         return blocks, num_blocks
@@ -174,7 +174,7 @@ def minimize_blocks(
     incoming: cython.longlong[::1] = incoming_array
     into: cython.int[::1] = into_array
     edge_at: cython.int[::1] = edges
-    edge_place: cython.int[::1] = edges.copy()
+    edge_position: cython.int[::1] = edges.copy()
     edge_marked: cython.int[::1] = np.zeros(num_edges + 1, np.int32)
     edge_touched: cython.int[::1] = np.empty(num_edges + 1, np.int32)
 
@@ -185,7 +185,7 @@ def minimize_blocks(
         touched = 0
         for i in range(edge_first[next_cord], edge_past[next_cord]):
             touched = _mark(
-                tail[edge_at[i]], state_at, state_place, state_block,
+                tail[edge_at[i]], state_at, state_position, state_block,
                 state_first, state_marked, state_touched, touched,
             )  # fmt: skip
         num_blocks = _split(
@@ -199,7 +199,7 @@ def minimize_blocks(
                 s = state_at[i]
                 for j in range(incoming[s], incoming[s + 1]):
                     touched = _mark(
-                        into[j], edge_at, edge_place, edge_block,
+                        into[j], edge_at, edge_position, edge_block,
                         edge_first, edge_marked, edge_touched, touched,
                     )  # fmt: skip
             num_cords = _split(

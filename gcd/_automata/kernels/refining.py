@@ -71,7 +71,9 @@ def refine(
     last: cython.longlong = size - 1
     ints: cython.int[::1] = np.empty(10 * num_states + 1 + num_edges + size, np.int32)
     order: cython.int[::1] = ints[:num_states]  # the states, sorted by block
-    place: cython.int[::1] = ints[num_states : 2 * num_states]  # position of each state in `order`
+    position: cython.int[::1] = ints[
+        num_states : 2 * num_states
+    ]  # position of each state in `order`
     begin: cython.int[::1] = ints[2 * num_states : 3 * num_states]  # start of each block in `order`
     past: cython.int[::1] = ints[3 * num_states : 4 * num_states]  # end of each block in `order`
     # Number of states in each block whose sums may have changed; they come first in the block.
@@ -128,7 +130,7 @@ def refine(
     for s in range(num_states):
         b = block[s]
         order[past[b]] = s
-        place[s] = past[b]
+        position[s] = past[b]
         past[b] += 1
 
     num_pending: cython.Py_ssize_t = num_blocks
@@ -189,7 +191,7 @@ def refine(
             g = part[i]
             s = copy[i]
             order[slots[g]] = s
-            place[s] = slots[g]
+            position[s] = slots[g]
             slots[g] += 1
         first_new = num_blocks
         for g in range(num_parts):
@@ -216,14 +218,14 @@ def refine(
                     total[s] = _add(total[s], factor[j], more)
                     g = block[s]
                     p = begin[g] + changed[g]
-                    if place[s] < p:
+                    if position[s] < p:
                         continue
                     if changed[g] == 0:
                         pending[num_pending] = g
                         num_pending += 1
                     changed[g] += 1
-                    order[place[s]] = order[p]
-                    place[order[p]] = place[s]
+                    order[position[s]] = order[p]
+                    position[order[p]] = position[s]
                     order[p] = s
-                    place[s] = p
+                    position[s] = p
     return num_blocks

@@ -120,7 +120,7 @@ def product(
                     return delta_array[:0], np.zeros(0, np.bool_), TOO_MANY, work
                 if count == capacity:
                     capacity *= 2
-                    delta_array = grown_rows(delta_array, capacity)
+                    delta_array = grow_rows(delta_array, capacity)
                     delta = delta_array
                     keys_array = np.resize(keys_array, capacity)
                     keys = keys_array
@@ -154,7 +154,7 @@ def product(
     return delta_array[:count], accepting, count, work
 
 
-def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
+def grow_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
     """Return the table, enlarged to at least `num_rows` rows if it has fewer.
 
     New rows are filled with -1.

@@ -53,7 +53,7 @@ _MOST_ROUNDS = 4
 _MOST_TRIED = 60  # sets of references that may be tried
 
 
-class Place(NamedTuple):
+class Occurrence(NamedTuple):
     """Position of a symbol: index `position` in production number `way` of the rule `name`."""
 
     name: str
@@ -110,24 +110,26 @@ class _Chains:
 
     def __init__(self, productions: Productions, owner: Mapping[str, str]) -> None:
         self._productions = productions
-        self._proofs: dict[tuple[Component, frozenset[Place]], dict[str, Automaton] | None] = {}
-        self._letters: dict[tuple[Component, frozenset[Place]], list[Symbol]] = {}
+        self._proofs: dict[
+            tuple[Component, frozenset[Occurrence]], dict[str, Automaton] | None
+        ] = {}
+        self._letters: dict[tuple[Component, frozenset[Occurrence]], list[Symbol]] = {}
         self._owner = owner
         self._empty = _empty_symbols(productions)
-        self._flat: set[Place] = set()
-        self._tried: set[frozenset[Place]] = set()
-        outer: list[Place] = []
-        inner: list[Place] = []
+        self._flat: set[Occurrence] = set()
+        self._tried: set[frozenset[Occurrence]] = set()
+        outer: list[Occurrence] = []
+        inner: list[Occurrence] = []
         for name, ways in productions.items():
             for number, way in enumerate(ways):
                 for position, symbol in enumerate(way):
                     if isinstance(symbol, Automaton) or symbol not in productions:
                         continue
                     if position == 0:
-                        self._flat.add(Place(name, number, position))
+                        self._flat.add(Occurrence(name, number, position))
                     elif not self._is_bracketed(way, position):
-                        places = inner if self._is_inside(way, position) else outer
-                        places.append(Place(name, number, position))
+                        occurrences = inner if self._is_inside(way, position) else outer
+                        occurrences.append(Occurrence(name, number, position))
         self._add(frozenset(outer + inner))
         self._add_all(outer)
         self._add_all(inner)
@@ -164,31 +166,33 @@ class _Chains:
             self._empty.issuperset(way[:position]) or self._empty.issuperset(way[position + 1 :])
         )
 
-    def _components(self, flat: Collection[Place]) -> list[Component]:
+    def _components(self, flat: Collection[Occurrence]) -> list[Component]:
         below: dict[str, set[str]] = {name: set() for name in self._productions}
-        for place in flat:
-            below[place.name].add(self._at(place))
+        for occurrence in flat:
+            below[occurrence.name].add(self._at(occurrence))
         spend(PER_STEP * (len(flat) + len(below)))
         return [tuple(sorted(c)) for c in components(below) if len(c) > 1 or c[0] in below[c[0]]]
 
-    def _at(self, place: Place) -> str:
-        symbol = self._productions[place.name][place.way][place.position]
+    def _at(self, occurrence: Occurrence) -> str:
+        symbol = self._productions[occurrence.name][occurrence.way][occurrence.position]
         assert isinstance(symbol, str)
         return symbol
 
-    def _inside(self, chain: Component, flat: Collection[Place]) -> frozenset[Place]:
+    def _inside(self, chain: Component, flat: Collection[Occurrence]) -> frozenset[Occurrence]:
         names = set(chain)
         return frozenset(p for p in flat if p.name in names and self._at(p) in names)
 
-    def _is_left_recursive(self, chain: Component, flat: Collection[Place] | None = None) -> bool:
+    def _is_left_recursive(
+        self, chain: Component, flat: Collection[Occurrence] | None = None
+    ) -> bool:
         inside = self._inside(chain, self._flat if flat is None else flat)
         return any(p.position < len(self._productions[p.name][p.way]) - 1 for p in inside)
 
     @staticmethod
-    def _is_left_linear(inside: Iterable[Place]) -> bool:
-        return all(place.position == 0 for place in inside)
+    def _is_left_linear(inside: Iterable[Occurrence]) -> bool:
+        return all(occurrence.position == 0 for occurrence in inside)
 
-    def _add_all(self, places: Collection[Place]) -> None:
+    def _add_all(self, occurrences: Collection[Occurrence]) -> None:
         """Find references that don't need a stack, as many as can be proven.
 
         The proof for a reference may depend on other references that don't need a stack either. So
@@ -197,24 +201,24 @@ class _Chains:
         is_stable = False
         while not is_stable:
             before = len(self._flat)
-            for group in self._groups(places):
+            for group in self._groups(occurrences):
                 self._add(group)
             is_stable = len(self._flat) == before
 
-    def _groups(self, places: Collection[Place]) -> Iterator[frozenset[Place]]:
+    def _groups(self, occurrences: Collection[Occurrence]) -> Iterator[frozenset[Occurrence]]:
         """Yield groups of references; each group is tried with a single proof.
 
         The first group contains all references. The next groups contain the references of one rule,
         then those of one production, and finally single references.
         """
-        yield frozenset(places)
-        for owner in dict.fromkeys(self._owner[place.name] for place in places):
-            yield frozenset(p for p in places if self._owner[p.name] == owner)
-        for name, way in dict.fromkeys(place[:2] for place in places):
+        yield frozenset(occurrences)
+        for owner in dict.fromkeys(self._owner[occurrence.name] for occurrence in occurrences):
+            yield frozenset(p for p in occurrences if self._owner[p.name] == owner)
+        for name, way in dict.fromkeys(occurrence[:2] for occurrence in occurrences):
             parts = self._parts(self._productions[name][way])
-            yield frozenset(p for p in places if p[:2] == (name, way) or p.name in parts)
-        for place in places:
-            yield frozenset([place])
+            yield frozenset(p for p in occurrences if p[:2] == (name, way) or p.name in parts)
+        for occurrence in occurrences:
+            yield frozenset([occurrence])
 
     def _parts(self, way: Production) -> set[str]:
         """Return the symbols for choices and repetitions inside a production."""
@@ -229,7 +233,7 @@ class _Chains:
                 pending += [s for way in self._productions[symbol] for s in way]
         return found
 
-    def _add(self, group: frozenset[Place]) -> None:
+    def _add(self, group: frozenset[Occurrence]) -> None:
         """Mark references as flat (not needing a stack) if the resulting language is exact."""
         spend(PER_STEP * (1 + len(group)))
         flat = group | self._flat
@@ -239,7 +243,7 @@ class _Chains:
         if self._is_proven(flat):
             self._flat |= group
 
-    def _is_proven(self, flat: Collection[Place]) -> bool:
+    def _is_proven(self, flat: Collection[Occurrence]) -> bool:
         for chain in self._components(flat):
             inside = self._inside(chain, flat)
             is_clear = self._is_left_linear(inside) or not self._is_left_recursive(chain, inside)
@@ -247,7 +251,9 @@ class _Chains:
                 return False
         return True
 
-    def _prove(self, chain: Component, inside: frozenset[Place]) -> dict[str, Automaton] | None:
+    def _prove(
+        self, chain: Component, inside: frozenset[Occurrence]
+    ) -> dict[str, Automaton] | None:
         key = chain, inside
         if key not in self._proofs:
             proof = _Proof(chain, inside, self._productions)
@@ -269,7 +275,7 @@ class _Proof:
     """
 
     def __init__(
-        self, chain: Component, inside: Collection[Place], productions: Productions
+        self, chain: Component, inside: Collection[Occurrence], productions: Productions
     ) -> None:
         self.letters: dict[Symbol, int] = {}
         self._ways: dict[str, list[list[str | Automaton]]] = {}  # a letter is an automaton here
@@ -278,7 +284,7 @@ class _Proof:
             for number, way in enumerate(productions[name]):
                 written: list[str | Automaton] = []
                 for position, symbol in enumerate(way):
-                    if Place(name, number, position) in inside:
+                    if Occurrence(name, number, position) in inside:
                         assert isinstance(symbol, str)
                         written.append(symbol)
                     else:
@@ -297,7 +303,7 @@ class _Proof:
         for _ in range(_MOST_ROUNDS):
             for name in self._ways:
                 found |= self._guess([name], found)
-            derived = {name: self._derived(name, found) for name in self._ways}
+            derived = {name: self._derive(name, found) for name in self._ways}
             if derived == found:
                 return found
             found = derived
@@ -328,7 +334,7 @@ class _Proof:
                 graph.skip(node, leave[name])
         return {name: graph.build(entry[name], leave[name]) for name in names}
 
-    def _derived(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
+    def _derive(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
         """Return the texts that the productions of a symbol form from the texts `found`.
 
         As the proof requires, these texts have at least two non-empty parts, contain a letter, or

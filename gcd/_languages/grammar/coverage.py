@@ -24,7 +24,7 @@ from typing import NamedTuple
 from gcd._automata.automaton import Automaton
 from gcd._automata.counting import by_length
 from gcd._automata.kernels import graph
-from gcd._automata.limits import metered, spend
+from gcd._automata.limits import count_work, spend
 from gcd._errors import check_count, check_kind
 from gcd._languages.cycles import components
 from gcd._languages.grammar.ambiguity import is_unambiguous
@@ -85,7 +85,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
     check_count(f"max_length (max_bytes={most})", max_length, 0, most)
     rules = language.rules
     assert rules is not None
-    with metered():
+    with count_work():
         _pay(language, max_length)
         texts = language.count(max_length)
         if language.whole_bytes is None or max_length <= language.whole_bytes:

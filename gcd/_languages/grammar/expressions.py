@@ -30,7 +30,7 @@ class RuleLimitError(Exception):
 
 
 @contextmanager
-def blamed(what: Callable[[], str]) -> Iterator[None]:
+def blame(what: Callable[[], str]) -> Iterator[None]:
     """Add the name of a rule or terminal to limit errors that don't name one yet.
 
     `what` returns the name; it is called only if there is an error.

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import metered, spend
+from gcd._automata.limits import count_work, spend
 from gcd._errors import ConstraintError, EmptyLanguageError, check_count, check_kind
 from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.grammar.gbnf_dialect import read_gbnf
@@ -102,20 +102,20 @@ def grammar(
     check_count("max_depth", max_depth, 0)
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)
-    with metered():
+    with count_work():
         spend(_PER_CHARACTER * len(text), "reading the grammar")
         try:
             parsed = (
                 read_lark(text, start) if dialect == "lark" else read_gbnf(text, start, dialect)
             )
-            return _compiled(parsed, max_depth, max_bytes)
+            return _compile(parsed, max_depth, max_bytes)
         except RecursionError as error:
             raise ConstraintError(
                 "the grammar is nested too deeply; move some of its parts into named rules"
             ) from error
 
 
-def _compiled(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:
+def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:
     rules = Rules(parsed)
     deeper = math.inf
     if rules.is_regular:

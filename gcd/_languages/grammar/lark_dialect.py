@@ -25,7 +25,7 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import spend
 from gcd._errors import ConstraintError
 from gcd._languages.cycles import components
-from gcd._languages.grammar.expressions import PER_STEP, Grammar, blamed
+from gcd._languages.grammar.expressions import PER_STEP, Grammar, blame
 from gcd._languages.literal import literal
 from gcd._languages.text.code_points import one_of, ranges
 from gcd._languages.text.look_around import has_looks
@@ -68,7 +68,7 @@ def read_lark(text: str, start: str) -> Grammar:
             )
     _pay_for_terminals(text)
     try:
-        return _Reader(_loaded(text)).grammar(start)
+        return _Reader(_load(text)).grammar(start)
     except (LarkError, OSError) as error:
         raise ConstraintError(f"lark cannot parse the grammar: {str(error).strip()}") from error
 
@@ -93,7 +93,7 @@ def _pay_for_terminals(text: str) -> None:
             spend(_PER_COPY * size[name], f"the terminal {name!r}")
 
 
-def _loaded(text: str) -> Any:
+def _load(text: str) -> Any:
     from lark.load_grammar import load_grammar
 
     return load_grammar(text, "<grammar>", [], False)[0]
@@ -103,7 +103,7 @@ def _loaded(text: str) -> Any:
 def _library() -> list[tuple[Any, str]]:
     """Return lark's syntax trees of the terminals in `_LIBRARY`, with their regular expressions."""
     imports = "".join(f"%import common.{name}\n" for name in _LIBRARY)
-    loaded = _loaded(f"start: {' '.join(_LIBRARY)}\n{imports}")
+    loaded = _load(f"start: {' '.join(_LIBRARY)}\n{imports}")
     return [(tree, _LIBRARY[name]) for name, (tree, _) in loaded.term_defs]
 
 
@@ -127,7 +127,7 @@ class _Reader:
                     f"the priority {priority} of the terminal {name} is not supported, because "
                     "there is no lexer; remove it, and exclude texts in the terminal itself"
                 )
-            with blamed(lambda name=name: f"the terminal {name!r}"):  # type: ignore[misc]
+            with blame(lambda name=name: f"the terminal {name!r}"):  # type: ignore[misc]
                 self._terminals[name] = self._terminal(tree, name)
         ignored = Automaton.union([self._terminals[name] for name in loaded.ignore])
         self._ignored = ignored.star()
@@ -142,7 +142,7 @@ class _Reader:
             written, name, arguments = self._pending.pop()
             params, tree = self._trees[name]
             rules[written] = Reference(written)  # keeps the order of first use
-            with blamed(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
+            with blame(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
                 rules[written] = self._rule(tree, dict(zip(params, arguments, strict=True)))
         ordered = {name: rules[name] for name in self._trees if name in rules}
         if start not in ordered:
@@ -162,15 +162,15 @@ class _Reader:
         spend(PER_STEP)
         kind = getattr(tree, "data", None)
         if kind is None:
-            return self._named(tree, given)
+            return self._resolve(tree, given)
         if kind in ("literal", "range"):
             return self._token(self._terminal(tree, "a literal"))
         if kind == "template_usage":
             name, *values = tree.children
             return self._instance(str(name.name), [self._rule(value, given) for value in values])
-        return _combined(tree, lambda part: self._rule(part, given))
+        return _convert(tree, lambda part: self._rule(part, given))
 
-    def _named(self, symbol: Any, given: dict[str, Node]) -> Node:
+    def _resolve(self, symbol: Any, given: dict[str, Node]) -> Node:
         name = str(symbol.name)
         if name in given:
             return given[name]
@@ -218,13 +218,13 @@ class _Reader:
                     )
                 language = one_of(ranges([(ord(first), ord(last))]))
             else:
-                expression = _combined(tree, lambda part: self._terminal(part, name))
+                expression = _convert(tree, lambda part: self._terminal(part, name))
                 language = automaton_of_rule(expression, self._terminals.__getitem__)
         self._known[id(tree)] = language
         return language
 
 
-def _combined(tree: Any, read: Any) -> Node:
+def _convert(tree: Any, read: Any) -> Node:
     """Convert lark's syntax tree of a rule or terminal to a node; `read` converts its parts."""
     parts = tree.children
     match tree.data:

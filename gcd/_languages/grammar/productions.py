@@ -20,8 +20,8 @@ from gcd._automata.limits import spend
 from gcd._errors import ConstraintError
 from gcd._languages.cycles import components
 from gcd._languages.grammar.chains import flatten
-from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, Grammar, blamed, references
-from gcd._languages.grammar.recursion import Production, Productions, Symbol, counted_rules
+from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, Grammar, blame, references
+from gcd._languages.grammar.recursion import Production, Productions, Symbol, find_counted
 from gcd._languages.grammar.unrolling import Unrolling
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd._languages.text.thompson import automaton_of_rule
@@ -51,7 +51,7 @@ class Rules:
         self._expressions = grammar.rules
         self._regular: set[str] = set()
         self._languages: dict[str, Automaton] = {}
-        below = self._reached()
+        below = self._collect_reachable()
         position = {name: number for number, name in enumerate(below)}
         users: dict[str, set[str]] = {name: set() for name in below}
         for name, names in below.items():
@@ -64,15 +64,15 @@ class Rules:
                 continue
             made: Productions = {}
             for name in sorted(group, key=lambda name: position[name]):
-                with blamed(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
+                with blame(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
                     self._write(name, self._expressions[name], made, name)
-            with blamed(lambda made=made: f"the rule {next(iter(made))!r}"):  # type: ignore[misc]
+            with blame(lambda made=made: f"the rule {next(iter(made))!r}"):  # type: ignore[misc]
                 self._measure(made)
                 inside = set(group)
                 entries = [n for n in group if n == self.start or users[n] - inside]
                 made = flatten(made, entries, self.owner, self._new_part)
                 self._measure(made)
-                needed = counted_rules(made, self.whole)
+                needed = find_counted(made, self.whole)
             self.productions |= made
             self.counted |= needed
             if not needed and all(self._knows(set(below[name]) - set(group)) for name in group):
@@ -86,7 +86,7 @@ class Rules:
     def language(self, name: str) -> Automaton:
         """Return the texts of a regular rule."""
         if name not in self._languages:
-            with blamed(lambda: f"the rule {name!r}"):
+            with blame(lambda: f"the rule {name!r}"):
                 if name in self.productions:
                     language = Unrolling(self, name, max_depth=0).automaton()
                 else:
@@ -113,7 +113,7 @@ class Rules:
             level -= self.whole.get(name, name) in self.counted
         return level + (symbol in self.counted)
 
-    def _reached(self) -> dict[str, list[str]]:
+    def _collect_reachable(self) -> dict[str, list[str]]:
         """Return the references of each rule that is reachable from the start rule."""
         below: dict[str, list[str]] = {}
         pending = [self.start]

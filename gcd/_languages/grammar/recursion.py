@@ -38,7 +38,7 @@ class _Edge(NamedTuple):
     is_tail: bool
 
 
-def counted_rules(productions: Productions, whole: Mapping[str, str]) -> set[str]:
+def find_counted(productions: Productions, whole: Mapping[str, str]) -> set[str]:
     """Return the symbols whose nested uses have to be counted; none if all rules are regular.
 
     Args:

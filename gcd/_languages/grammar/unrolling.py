@@ -1,18 +1,18 @@
 """Unrolling of recursive productions into automata, up to a depth.
 
-The texts of a rule also depend on its *level*, the number of counted rules around it. A *place* is
-a rule at a level. Each place that is embedded in others gets one automaton, after the places that
-are embedded in it. It takes one subset construction over a graph that contains their automata as
-parts. Within the graph, a rule is added once for each node to which its texts lead. A reference at
-the end of a production leads to the production's own target, so right recursion is recognized and
-becomes a loop.
+The texts of a rule also depend on its *level*, the number of counted rules around it. An *instance*
+is a rule at a level. Each instance that is embedded in others gets one automaton, after the
+instances that are embedded in it. It takes one subset construction over a graph that contains their
+automata as parts. Within the graph, a rule is added once for each node to which its texts lead. A
+reference at the end of a production leads to the production's own target, so right recursion is
+recognized and becomes a loop.
 
 References that would exceed `max_depth` are omitted, and the length of the shortest text that this
 excludes is recorded. With `max_bytes`, references that occur only in longer texts are omitted as
-well. Both depend on the smallest number of bytes that surround the place in any text. This is a
+well. Both depend on the smallest number of bytes that surround the instance in any text. This is a
 shortest-path problem (Dijkstra 1959).
 
-Cost: one graph for each place. The size of the automata grows exponentially with the depth: each
+Cost: one graph for each instance. The size of the automata grows exponentially with the depth: each
 level multiplies it by the number of positions in productions at which a rule is embedded.
 """
 
@@ -27,10 +27,10 @@ from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states, spend
 from gcd._errors import StateLimitError
-from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, blamed
+from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, blame
 from gcd._languages.grammar.recursion import Production, Productions, Symbol
 
-Place = tuple[str, int]
+Instance = tuple[str, int]
 """Rule and its level."""
 
 
@@ -68,8 +68,8 @@ class Unrolling:
         self._start = start, int(start in rules.counted)
         self._max_depth = max_depth
         self._most = math.inf if max_bytes is None else max_bytes
-        self._made: dict[Place, Automaton] = {}
-        self._around: dict[Place, float] = {}  # fewest bytes around a place in any text
+        self._made: dict[Instance, Automaton] = {}
+        self._around: dict[Instance, float] = {}  # fewest bytes around an instance in any text
         self._measure()
 
     def automaton(self) -> Automaton:
@@ -80,25 +80,25 @@ class Unrolling:
         """
         pending = [self._start]
         while pending:
-            place = pending[-1]
-            if place not in self._made:
-                name, level = place
+            instance = pending[-1]
+            if instance not in self._made:
+                name, level = instance
                 owner = self._rules.owner[name]
-                with blamed(lambda: f"the rule {owner!r} at depth {level}"):  # noqa: B023
-                    graph = _Graph(self, place)
+                with blame(lambda: f"the rule {owner!r} at depth {level}"):  # noqa: B023
+                    graph = _Graph(self, instance)
                     missing = [inner for inner in graph.embedded if inner not in self._made]
                     if not missing:
-                        made = self._made[place] = graph.build()
+                        made = self._made[instance] = graph.build()
                         spend(PER_KEPT_ENTRY * made.delta.size)
                 pending += missing
             else:
                 pending.pop()
         return self._made[self._start]
 
-    def made(self, place: Place) -> Automaton | None:
-        return self._made.get(place)
+    def get(self, instance: Instance) -> Automaton | None:
+        return self._made.get(instance)
 
-    def admits(self, around: Place, name: str, level: int, others: float) -> bool:
+    def admits(self, around: Instance, name: str, level: int, others: float) -> bool:
         """Return whether a production of `around` may use the rule `name` at level `level`.
 
         `others` is the fewest bytes of the other symbols in the production. The use is refused if
@@ -114,25 +114,25 @@ class Unrolling:
 
     def _measure(self) -> None:
         """Find, for each rule and level, the fewest bytes of text around a use of the rule."""
-        pending: list[tuple[float, Place]] = [(0.0, self._start)]
+        pending: list[tuple[float, Instance]] = [(0.0, self._start)]
         if self._start[1] > self._max_depth:
             self._made[self._start], pending = Automaton.empty(), []
             self.deeper = self._rules.fewest_bytes[self._start[0]]
         while pending:
-            around, place = heappop(pending)
-            if place in self._around:
+            around, instance = heappop(pending)
+            if instance in self._around:
                 continue
-            self._around[place] = around
-            for inner, others in self._inside(place):
-                if inner not in self._around and self.admits(place, *inner, others):
+            self._around[instance] = around
+            for inner, others in self._inside(instance):
+                if inner not in self._around and self.admits(instance, *inner, others):
                     heappush(pending, (around + others, inner))
 
-    def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
+    def _inside(self, instance: Instance) -> Iterator[tuple[Instance, float]]:
         """Yield the rules that a rule uses, each with its level and a number of bytes.
 
         The number is the fewest bytes of the other symbols in the production.
         """
-        name, level = place
+        name, level = instance
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
             spend(PER_STEP * (1 + len(production)))
@@ -143,13 +143,13 @@ class Unrolling:
 
 
 class _Graph:
-    """Graph of the texts of a place, which is a rule at a level of nesting.
+    """Graph of the texts of an instance, which is a rule at a level of nesting.
 
-    `embedded` lists the places whose automata occur as parts in the graph.
+    `embedded` lists the instances whose automata occur as parts in the graph.
     """
 
-    def __init__(self, unrolling: Unrolling, place: Place) -> None:
-        self.embedded: list[Place] = []
+    def __init__(self, unrolling: Unrolling, instance: Instance) -> None:
+        self.embedded: list[Instance] = []
         self._unrolling = unrolling
         self._rules = unrolling._rules
         self._graph = Assembly()
@@ -157,7 +157,7 @@ class _Graph:
         self._pending: list[tuple[str, int, int, int]] = []
         self._entries: dict[tuple[str, int], int] = {}  # (rule, node after it) -> first node
         self._first, self._end = self._node(), self._node()
-        self._enter(*place, self._first, self._end)
+        self._enter(*instance, self._first, self._end)
         while self._pending:
             name, level, entry, target = self._pending.pop()
             for production in self._rules.productions[name]:
@@ -201,7 +201,7 @@ class _Graph:
                     self._enter(symbol, inner, source, target)
                 else:
                     self.embedded.append((symbol, inner))
-                    part = self._unrolling.made((symbol, inner))
+                    part = self._unrolling.get((symbol, inner))
                     if part is not None:
                         self._insert(source, following, part)
             source = following

@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 from gcd._automata.limits import spend
 from gcd._errors import UnsupportedSchemaError
 from gcd._languages.json_schema.constants import CONSTANTS, has_containers, kind_of
-from gcd._languages.json_schema.document import Conjunction, Document, Place
+from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import (
     OPENING,
-    declared,
     is_closed,
+    list_declared,
     scalar_constants,
     types_of,
 )
@@ -59,28 +59,28 @@ class Case(NamedTuple):
     """Case of a conjunction: schemas that a value satisfies, and schemas that it doesn't satisfy.
 
     Attributes:
-        places: plain schemas that the value satisfies.
+        nodes: plain schemas that the value satisfies.
         excluded: conjunctions of schemas that the value doesn't satisfy.
     """
 
-    places: Conjunction
+    nodes: Conjunction
     excluded: tuple[Conjunction, ...]
 
 
-_Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to satisfy, schemas to exclude
+_Branch = tuple[tuple[Node, ...], tuple[Node, ...]]  # schemas to satisfy, schemas to exclude
 _Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 
 
-def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
-    """Return cases that together have the same values as the conjunction `places`.
+def alternatives(document: Document, nodes: Conjunction, *, wide: bool = False) -> list[Case]:
+    """Return cases that together have the same values as the conjunction `nodes`.
 
     Schemas that are nested too deeply have no values or, if `wide`, all values.
     """
-    return _multiplied_out(document, places, _split(document, places, wide), wide)
+    return _multiply_out(document, nodes, _split(document, nodes, wide), wide)
 
 
 def cases_of(
-    document: Document, places: Conjunction, *, wide: bool = False, closed: bool
+    document: Document, nodes: Conjunction, *, wide: bool = False, closed: bool
 ) -> list[list[Case]]:
     """Return lists of cases. The conjunction is the intersection of the lists' unions.
 
@@ -88,36 +88,36 @@ def cases_of(
     smaller.
 
     Args:
-        document, places: the document, and the conjunction of schemas.
+        document, nodes: the document, and the conjunction of schemas.
         wide: whether schemas that are nested too deeply have all values; otherwise they have none.
         closed: whether objects exclude undeclared members by default.
     """
-    split = _split(document, places, wide)
-    separate = _separated(document, split, wide, closed)
-    return [_multiplied_out(document, places, split, wide)] if separate is None else separate
+    split = _split(document, nodes, wide)
+    separate = _separate(document, split, wide, closed)
+    return [_multiply_out(document, nodes, split, wide)] if separate is None else separate
 
 
-def _multiplied_out(
-    document: Document, places: Conjunction, split: _Split | None, wide: bool
+def _multiply_out(
+    document: Document, nodes: Conjunction, split: _Split | None, wide: bool
 ) -> list[Case]:
     if split is None:
         return []
     plain, choices = split
     if not choices:
         return _cases(document, plain, (), wide)
-    combined = _combined(document, plain, choices, _MAX_CASES)
+    combined = _combine(document, plain, choices, _MAX_CASES)
     if combined is None:
-        raise _too_many(document, places)
+        raise _too_many(document, nodes)
     found: dict[Case, None] = {}
     for branches in combined:
         for case in _cases(document, plain, branches, wide):
             found[case] = None
         if len(found) > _MAX_CASES:
-            raise _too_many(document, places)
+            raise _too_many(document, nodes)
     return list(found)
 
 
-def _separated(
+def _separate(
     document: Document, split: _Split | None, wide: bool, closed: bool
 ) -> list[list[Case]] | None:
     """Return the cases of each choice separately, or None if their product should be formed.
@@ -129,18 +129,18 @@ def _separated(
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
         return None
     plain, choices = split
-    if _combined(document, plain, choices, _FEW_CASES) is not None:
+    if _combine(document, plain, choices, _FEW_CASES) is not None:
         return None
     if closed:
         inside = document.closure(
             tuple(p for choice in choices for branch in choice for part in branch for p in part)
         )
-        names = declared(place for place in plain if place.asserted)
+        names = list_declared(node for node in plain if node.asserted)
         if any(
-            ("properties" in place.schema and not is_closed(plain))
-            or any(name not in names for name in place.schema.get("properties", ()))
-            or any(keyword in place.schema for keyword in OPENING)
-            for place in inside
+            ("properties" in node.schema and not is_closed(plain))
+            or any(name not in names for name in node.schema.get("properties", ()))
+            or any(keyword in node.schema for keyword in OPENING)
+            for node in inside
         ):
             return None
     compared_with = [
@@ -155,21 +155,21 @@ def _separated(
 
 def overlapping(
     document: Document,
-    places: Conjunction,
+    nodes: Conjunction,
     excluded: Sequence[Conjunction],
     *,
     closed: bool,
 ) -> list[Conjunction]:
-    """Return the excluded conjunctions of schemas that may share values with `places`.
+    """Return the excluded conjunctions of schemas that may share values with `nodes`.
 
     `closed` is whether objects exclude undeclared members by default.
     """
     if not excluded:
         return []
-    own = outline(document, places)
+    own = outline(document, nodes)
     members = None  # the only members that an object may have
-    if closed and is_closed(places):
-        members = frozenset(declared(place for place in places if place.asserted))
+    if closed and is_closed(nodes):
+        members = frozenset(list_declared(node for node in nodes if node.asserted))
     return [
         schemas
         for schemas in excluded
@@ -177,37 +177,35 @@ def overlapping(
     ]
 
 
-def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None:
+def _split(document: Document, nodes: Conjunction, wide: bool) -> _Split | None:
     """Return the plain schemas and the choices between schemas in a conjunction of schemas.
 
     The result is None if no value satisfies the conjunction.
     """
-    flat = document.flatten(places, wide=wide)
+    flat = document.flatten(nodes, wide=wide)
     if flat is None:
         return None
-    plain = tuple(_plain(place) for place in flat if _says_something(place))
-    return plain, [
-        choice for place in flat if not place.plain for choice in _choices(document, place)
-    ]
+    plain = tuple(_plain(node) for node in flat if _says_something(node))
+    return plain, [choice for node in flat if not node.plain for choice in _choices(document, node)]
 
 
 def _cases(
     document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
 ) -> list[Case]:
     """Return the cases of a conjunction of schemas, given one branch of each choice."""
-    held = tuple(place for branch in branches for place in branch[0])
-    excluded = tuple((place,) for branch in branches for place in branch[1])
+    held = tuple(node for branch in branches for node in branch[0])
+    excluded = tuple((node,) for branch in branches for node in branch[1])
     spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
     return [
         Case(
-            tuple(dict.fromkeys(plain + case.places)),
+            tuple(dict.fromkeys(plain + case.nodes)),
             tuple(dict.fromkeys(excluded + case.excluded)),
         )
         for case in (alternatives(document, held, wide=wide) if held else [Case((), ())])
     ]
 
 
-def _combined(
+def _combine(
     document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
 ) -> list[tuple[_Branch, ...]] | None:
     """Return the satisfiable combinations of one branch per choice; None if more than `limit`."""
@@ -226,60 +224,60 @@ def _combined(
     return [branches for branches, _ in found]
 
 
-def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
+def _too_many(document: Document, nodes: Conjunction) -> UnsupportedSchemaError:
     """Return the error for too many cases of a schema; it names the keyword with most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
-    _, keyword, place = max(
+    _, keyword, node = max(
         (
-            (len(place.schema[keyword]) if keyword in _BRANCHING else 2, keyword, place)
-            for place in document.flatten(places, wide=True) or places
+            (len(node.schema[keyword]) if keyword in _BRANCHING else 2, keyword, node)
+            for node in document.flatten(nodes, wide=True) or nodes
             for keyword in keywords
-            if keyword in place.schema
+            if keyword in node.schema
         ),
         key=lambda found: found[0],
     )
     return document.refuse(
         keyword,
-        place,
+        node,
         "it multiplies with its sibling choices (anyOf, oneOf, if, dependent…, constants) to more "
         f"than {_MAX_CASES} alternatives; write fewer, or move them into separate properties",
     )
 
 
-def _plain(place: Place) -> Place:
-    return replace(place, plain=True)
+def _plain(node: Node) -> Node:
+    return replace(node, plain=True)
 
 
-def _says_something(place: Place) -> bool:
-    schema = place.schema
-    return place.plain or any(
+def _says_something(node: Node) -> bool:
+    schema = node.schema
+    return node.plain or any(
         k in schema and not (k in CONSTANTS and has_containers(schema, k)) for k in PLAIN
     )
 
 
-def _choices(document: Document, place: Place) -> list[list[_Branch]]:
-    schema = place.schema
+def _choices(document: Document, node: Node) -> list[list[_Branch]]:
+    schema = node.schema
     found: list[list[_Branch]] = []
     for keyword in CONSTANTS:
         if has_containers(schema, keyword):
-            found.append([((constant,), ()) for constant in document.constants(place, keyword)])
+            found.append([((constant,), ()) for constant in document.constants(node, keyword)])
     if "anyOf" in schema:
-        branches = [document.beside(place, "anyOf", i) for i in range(len(schema["anyOf"]))]
+        branches = [document.beside(node, "anyOf", i) for i in range(len(schema["anyOf"]))]
         constants, branches = _constants_apart(document, branches)
         if constants:
             listed = [value for values in constants for value in values.items()]
-            branches = [*branches, _listing(document, place, "anyOf", listed)]
-        found.append(_any_of(document, place, branches))
+            branches = [*branches, _listing(document, node, "anyOf", listed)]
+        found.append(_any_of(document, node, branches))
     if "oneOf" in schema:
-        branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
+        branches = [document.beside(node, "oneOf", i) for i in range(len(schema["oneOf"]))]
         constants, branches = _constants_apart(document, branches)
         compared_with = list(branches)
         if constants:
             listed = [value for values in constants for value in values.items()]
             times = Counter(key for key, _ in listed)
             once = [value for value in listed if times[value[0]] == 1]
-            branches = [*branches, _listing(document, place, "oneOf", once)]
-            compared_with.append(_listing(document, place, "oneOf, all", listed))
+            branches = [*branches, _listing(document, node, "oneOf", once)]
+            compared_with.append(_listing(document, node, "oneOf, all", listed))
         compared_with = [replace(branch, asserted=False) for branch in compared_with]
         overlaps = possible_overlaps([outline(document, (branch,)) for branch in branches])
         found.append(
@@ -289,17 +287,17 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
             ]
         )
     if "not" in schema:
-        found.append([((), (document.beside(place, "not", asserted=False),))])
+        found.append([((), (document.beside(node, "not", asserted=False),))])
     if "if" in schema:
-        found += _conditional(document, place)
+        found += _conditional(document, node)
     for name in schema.get("dependentSchemas", ()):
         found.append(
             [
-                ((_without(document, place, name),), ()),
+                ((_without(document, node, name),), ()),
                 (
                     (
-                        _having(document, place, (name,)),
-                        document.beside(place, "dependentSchemas", name),
+                        _having(document, node, (name,)),
+                        document.beside(node, "dependentSchemas", name),
                     ),
                     (),
                 ),
@@ -307,14 +305,14 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
         )
     for name, others in schema.get("dependentRequired", {}).items():
         if any(other != name for other in others):
-            both = _having(document, place, (name, *others))
-            found.append([((_without(document, place, name),), ()), ((both,), ())])
+            both = _having(document, node, (name, *others))
+            found.append([((_without(document, node, name),), ()), ((both,), ())])
     return found
 
 
 def _constants_apart(
-    document: Document, branches: list[Place]
-) -> tuple[list[dict[Hashable, Any]], list[Place]]:
+    document: Document, branches: list[Node]
+) -> tuple[list[dict[Hashable, Any]], list[Node]]:
     """Separate the branches that only list scalars from the other branches.
 
     Schema generators write an enum as one branch for each value, with a title. Such branches are
@@ -326,7 +324,7 @@ def _constants_apart(
     constants, others = [], []
     for branch in branches:
         flat = document.flatten((branch,)) or ()
-        schemas = [place.schema for place in flat]
+        schemas = [node.schema for node in flat]
         listed = None
         if all(schema.keys() <= _LISTING for schema in schemas):
             listed = scalar_constants(schemas)
@@ -340,9 +338,7 @@ def _constants_apart(
     return constants, others
 
 
-def _listing(
-    document: Document, place: Place, name: str, listed: list[tuple[Hashable, Any]]
-) -> Place:
+def _listing(document: Document, node: Node, name: str, listed: list[tuple[Hashable, Any]]) -> Node:
     """Return a schema that lists the given scalars.
 
     Of equal scalars, the one with a fraction (1.0) is kept rather than the integer (1).
@@ -351,16 +347,16 @@ def _listing(
     for key, value in listed:
         if not isinstance(values.get(key), float):
             values[key] = value
-    return document.made(place, f"constants of {name}", {"enum": list(values.values())})
+    return document.make(node, f"constants of {name}", {"enum": list(values.values())})
 
 
-def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Branch]:
+def _any_of(document: Document, node: Node, branches: list[Node]) -> list[_Branch]:
     if not branches[0].under:
         return [((branch,), ()) for branch in branches]
     if len(branches) > _MAX_BRANCHES:
         raise document.refuse(
             "anyOf",
-            place,
+            node,
             f"expected at most {_MAX_BRANCHES} branches beside unevaluatedProperties or "
             f"unevaluatedItems, got {len(branches)}; remove some",
         )
@@ -375,24 +371,24 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
     ]
 
 
-def _conditional(document: Document, place: Place) -> list[list[_Branch]]:
-    condition = document.beside(place, "if")
-    parts = [k for k in ("then", "else") if k in place.schema]
+def _conditional(document: Document, node: Node) -> list[list[_Branch]]:
+    condition = document.beside(node, "if")
+    parts = [k for k in ("then", "else") if k in node.schema]
     if not parts and not condition.under:
         return []  # no effect
     then, otherwise = (
-        (document.beside(place, k),) if k in place.schema else () for k in ("then", "else")
+        (document.beside(node, k),) if k in node.schema else () for k in ("then", "else")
     )
     return [
         [((condition, *then), ()), (otherwise, (replace(condition, asserted=False),))],
     ]
 
 
-def _without(document: Document, place: Place, name: str) -> Place:
-    return document.made(place, f"without {name}", {ABSENT: [name]})
+def _without(document: Document, node: Node, name: str) -> Node:
+    return document.make(node, f"without {name}", {ABSENT: [name]})
 
 
-def _having(document: Document, place: Place, names: tuple[str, ...]) -> Place:
+def _having(document: Document, node: Node, names: tuple[str, ...]) -> Node:
     names = tuple(dict.fromkeys(names))
     schema = {"type": "object", "required": list(names)}
-    return document.made(place, f"having {names}", schema)
+    return document.make(node, f"having {names}", schema)

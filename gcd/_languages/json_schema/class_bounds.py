@@ -43,7 +43,7 @@ def bounds_of(code: Any) -> dict[str, Any] | None:
     return dict(named) if named and named.keys() <= _BOUNDS else None
 
 
-def bounded(found: dict[str, Any], core: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
+def add_bounds(found: dict[str, Any], core: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
     """Return a JSON schema with bounds added, or a refusal if they can't be translated.
 
     Args:

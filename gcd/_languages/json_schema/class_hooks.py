@@ -18,7 +18,7 @@ from gcd._languages.json_schema.class_values import (
 )
 from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, VALIDATOR
 from gcd._languages.text import class_texts
-from gcd._languages.text.dialects import TextPattern, refused, rust
+from gcd._languages.text.dialects import TextPattern, refuse, rust
 
 # Keywords that `class_schemas` writes for `Finisher`, which removes them.
 BYTES, KEYS = "~ bytes", "~ keys"
@@ -50,18 +50,18 @@ class Finisher:
         self._definitions = definitions
         self._compile = compile_schema
 
-    def finished(self, schema: Any) -> Any:
+    def finish(self, schema: Any) -> Any:
         """Return the schema with patterns in place of pydantic-specific formats and keywords."""
         if not isinstance(schema, Mapping):
             return schema
         found = {}
         for keyword, value in schema.items():
             if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
-                value = {name: self.finished(inner) for name, inner in value.items()}
+                value = {name: self.finish(inner) for name, inner in value.items()}
             elif keyword in LISTS and isinstance(value, list):
-                value = [self.finished(inner) for inner in value]
+                value = [self.finish(inner) for inner in value]
             elif keyword in SINGLE:
-                value = self.finished(value)
+                value = self.finish(value)
             found[keyword] = value
         of_bytes = found.pop(BYTES, False)
         name = found.get("format")
@@ -96,7 +96,7 @@ class Finisher:
         """
         if "$ref" in schema:
             name = schema["$ref"].removeprefix("#/$defs/")
-            return self._key_schema(self.finished(self._definitions[name]))
+            return self._key_schema(self.finish(self._definitions[name]))
         options = schema.get("anyOf")
         if options is not None:
             strings = [option for option in options if option.get("type") == "string"]
@@ -113,15 +113,13 @@ class Finisher:
                 return {"enum": ["true", "false"]}
             case kind:
                 return {
-                    "pattern": refused(
-                        f"keys of {kind or 'any type'}", "are not supported; use str"
-                    )
+                    "pattern": refuse(f"keys of {kind or 'any type'}", "are not supported; use str")
                 }
 
     def _json_texts(self, content: Any) -> Automaton:
         """Return the JSON texts that satisfy the schema `content`."""
         definitions = {k: _without(v, VALIDATOR) for k, v in self._definitions.items()}
-        return self._compile(self.finished({**content, "$defs": definitions}))
+        return self._compile(self.finish({**content, "$defs": definitions}))
 
     def _validators(self, schema: Any, seen: set[str]) -> list[str]:
         """Return the Python validators of a schema, and of the schemas to which it refers."""

@@ -23,7 +23,7 @@ from typing import Any, get_origin
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
 from gcd._languages.json_schema.class_bounds import (
-    bounded,
+    add_bounds,
     bounds_of,
     has_distinct_values,
     indistinct,
@@ -39,7 +39,7 @@ from gcd._languages.json_schema.class_values import (
     facets,
     finite,
     refusal,
-    refused_constants,
+    refuse_constants,
     texts,
     timezone,
 )
@@ -104,7 +104,7 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
     if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # the class has a validator
         own = schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
         schema = {**own, **schema}
-    found: dict[str, Any] = Finisher(schema.get("$defs", {}), compile_schema).finished(schema)
+    found: dict[str, Any] = Finisher(schema.get("$defs", {}), compile_schema).finish(schema)
     return found
 
 
@@ -224,12 +224,12 @@ def _generator() -> type:
             return False
 
         def literal_schema(self, schema: Any) -> Any:
-            return refused_constants(schema["expected"], of_enum=False) or super().literal_schema(
+            return refuse_constants(schema["expected"], of_enum=False) or super().literal_schema(
                 schema
             )
 
         def enum_schema(self, schema: Any) -> Any:
-            return refused_constants(schema["members"], of_enum=True) or super().enum_schema(schema)
+            return refuse_constants(schema["members"], of_enum=True) or super().enum_schema(schema)
 
         def is_subclass_schema(self, schema: Any) -> Any:
             return refusal("a class", "cannot be parsed from JSON; use another type")
@@ -373,7 +373,7 @@ def _generator() -> type:
                 else None
             )
             if bounds:
-                return bounded(self.generate_inner(schema["schema"]), schema["schema"], bounds)
+                return add_bounds(self.generate_inner(schema["schema"]), schema["schema"], bounds)
             found = self._with_hooks(schema)
             if code is None or is_own:
                 return found
@@ -431,7 +431,7 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
     elif schema["type"].startswith("function-") and isinstance(given, Mapping):
         code = given["function"]
     elif schema["type"] in ("call", "named-tuple"):
-        code = _called(given or schema["cls"])
+        code = _find_validator(given or schema["cls"])
     else:
         code = None
     if code is None:
@@ -457,7 +457,7 @@ def _is_kept(core: Mapping[str, Any]) -> bool:
     )
 
 
-def _called(given: Any) -> Any:
+def _find_validator(given: Any) -> Any:
     """Return the function that pydantic calls for a type; None for a plain named tuple."""
     if isinstance(given, type):
         own = next(cls for cls in given.__mro__ if "__new__" in vars(cls))

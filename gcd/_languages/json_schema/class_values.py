@@ -11,7 +11,7 @@ from typing import Any
 
 from gcd._automata.automaton import Automaton
 from gcd._languages.text import class_texts
-from gcd._languages.text.dialects import TextPattern, refused
+from gcd._languages.text.dialects import TextPattern, refuse
 from gcd._languages.values.multiples import multiples
 from gcd._languages.values.numbers import Bound, decimals, integers
 
@@ -49,10 +49,10 @@ def refusal(name: str, reason: str) -> dict[str, Any]:
         name: what is refused, such as "a time".
         reason: the rest of the sentence, such as "with bounds is not supported; remove the bounds".
     """
-    return {"type": "string", "pattern": refused(name, reason)}
+    return {"type": "string", "pattern": refuse(name, reason)}
 
 
-def refused_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any] | None:
+def refuse_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any] | None:
     """Return a refusal of constants that pydantic doesn't parse from JSON; None for all others.
 
     pydantic parses members of a plain `Enum` class from their values, but not the members that a

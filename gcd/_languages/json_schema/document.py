@@ -32,7 +32,7 @@ from gcd._errors import (
     StateLimitError,
     UnsupportedSchemaError,
     at,
-    shown,
+    show,
 )
 from gcd._languages.cycles import components, cycles
 from gcd._languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
@@ -61,7 +61,7 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 
 @dataclass(frozen=True)
-class Place:
+class Node:
     """Schema of the document, identified by its pointer and the recursion depth.
 
     Attributes:
@@ -89,7 +89,7 @@ class Place:
         return self.schema.scalar if isinstance(self.schema, Schema) else None
 
 
-Conjunction = tuple[Place, ...]
+Conjunction = tuple[Node, ...]
 
 
 class Document:
@@ -139,7 +139,7 @@ class Document:
         self._below: dict[str, set[str]] = {}
         self._declaring: set[str] = set()  # pointers of schemas with `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
-        self.outlines: dict[Place, Any] = {}
+        self.outlines: dict[Node, Any] = {}
         self.upper_bounds: list[Caveat] = []
         self.validators: list[Caveat] = []
         self.ignored = tuple(sorted(set(self._scan(root))))
@@ -175,139 +175,141 @@ class Document:
             found |= self._below.get(below, set())
         return False
 
-    def named(self, pointer: str) -> str:
+    def rebase(self, pointer: str) -> str:
         """Convert a pointer from the document's root to one from the root of the user's input."""
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
-    def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
+    def refuse(self, keyword: str, node: Node, reason: str) -> UnsupportedSchemaError:
         """Return the error for an unsupported keyword in a schema."""
-        written = place.schema.name_of(keyword)
-        return UnsupportedSchemaError(written, self.named(place.pointer), reason)
+        written = node.schema.name_of(keyword)
+        return UnsupportedSchemaError(written, self.rebase(node.pointer), reason)
 
     # -- from schema to schema --------------------------------------------------------------
 
-    def child(self, place: Place, *path: str | int) -> Place:
+    def child(self, node: Node, *path: str | int) -> Node:
         """Return the schema of an element or a member of the value.
 
         `path` is the path from the value's schema to the schema of the element or member.
         """
-        return self._at(place, path, asserted=place.asserted)
+        return self._at(node, path, asserted=node.asserted)
 
-    def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
+    def beside(self, node: Node, *path: str | int, asserted: bool | None = None) -> Node:
         """Return the schema at a path below another schema; both apply to the same value."""
-        asserted = place.asserted if asserted is None else asserted
-        return self._at(place, path, asserted=asserted, under=_under(place))
+        asserted = node.asserted if asserted is None else asserted
+        return self._at(node, path, asserted=asserted, under=_under(node))
 
-    def made(self, place: Place, name: str, schema: Any) -> Place:
-        """Return a generated schema that applies to the same value as `place`.
+    def make(self, node: Node, name: str, schema: Any) -> Node:
+        """Return a generated schema that applies to the same value as `node`.
 
-        Two generated schemas are equal if `place` and `name` are equal.
+        Two generated schemas are equal if `node` and `name` are equal.
         """
         return replace(
-            place, pointer=f"{place.pointer}{_MADE}{name}", plain=False, under=_under(place),
+            node, pointer=f"{node.pointer}{_MADE}{name}", plain=False, under=_under(node),
             schema=Schema(schema) if isinstance(schema, Mapping) else schema,
         )  # fmt: skip
 
-    def constants(self, place: Place, keyword: str) -> list[Place]:
+    def constants(self, node: Node, keyword: str) -> list[Node]:
         """Return schemas for the constants under a keyword (`const` or `enum`).
 
         One schema lists all scalars, and each object or array has its own schema. No
         `unevaluated…` keyword applies to these schemas, because constants evaluate no members.
         """
-        schemas = constant_schemas(place.schema, keyword)
-        made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+        schemas = constant_schemas(node.schema, keyword)
+        made = [self.make(node, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
         return [replace(schema, under=frozenset()) for schema in made]
 
     def _at(
         self,
-        place: Place,
+        node: Node,
         path: tuple[str | int, ...],
         *,
         asserted: bool,
         under: frozenset[str] = frozenset(),
-    ) -> Place:
-        found = place.schema
+    ) -> Node:
+        found = node.schema
         for step in path:
             found = found[step]
         spend(_PER_PLACE)
-        pointer = place.pointer + place.schema.path(*path)
+        pointer = node.pointer + node.schema.path(*path)
         schema = self._read(pointer, found)
-        return Place(pointer, self._kept(pointer, place.entered), schema, asserted, under=under)
+        return Node(
+            pointer, self._drop_counts(pointer, node.entered), schema, asserted, under=under
+        )
 
     def _read(self, pointer: str, raw: Any) -> Any:
         if _MADE in pointer:  # generated schemas are already in the vocabulary of draft 2020-12
             return Schema(raw) if isinstance(raw, Mapping) else raw
         return self._references.read(pointer, raw)
 
-    def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
+    def flatten(self, nodes: Iterable[Node], *, wide: bool = False) -> Conjunction | None:
         """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it has no values.
 
         A schema that has been entered more than `max_depth` times has no values or, if `wide`, all
         values.
         """
-        found: dict[Place, None] = {}
-        for place in places:
-            if not self._flatten_into(found, place, wide):
+        found: dict[Node, None] = {}
+        for node in nodes:
+            if not self._flatten_into(found, node, wide):
                 return None
         return tuple(found)
 
-    def _flatten_into(self, found: dict[Place, None], place: Place, wide: bool) -> bool:
-        if isinstance(place.schema, bool):
-            return place.schema
-        if place in found:  # its references have also been followed
+    def _flatten_into(self, found: dict[Node, None], node: Node, wide: bool) -> bool:
+        if isinstance(node.schema, bool):
+            return node.schema
+        if node in found:  # its references have also been followed
             return True
         spend(_PER_SCHEMA)
-        found[place] = None
-        if place.plain:
+        found[node] = None
+        if node.plain:
             return True
         for keyword in _REFERENCES:
-            if keyword in place.schema:
-                entered = self._referred(place, keyword)
+            if keyword in node.schema:
+                entered = self._follow(node, keyword)
                 if dict(entered.entered).get(entered.pointer, 0) > self._max_depth:
                     if not wide:
                         return False
                 elif not self._flatten_into(found, entered, wide):
                     return False
         return all(
-            self._flatten_into(found, self.beside(place, "allOf", i), wide)
-            for i in range(len(place.schema.get("allOf", ())))
+            self._flatten_into(found, self.beside(node, "allOf", i), wide)
+            for i in range(len(node.schema.get("allOf", ())))
         )
 
-    def closure(self, places: Conjunction) -> Conjunction:
+    def closure(self, nodes: Conjunction) -> Conjunction:
         """Return every schema that applies to the same value as the given schemas.
 
         This includes the branches of choices and the schemas under `not`. The result is sorted by
         pointers.
         """
-        if places not in self._closures:
-            found: dict[Place, None] = {}
-            stack = [replace(p, asserted=False, plain=False, under=frozenset()) for p in places]
+        if nodes not in self._closures:
+            found: dict[Node, None] = {}
+            stack = [replace(p, asserted=False, plain=False, under=frozenset()) for p in nodes]
             while stack:
-                place = stack.pop()
-                if isinstance(place.schema, bool) or place in found:
+                node = stack.pop()
+                if isinstance(node.schema, bool) or node in found:
                     continue
-                if dict(place.entered).get(place.pointer, 0) > self._max_depth:
+                if dict(node.entered).get(node.pointer, 0) > self._max_depth:
                     continue
                 spend(_PER_SCHEMA)
-                found[place] = None
-                stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
+                found[node] = None
+                stack.extend(self._follow(node, k) for k in _REFERENCES if k in node.schema)
                 stack.extend(
-                    self._at(place, path, asserted=False) for path in _same_value(place.schema)
+                    self._at(node, path, asserted=False) for path in _same_value(node.schema)
                 )
                 for keyword in CONSTANTS:
-                    if has_containers(place.schema, keyword):
-                        stack.extend(self.constants(place, keyword))
-            self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
-        return self._closures[places]
+                    if has_containers(node.schema, keyword):
+                        stack.extend(self.constants(node, keyword))
+            self._closures[nodes] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
+        return self._closures[nodes]
 
-    def declares_members(self, places: Conjunction, inside: bool) -> bool:
+    def declares_members(self, nodes: Conjunction, inside: bool) -> bool:
         """Return whether one of the schemas of a value has the keyword `properties`.
 
         If `inside`, schemas of elements and members inside the value are also searched.
         """
-        if any("properties" in place.schema for place in self.closure(places)):
+        if any("properties" in node.schema for node in self.closure(nodes)):
             return True
-        stack = [place.pointer.partition(_MADE)[0] for place in places if inside]
+        stack = [node.pointer.partition(_MADE)[0] for node in nodes if inside]
         seen: set[str] = set()
         while stack:
             below = self._below.get(stack.pop(), set()) - seen
@@ -317,41 +319,43 @@ class Document:
             stack.extend(below)
         return False
 
-    def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
+    def pattern(self, pattern: str, node: Node, keyword: str) -> Automaton:
         """Return the texts that contain a match of a pattern in this schema."""
         try:
             return search_language(pattern)
         except LimitError as error:
             if isinstance(error, StateLimitError):  # a work limit may be due to other parts
-                error.blame(keyword, self.named(place.pointer))
+                error.blame(keyword, self.rebase(node.pointer))
             raise
         except ConstraintError as error:
             if getattr(pattern, "kind", "") == REFUSED:
                 reason = f"the pattern of this Python type cannot be compiled: {error}"
             else:
                 reason = f"the pattern {pattern!r} cannot be compiled: {error}"
-            raise self.refuse(keyword, place, reason) from error
+            raise self.refuse(keyword, node, reason) from error
 
     # -- references -------------------------------------------------------------------------
 
-    def _referred(self, place: Place, keyword: str) -> Place:
-        target = self._references.target(keyword, place.schema[keyword], place.pointer)
+    def _follow(self, node: Node, keyword: str) -> Node:
+        target = self._references.target(keyword, node.schema[keyword], node.pointer)
         return replace(
-            self._enter(target, place.entered), asserted=place.asserted, under=_under(place)
+            self._enter(target, node.entered),
+            asserted=node.asserted,
+            under=_under(node),
         )
 
-    def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Place:
+    def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Node:
         if pointer in self._cycle_of:
             counts = dict(entered)
             counts[pointer] = counts.get(pointer, 0) + 1
             entered = tuple(sorted(counts.items()))
         schema = self._read(pointer, self._references.lookup(pointer))
-        return Place(pointer, self._kept(pointer, entered), schema)
+        return Node(pointer, self._drop_counts(pointer, entered), schema)
 
-    def _kept(
+    def _drop_counts(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Drop the counts of recursive schemas (`Place.entered`) that cannot increase any more.
+        """Drop the counts of recursive schemas (`Node.entered`) that cannot increase any more.
 
         Counts of entered schemas matter only if these schemas can be entered again from here. Since
         they also lead here, they are on a cycle with this schema.
@@ -378,12 +382,12 @@ class Document:
             if isinstance(schema, Schema):
                 self._check(schema, pointer)
                 self.upper_bounds += [
-                    Caveat(schema.name_of(k), self.named(pointer), schema[k], horizon(schema[k]))
+                    Caveat(schema.name_of(k), self.rebase(pointer), schema[k], horizon(schema[k]))
                     for k, horizon in HORIZONS.items()
                     if k in schema
                 ]
                 if VALIDATOR in schema:
-                    name, where = schema[VALIDATOR], self.named(pointer)
+                    name, where = schema[VALIDATOR], self.rebase(pointer)
                     self.validators.append(Caveat("validator", where, name, None))
                 if "properties" in schema:
                     self._declaring.add(pointer)
@@ -398,8 +402,8 @@ class Document:
                         same_value[pointer].append(target)
             elif not isinstance(schema, bool):
                 raise ConstraintError(
-                    f"expected the schema {at(self.named(pointer))} to be an object or a boolean, "
-                    f"got {shown(schema)}; correct it"
+                    f"expected the schema {at(self.rebase(pointer))} to be an object or a boolean, "
+                    f"got {show(schema)}; correct it"
                 )
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
@@ -408,7 +412,7 @@ class Document:
             # A keyword that contains the target of a reference has an effect.
             inside = f"{pointer}/{escape(keyword)}/"
             if not any(target.startswith(inside) for target in targets):
-                yield IgnoredKeyword(self.named(pointer), keyword, reason)
+                yield IgnoredKeyword(self.rebase(pointer), keyword, reason)
 
     def _check(self, schema: Schema, pointer: str) -> None:
         """Raise an error if this schema is malformed or unsupported.
@@ -417,10 +421,10 @@ class Document:
         """
         for fault in schema.faults:
             if fault.refused:
-                raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
+                raise UnsupportedSchemaError(fault.keyword, self.rebase(pointer), fault.reason)
         malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
         for keyword, reason in [*malformed, *check_rules(schema)]:
-            where = at(self.named(pointer))
+            where = at(self.rebase(pointer))
             raise ConstraintError(
                 f"keyword {schema.name_of(keyword)!r} {where} is malformed: it {reason}"
             )
@@ -436,14 +440,14 @@ class Document:
             if len(group) > 1 or pointer in same_value[pointer]:
                 first = next(each for each in same_value if each in group)
                 raise ConstraintError(
-                    f"the schema {at(self.named(first))} leads back to itself without entering an "
+                    f"the schema {at(self.rebase(first))} leads back to itself without entering an "
                     "object or array, so it constrains no value; remove the cycle"
                 )
             done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
             if done[pointer] > _MAX_BESIDE:
                 raise ConstraintError(
                     f"expected at most {_MAX_BESIDE} nested schemas for one value, including "
-                    f"references, got more {at(self.named(pointer))}; reduce the nesting"
+                    f"references, got more {at(self.rebase(pointer))}; reduce the nesting"
                 )
 
 
@@ -466,8 +470,8 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
                 yield (keyword,)
 
 
-def _under(place: Place) -> frozenset[str]:
-    """Return the pointers of `place` and schemas around it with an `unevaluated…` keyword."""
-    if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
-        return place.under | {place.pointer}
-    return place.under
+def _under(node: Node) -> frozenset[str]:
+    """Return the pointers of `node` and schemas around it with an `unevaluated…` keyword."""
+    if isinstance(node.schema, Mapping) and any(k in node.schema for k in _UNEVALUATED):
+        return node.under | {node.pointer}
+    return node.under

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from gcd._errors import ConstraintError, shown
+from gcd._errors import ConstraintError, show
 from gcd._languages.json_schema.keywords import (
     ANNOTATIONS,
     CONTAINER,
@@ -353,7 +353,7 @@ def _translate_bounds(schema: Schema, draft: Draft) -> None:
             elif value:
                 schema.ignored.append((strict, f"has no effect without {bound!r}"))
         elif strict in schema and draft.boolean_bounds:
-            reason = f"must be true or false in draft {draft.name}, got {shown(value)}"
+            reason = f"must be true or false in draft {draft.name}, got {show(value)}"
             schema.faults.append(Fault(strict, reason, refused=False))
 
 
@@ -380,7 +380,7 @@ def _translate_dependencies(schema: Schema) -> None:
         return
     if not isinstance(found, Mapping):
         schema.faults.append(
-            Fault("dependencies", f"must be an object, got {shown(found)}", refused=False)
+            Fault("dependencies", f"must be an object, got {show(found)}", refused=False)
         )
         return
     for new in ("dependentSchemas", "dependentRequired"):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from gcd._automata.limits import spend
 from gcd._languages.json_schema.constants import CONSTANTS, exact, identity, values_of
-from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document, Place, matches
+from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document, Node, matches
 from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd._languages.values.numbers import Bound
 
@@ -38,13 +38,13 @@ class Property(NamedTuple):
 
     Attributes:
         name: its name.
-        places: all schemas that its value must satisfy.
+        nodes: all schemas that its value must satisfy.
         required, forbidden: whether it must be present, and whether it must be absent.
         compared_with: schemas with which its value is compared.
     """
 
     name: str
-    places: Conjunction
+    nodes: Conjunction
     required: bool
     forbidden: bool
     compared_with: Conjunction
@@ -54,13 +54,13 @@ class Other(NamedTuple):
     """Undeclared members whose names match all patterns in `matched`, and no other pattern."""
 
     matched: tuple[str, ...]
-    places: Conjunction
+    nodes: Conjunction
 
 
 class Contains(NamedTuple):
     """Requirement that between `fewest` and `most` elements of an array satisfy a schema."""
 
-    place: Place
+    node: Node
     fewest: int
     most: int | None
 
@@ -95,8 +95,8 @@ class Facets:
     kinds: frozenset[str]
     constants: dict[Hashable, Any] | None
     length: tuple[int, int | None]
-    patterns: tuple[tuple[str, Place], ...]
-    formats: tuple[tuple[str, Place], ...]
+    patterns: tuple[tuple[str, Node], ...]
+    formats: tuple[tuple[str, Node], ...]
     lower: Bound | None
     upper: Bound | None
     divisors: tuple[Decimal, ...]
@@ -104,74 +104,74 @@ class Facets:
     head: tuple[Conjunction, ...]
     items: Conjunction
     contains: tuple[Contains, ...]
-    unique: Place | None
+    unique: Node | None
     container: str
     properties: tuple[Property, ...]
     others: tuple[Other, ...]
-    patterns_of_names: tuple[tuple[str, Place], ...]
+    patterns_of_names: tuple[tuple[str, Node], ...]
     names: Conjunction
     count: tuple[int, int | None]
-    fewest_members: Place | None
+    fewest_members: Node | None
     compared_others: Conjunction
     compared_items: Conjunction
 
 
 def merge(
-    document: Document, places: Conjunction, compared_with: Conjunction, *, closed: bool
+    document: Document, nodes: Conjunction, compared_with: Conjunction, *, closed: bool
 ) -> Facets:
     """Return the description of the values that satisfy all of the given plain schemas.
 
     If `closed`, undeclared members are excluded where an asserted schema has `properties`, and no
     asserted schema has a keyword for undeclared members (`OPENING`).
     """
-    described = (*places, *compared_with)
-    names = {name for place in described for name in place.schema.get("properties", ())}
+    described = (*nodes, *compared_with)
+    names = {name for node in described for name in node.schema.get("properties", ())}
     spend(_PER_VALUE + (_PER_SCHEMA + _PER_MEMBER * len(names)) * len(described))
-    schemas = [place.schema for place in places]
-    shut = closed and is_closed(places)
+    schemas = [node.schema for node in nodes]
+    shut = closed and is_closed(nodes)
     return Facets(
         kinds=frozenset(TYPES).intersection(*(types_of(schema) for schema in schemas)),
         constants=scalar_constants(schemas),
         length=_interval(schemas, "minLength", "maxLength"),
-        patterns=_with_places(places, "pattern"),
-        formats=_with_places(places, "format"),
+        patterns=_with_nodes(nodes, "pattern"),
+        formats=_with_nodes(nodes, "format"),
         lower=max(_bounds(schemas, "minimum", "exclusiveMinimum"), default=None),
         upper=min(_bounds(schemas, "maximum", "exclusiveMaximum"), default=None, key=_upper_key),
         divisors=tuple(dict.fromkeys(exact(s["multipleOf"]) for s in schemas if "multipleOf" in s)),
         size=_interval(schemas, "minItems", "maxItems"),
-        head=tuple(_element_places(document, places, i) for i in range(_head_length(schemas))),
-        items=_element_places(document, places, None),
+        head=tuple(_element_nodes(document, nodes, i) for i in range(_head_length(schemas))),
+        items=_element_nodes(document, nodes, None),
         contains=tuple(
             Contains(
-                document.child(place, "contains"),
-                int(place.schema.get("minContains", 1)),
-                int(place.schema["maxContains"]) if "maxContains" in place.schema else None,
+                document.child(node, "contains"),
+                int(node.schema.get("minContains", 1)),
+                int(node.schema["maxContains"]) if "maxContains" in node.schema else None,
             )
-            for place in places
-            if "contains" in place.schema
+            for node in nodes
+            if "contains" in node.schema
         ),
         unique=max(
-            (place for place in places if place.schema.get("uniqueItems")),
-            key=lambda place: place.asserted,
+            (node for node in nodes if node.schema.get("uniqueItems")),
+            key=lambda node: node.asserted,
             default=None,
         ),
         container=next((s[CONTAINER] for s in schemas if CONTAINER in s), "list"),
-        properties=_properties(document, places, compared_with, shut),
-        others=() if shut else _others(document, places),
-        patterns_of_names=_patterns_of_names(places),
+        properties=_properties(document, nodes, compared_with, shut),
+        others=() if shut else _others(document, nodes),
+        patterns_of_names=_patterns_of_names(nodes),
         names=tuple(
-            document.child(place, "propertyNames")
-            for place in places
-            if "propertyNames" in place.schema
+            document.child(node, "propertyNames")
+            for node in nodes
+            if "propertyNames" in node.schema
         ),
         count=_interval(schemas, "minProperties", "maxProperties"),
         fewest_members=max(
-            (place for place in places if "minProperties" in place.schema),
-            key=lambda place: (place.schema["minProperties"], place.asserted),
+            (node for node in nodes if "minProperties" in node.schema),
+            key=lambda node: (node.schema["minProperties"], node.asserted),
             default=None,
         ),
-        compared_others=_compared_others(document, compared_with),
-        compared_items=_compared_items(document, places, compared_with),
+        compared_others=_list_compared_others(document, compared_with),
+        compared_items=_list_compared_items(document, nodes, compared_with),
     )
 
 
@@ -185,13 +185,13 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
     elements = (max_bytes - 1) // 2
     return replace(
         facets,
-        length=_reached(*facets.length, max_bytes - 2),
-        size=_reached(*facets.size, elements),
+        length=_simplify_bounds(*facets.length, max_bytes - 2),
+        size=_simplify_bounds(*facets.size, elements),
         contains=tuple(
-            Contains(contains.place, *_reached(contains.fewest, contains.most, elements))
+            Contains(contains.node, *_simplify_bounds(contains.fewest, contains.most, elements))
             for contains in facets.contains
         ),
-        count=_reached(*facets.count, (max_bytes - 1) // 5),
+        count=_simplify_bounds(*facets.count, (max_bytes - 1) // 5),
     )
 
 
@@ -220,16 +220,16 @@ def without_upper_bounds(facets: Facets, kind: str) -> Facets:
             return facets
 
 
-def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
+def _simplify_bounds(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
     """Simplify the bounds `fewest` and `most` of a count that is at most `highest` anyway."""
     if fewest > max(highest, 0):
         return 1, 0
     return fewest, None if most is None or most >= highest else most
 
 
-def is_closed(places: Conjunction) -> bool:
+def is_closed(nodes: Conjunction) -> bool:
     """Return whether asserted schemas have `properties`, but no keyword for other members."""
-    asserted = [place.schema for place in places if place.asserted]
+    asserted = [node.schema for node in nodes if node.asserted]
     return any("properties" in schema for schema in asserted) and not any(
         keyword in schema for schema in asserted for keyword in OPENING
     )
@@ -259,8 +259,8 @@ def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any
     return found
 
 
-def _with_places(places: Conjunction, keyword: str) -> tuple[tuple[str, Place], ...]:
-    found = {place.schema[keyword]: place for place in places if keyword in place.schema}
+def _with_nodes(nodes: Conjunction, keyword: str) -> tuple[tuple[str, Node], ...]:
+    found = {node.schema[keyword]: node for node in nodes if keyword in node.schema}
     return tuple(found.items())
 
 
@@ -290,80 +290,80 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
     return max((len(schema.get("prefixItems", ())) for schema in schemas), default=0)
 
 
-def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
+def _element_nodes(document: Document, nodes: Conjunction, index: int | None) -> Conjunction:
     """Return the schemas of the element at `index` (None: of elements after `prefixItems`)."""
     found = []
-    for place in places:
-        if index is not None and index < len(place.schema.get("prefixItems", ())):
-            found.append(document.child(place, "prefixItems", index))
-        elif "items" in place.schema:
-            found.append(document.child(place, "items"))
-        if "unevaluatedItems" in place.schema and not any(
+    for node in nodes:
+        if index is not None and index < len(node.schema.get("prefixItems", ())):
+            found.append(document.child(node, "prefixItems", index))
+        elif "items" in node.schema:
+            found.append(document.child(node, "items"))
+        if "unevaluatedItems" in node.schema and not any(
             (index is not None and index < len(other.schema.get("prefixItems", ())))
             or "items" in other.schema
-            or (other.pointer != place.pointer and "unevaluatedItems" in other.schema)
-            for other in _evaluated_by(places, place)
+            or (other.pointer != node.pointer and "unevaluatedItems" in other.schema)
+            for other in _list_evaluating(nodes, node)
         ):
             if any(
                 "contains" in other.schema and UNSEEN not in other.schema
-                for other in _evaluated_by(places, place)
+                for other in _list_evaluating(nodes, node)
             ):
                 raise document.refuse(
                     "unevaluatedItems",
-                    place,
+                    node,
                     "unevaluatedItems cannot be combined with contains; use items",
                 )
-            found.append(document.child(place, "unevaluatedItems"))
+            found.append(document.child(node, "unevaluatedItems"))
     return tuple(found)
 
 
-def _compared_items(
-    document: Document, places: Conjunction, compared_with: Conjunction
+def _list_compared_items(
+    document: Document, nodes: Conjunction, compared_with: Conjunction
 ) -> Conjunction:
     """Return the schemas with which elements are compared, including those of `contains`."""
-    found = [child for place in places for child in _at(document, place, "contains")]
-    for place in compared_with:
-        found += _at(document, place, "items", "contains", "unevaluatedItems")
-        count = len(place.schema.get("prefixItems", ()))
-        found += [document.child(place, "prefixItems", i) for i in range(count)]
+    found = [child for node in nodes for child in _at(document, node, "contains")]
+    for node in compared_with:
+        found += _at(document, node, "items", "contains", "unevaluatedItems")
+        count = len(node.schema.get("prefixItems", ()))
+        found += [document.child(node, "prefixItems", i) for i in range(count)]
     return document.closure(tuple(found))
 
 
-def _evaluated_by(places: Conjunction, place: Place) -> list[Place]:
-    """Return the schemas on whose results an `unevaluated…` keyword of `place` depends."""
-    return [p for p in places if p.pointer == place.pointer or place.pointer in p.under]
+def _list_evaluating(nodes: Conjunction, node: Node) -> list[Node]:
+    """Return the schemas on whose results an `unevaluated…` keyword of `node` depends."""
+    return [p for p in nodes if p.pointer == node.pointer or node.pointer in p.under]
 
 
 # -- objects ---------------------------------------------------------------------------------
 
 
 def _properties(
-    document: Document, places: Conjunction, compared_with: Conjunction, shut: bool
+    document: Document, nodes: Conjunction, compared_with: Conjunction, shut: bool
 ) -> tuple[Property, ...]:
-    required = _names(place.schema.get("required", ()) for place in places)
-    absent = _names(place.schema.get(ABSENT, ()) for place in places)
-    asserted = [place for place in places if place.asserted]
-    order = declared(asserted)
+    required = _names(node.schema.get("required", ()) for node in nodes)
+    absent = _names(node.schema.get(ABSENT, ()) for node in nodes)
+    asserted = [node for node in nodes if node.asserted]
+    order = list_declared(asserted)
     allowed = set(order)
     if not shut:
         # Languages that are compared must agree on the order. `compared_with` is the same for all
         # of them, so its names come first.
-        order = {**order, **declared(compared_with), **declared(places)}
+        order = {**order, **list_declared(compared_with), **list_declared(nodes)}
         allowed = set(order)
     # Skip schemas without keywords for members, which are the majority.
-    places, compared_with = (
-        tuple(place for place in conjunction if not _WITH_MEMBERS.isdisjoint(place.schema))
-        for conjunction in (places, compared_with)
+    nodes, compared_with = (
+        tuple(node for node in conjunction if not _WITH_MEMBERS.isdisjoint(node.schema))
+        for conjunction in (nodes, compared_with)
     )
     return tuple(
         Property(
             name,
-            _member_places(document, places, name),
+            _member_nodes(document, nodes, name),
             name in required,
             name in absent or name not in allowed,
             document.closure(
                 tuple(
-                    child for p in compared_with for child in _all_member_places(document, p, name)
+                    child for p in compared_with for child in _all_member_nodes(document, p, name)
                 )
             ),
         )
@@ -371,9 +371,9 @@ def _properties(
     )
 
 
-def declared(places: Iterable[Place]) -> dict[str, None]:
+def list_declared(nodes: Iterable[Node]) -> dict[str, None]:
     """Return the names of declared members in the order of their declaration."""
-    schemas = [place.schema for place in places]
+    schemas = [node.schema for node in nodes]
     return _names(
         [
             *(schema.get("properties", ()) for schema in schemas),
@@ -393,66 +393,66 @@ def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
     return dict.fromkeys(name for names in lists for name in names)
 
 
-def _member_places(document: Document, places: Conjunction, name: str) -> Conjunction:
+def _member_nodes(document: Document, nodes: Conjunction, name: str) -> Conjunction:
     """Return all schemas that the value of a declared member must satisfy."""
-    found: list[Place] = []
-    for place in places:
-        own = own_member_places(document, place, name)
-        if not own and "additionalProperties" in place.schema:
-            own = [document.child(place, "additionalProperties")]
+    found: list[Node] = []
+    for node in nodes:
+        own = own_member_nodes(document, node, name)
+        if not own and "additionalProperties" in node.schema:
+            own = [document.child(node, "additionalProperties")]
         found += own
-        if "unevaluatedProperties" in place.schema and not any(
-            own_member_places(document, other, name)
+        if "unevaluatedProperties" in node.schema and not any(
+            own_member_nodes(document, other, name)
             or "additionalProperties" in other.schema
-            or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
-            for other in _evaluated_by(places, place)
+            or (other.pointer != node.pointer and "unevaluatedProperties" in other.schema)
+            for other in _list_evaluating(nodes, node)
         ):
-            found.append(document.child(place, "unevaluatedProperties"))
+            found.append(document.child(node, "unevaluatedProperties"))
     return tuple(dict.fromkeys(found))
 
 
-def own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+def own_member_nodes(document: Document, node: Node, name: str) -> list[Node]:
     """Return the schemas of a member under one schema's `properties` and `patternProperties`."""
     found = []
-    if name in place.schema.get("properties", ()):
-        found.append(document.child(place, "properties", name))
-    for pattern in place.schema.get("patternProperties", ()):
+    if name in node.schema.get("properties", ()):
+        found.append(document.child(node, "properties", name))
+    for pattern in node.schema.get("patternProperties", ()):
         # This raises an error with the pattern's pointer if the pattern is not supported.
-        document.pattern(pattern, place, "patternProperties")
+        document.pattern(pattern, node, "patternProperties")
         if matches(pattern, name):
-            found.append(document.child(place, "patternProperties", pattern))
+            found.append(document.child(node, "patternProperties", pattern))
     return found
 
 
-def _all_member_places(document: Document, place: Place, name: str) -> list[Place]:
+def _all_member_nodes(document: Document, node: Node, name: str) -> list[Node]:
     return [
-        *own_member_places(document, place, name),
-        *_at(document, place, "additionalProperties", "unevaluatedProperties"),
+        *own_member_nodes(document, node, name),
+        *_at(document, node, "additionalProperties", "unevaluatedProperties"),
     ]
 
 
-def _at(document: Document, place: Place, *keywords: str) -> list[Place]:
-    return [document.child(place, keyword) for keyword in keywords if keyword in place.schema]
+def _at(document: Document, node: Node, *keywords: str) -> list[Node]:
+    return [document.child(node, keyword) for keyword in keywords if keyword in node.schema]
 
 
-def _compared_others(document: Document, compared_with: Conjunction) -> Conjunction:
+def _list_compared_others(document: Document, compared_with: Conjunction) -> Conjunction:
     """Return the schemas with which the values of undeclared members are compared."""
-    found: list[Place] = []
-    for place in compared_with:
-        found += _at(document, place, "additionalProperties", "unevaluatedProperties")
-        patterns = place.schema.get("patternProperties", ())
-        found += [document.child(place, "patternProperties", pattern) for pattern in patterns]
+    found: list[Node] = []
+    for node in compared_with:
+        found += _at(document, node, "additionalProperties", "unevaluatedProperties")
+        patterns = node.schema.get("patternProperties", ())
+        found += [document.child(node, "patternProperties", pattern) for pattern in patterns]
     return document.closure(tuple(found))
 
 
-def _patterns_of_names(places: Conjunction) -> tuple[tuple[str, Place], ...]:
-    found = {p: place for place in places for p in place.schema.get("patternProperties", ())}
+def _patterns_of_names(nodes: Conjunction) -> tuple[tuple[str, Node], ...]:
+    found = {p: node for node in nodes for p in node.schema.get("patternProperties", ())}
     return tuple(found.items())
 
 
-def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
+def _others(document: Document, nodes: Conjunction) -> tuple[Other, ...]:
     """Return the undeclared members, grouped by the set of patterns that their names match."""
-    patterns = _patterns_of_names(places)
+    patterns = _patterns_of_names(nodes)
     if len(patterns) > _MAX_PATTERNS:
         raise document.refuse(
             "patternProperties",
@@ -463,18 +463,18 @@ def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
     found = []
     for chosen in product((False, True), repeat=len(patterns)):
         matched = tuple(p for (p, _), holds in zip(patterns, chosen, strict=True) if holds)
-        schemas: list[Place] = []
-        for place in places:
-            own = [p for p in place.schema.get("patternProperties", ()) if p in matched]
-            schemas += [document.child(place, "patternProperties", pattern) for pattern in own]
+        schemas: list[Node] = []
+        for node in nodes:
+            own = [p for p in node.schema.get("patternProperties", ()) if p in matched]
+            schemas += [document.child(node, "patternProperties", pattern) for pattern in own]
             if not own:
-                schemas += _at(document, place, "additionalProperties")
-            if "unevaluatedProperties" in place.schema and not any(
+                schemas += _at(document, node, "additionalProperties")
+            if "unevaluatedProperties" in node.schema and not any(
                 "additionalProperties" in other.schema
                 or any(p in matched for p in other.schema.get("patternProperties", ()))
-                or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
-                for other in _evaluated_by(places, place)
+                or (other.pointer != node.pointer and "unevaluatedProperties" in other.schema)
+                for other in _list_evaluating(nodes, node)
             ):
-                schemas.append(document.child(place, "unevaluatedProperties"))
+                schemas.append(document.child(node, "unevaluatedProperties"))
         found.append(Other(matched, tuple(dict.fromkeys(schemas))))
     return tuple(found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from gcd._errors import shown
+from gcd._errors import show
 from gcd._languages.values.numbers import MAX_DIGITS
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -196,4 +196,4 @@ def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
         if not holds(value):
-            yield keyword, f"must be {expected}, got {shown(value)}"
+            yield keyword, f"must be {expected}, got {show(value)}"

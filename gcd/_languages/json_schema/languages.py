@@ -40,7 +40,7 @@ from gcd._errors import StateLimitError
 from gcd._languages.json_schema.choices import Case, cases_of, overlapping
 from gcd._languages.json_schema.constants import few_values
 from gcd._languages.json_schema.distinct import NOT_HELD, choices_of
-from gcd._languages.json_schema.document import Conjunction, Document, Place
+from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import (
     Contains,
     Facets,
@@ -49,7 +49,7 @@ from gcd._languages.json_schema.facets import (
     within_reach,
     without_upper_bounds,
 )
-from gcd._languages.json_schema.members import undeclared_members, with_enough_names
+from gcd._languages.json_schema.members import build_undeclared, with_enough_names
 from gcd._languages.json_schema.parts import CAUSES, CHOICES, UPPER_BOUNDS, Parts
 from gcd._languages.json_schema.reach import may_drop, not_counted, too_many_elements
 from gcd._languages.json_schema.scalars import constants, fitting_constants, numerals, strings
@@ -97,15 +97,15 @@ class SchemaLanguages:
         self._max_bytes = max_bytes
         self._counted = counted
         self._unsupported = unsupported
-        self._opened: dict[frozenset[Place], bool] = {}
+        self._opened: dict[frozenset[Node], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
-        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Place.scalar`, `wide`
+        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Node.scalar`, `wide`
         self.parts = Parts(document)
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
     def language(
         self,
-        places: Conjunction,
+        nodes: Conjunction,
         compared_with: Conjunction = (),
         *,
         wide: bool = False,
@@ -114,24 +114,24 @@ class SchemaLanguages:
         """Return the texts of the values that satisfy all of the given schemas.
 
         Args:
-            places: the schemas.
+            nodes: the schemas.
             compared_with: schemas with which this language is compared.
             wide: whether to return the wide language, as the module docstring defines it.
             frame: delimiters around the members, if the value is an object.
         """
-        scalar = places[0].scalar if len(places) == 1 and frame is BRACES else None
+        scalar = nodes[0].scalar if len(nodes) == 1 and frame is BRACES else None
         if scalar is not None and (scalar, wide) in self._scalars:
             return self._scalars[scalar, wide]
-        if self._closed and self._is_opened(places, compared_with, frame):
-            return self._standard.language(places, compared_with, wide=wide, frame=frame)
-        found = self._by_convention(places, compared_with, wide, frame)
-        if scalar is not None and not self.parts.has_caveat(places[0]):
+        if self._closed and self._is_opened(nodes, compared_with, frame):
+            return self._standard.language(nodes, compared_with, wide=wide, frame=frame)
+        found = self._by_convention(nodes, compared_with, wide, frame)
+        if scalar is not None and not self.parts.has_caveat(nodes[0]):
             self._scalars[scalar, wide] = found
         return found
 
-    def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
+    def _is_opened(self, nodes: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
         """Return whether only objects with undeclared members satisfy the schemas."""
-        own = tuple(place for place in places if place.asserted)
+        own = tuple(node for node in nodes if node.asserted)
         key = frozenset(own)
         if key not in self._opened:
             here = self._by_convention(own, compared_with, False, frame)
@@ -148,27 +148,27 @@ class SchemaLanguages:
         return self._in(self.notation, closed=False)
 
     def _by_convention(
-        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
+        self, nodes: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
-        key = (places, compared_with, wide, frame)
+        key = (nodes, compared_with, wide, frame)
         if key not in self._known:
-            with self.parts.compiling(places, CHOICES):
-                found = self._language(places, compared_with, wide, frame)
+            with self.parts.compiling(nodes, CHOICES):
+                found = self._language(nodes, compared_with, wide, frame)
                 self._known[key] = self.parts.keep(found)
         return self._known[key]
 
     def _language(
-        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
+        self, nodes: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
-        separate = cases_of(self.document, places, wide=wide, closed=self._closed)
+        separate = cases_of(self.document, nodes, wide=wide, closed=self._closed)
         if len(separate) == 1:
             return self._any_of(separate[0], compared_with, wide, frame)
         others = [
-            place
+            node
             for cases in separate
             for case in cases
-            for schemas in (case.places, *case.excluded)
-            for place in self.document.closure(schemas)
+            for schemas in (case.nodes, *case.excluded)
+            for node in self.document.closure(schemas)
         ]
         compared_with = tuple(dict.fromkeys([*compared_with, *others]))
         found = self._any_of(separate[0], compared_with, wide, frame)
@@ -187,24 +187,24 @@ class SchemaLanguages:
 
     def _case(
         self,
-        places: Conjunction,
+        nodes: Conjunction,
         excluded: Sequence[Conjunction],
         compared_with: Conjunction,
         wide: bool,
         frame: Frame,
     ) -> list[Automaton]:
         """Return languages whose union is the language of one case (`choices.Case`)."""
-        excluded = overlapping(self.document, places, excluded, closed=self._closed)
+        excluded = overlapping(self.document, nodes, excluded, closed=self._closed)
         if not excluded:
-            return self._plain(places, compared_with, wide, frame)
-        more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
+            return self._plain(nodes, compared_with, wide, frame)
+        more = {node: None for schemas in excluded for node in self.document.closure(schemas)}
         compared_with = tuple(dict.fromkeys([*compared_with, *more]))
-        language = self.parts.once(_union, *self._plain(places, compared_with, wide, frame))
+        language = self.parts.once(_union, *self._plain(nodes, compared_with, wide, frame))
         for schemas in excluded:
             if language.is_empty:
                 break
             values = self._in_every_spelling if wide else self
-            other = values.language(places + schemas, compared_with, wide=not wide, frame=frame)
+            other = values.language(nodes + schemas, compared_with, wide=not wide, frame=frame)
             language = language if other.is_empty else self.parts.once(sub, language, other)
         return [language]
 
@@ -245,12 +245,12 @@ class SchemaLanguages:
         return values
 
     def _plain(
-        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
+        self, nodes: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> list[Automaton]:
         """Return languages whose union is that of plain schemas, one for each kind of value."""
-        if not places and not compared_with and frame is BRACES:
+        if not nodes and not compared_with and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
-        facets = merge(self.document, places, compared_with, closed=self._closed)
+        facets = merge(self.document, nodes, compared_with, closed=self._closed)
         if self._max_bytes is not None and facets.constants is None:
             facets = within_reach(facets, self._max_bytes)
         if frame is not BRACES:  # the arguments of a call are an object
@@ -262,7 +262,7 @@ class SchemaLanguages:
         kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
         found = []
         for kind in sorted(kinds):
-            with self.parts.compiling(places, CAUSES[kind]):
+            with self.parts.compiling(nodes, CAUSES[kind]):
                 reaches = horizons(facets, kind)
                 if self._counted is None or max(reaches, default=0) < self._counted:
                     try:
@@ -271,20 +271,20 @@ class SchemaLanguages:
                     except StateLimitError as error:
                         if not may_drop(reaches, error, self._unsupported):
                             raise
-                found.append(self._without_upper_bounds(kind, places, facets, wide))
+                found.append(self._without_upper_bounds(kind, nodes, facets, wide))
         return found
 
     def _without_upper_bounds(
-        self, kind: str, places: Conjunction, facets: Facets, wide: bool
+        self, kind: str, nodes: Conjunction, facets: Facets, wide: bool
     ) -> Automaton:
         """Return the values of one kind without upper bounds; record a caveat for each bound."""
         least = self._least_element(facets) if kind == "array" else 1
-        caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
+        caveats = not_counted(self.document, nodes, kind, least, unsupported=self._unsupported)
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
-        with self.parts.compiling(places, causes):
+        with self.parts.compiling(nodes, causes):
             found = self._of_kind(kind, without_upper_bounds(facets, kind), wide)
         self.parts.caveats |= dict.fromkeys(caveats)
-        if not all(place.asserted for place in places):
+        if not all(node.asserted for node in nodes):
             self.parts.excluding += [each for each in caveats if each.max_bytes is not None]
         return found
 
@@ -328,7 +328,7 @@ class SchemaLanguages:
         for brackets in self.notation.containers[facets.container]:
             values = self._hashable if brackets.of_hashable else self
             compared_with = facets.compared_items
-            elements = [values.language(places, compared_with, wide=wide) for places in head]
+            elements = [values.language(nodes, compared_with, wide=wide) for nodes in head]
             rest = values.language(facets.items, compared_with, wide=wide)
             try:
                 part = self.parts.once(
@@ -358,25 +358,25 @@ class SchemaLanguages:
         most = facets.size[1]
         head = facets.head if most is None else facets.head[:most]
         compared_with = facets.compared_items
-        counted = replace(contains.place, asserted=False)
+        counted = replace(contains.node, asserted=False)
 
-        def both(places: Conjunction, *, wide: bool) -> Automaton:
-            return self.language((*places, counted), compared_with, wide=wide)
+        def both(nodes: Conjunction, *, wide: bool) -> Automaton:
+            return self.language((*nodes, counted), compared_with, wide=wide)
 
         found = Automaton.any_bytes()
         if contains.fewest:
             sorts = [
-                Sorted(both(places, wide=wide), self.language(places, compared_with, wide=wide))
-                for places in (*head, facets.items)
+                Sorted(both(nodes, wide=wide), self.language(nodes, compared_with, wide=wide))
+                for nodes in (*head, facets.items)
             ]
             found = containing(
                 self.notation, sorts[:-1], sorts[-1], contains.fewest, None, brackets
             )
         if contains.most is not None:
             sorts = []
-            for places in (*head, facets.items):
-                every = self.language(places, compared_with, wide=wide)
-                sorts.append(Sorted(every, every - both(places, wide=not wide)))
+            for nodes in (*head, facets.items):
+                every = self.language(nodes, compared_with, wide=wide)
+                sorts.append(Sorted(every, every - both(nodes, wide=not wide)))
             found = found & containing(
                 self.notation, sorts[:-1], sorts[-1], 0, contains.most, brackets
             )
@@ -392,23 +392,23 @@ class SchemaLanguages:
         longest = len(head) if rest.is_empty else most
         if longest is not None and longest <= 1:
             return language
-        wides = [self.language(places, facets.compared_items, wide=True) for places in head]
+        wides = [self.language(nodes, facets.compared_items, wide=True) for nodes in head]
         if longest is not None and longest <= len(head) + 1:
             wides = [*wides, rest][:longest]
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        places_of = [*head, facets.items]
-        known = choices_of([partial(self._as_json.language, p) for p in places_of], longest)
+        nodes_of = [*head, facets.items]
+        known = choices_of([partial(self._as_json.language, p) for p in nodes_of], longest)
         if known is None:
             return self._not_held(language, "uniqueItems", facets.unique)
         base = replace(facets.unique, asserted=False)
-        tables: list[dict[int, Automaton]] = [{} for _ in places_of]
-        for table, values, places in zip(tables, known.elements, places_of, strict=True):
+        tables: list[dict[int, Automaton]] = [{} for _ in nodes_of]
+        for table, values, nodes in zip(tables, known.elements, nodes_of, strict=True):
             for text, value in values.items():
-                constant = self.document.made(base, f"is {text}", {"const": value})
+                constant = self.document.make(base, f"is {text}", {"const": value})
                 table[known.number[text]] = self.language(
-                    (*places, constant), facets.compared_items, wide=wide
+                    (*nodes, constant), facets.compared_items, wide=wide
                 )
         size = max((a.num_states for t in tables for a in t.values()), default=0)
         if known.steps * size > max_states():
@@ -416,16 +416,16 @@ class SchemaLanguages:
         return language & distinct(self.notation, tables[:-1], tables[-1], known.length, brackets)
 
     def _not_held(
-        self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
+        self, language: Automaton, keyword: str, node: Node | None, held: Automaton | None = None
     ) -> Automaton:
         """Return `held`, which enforces `keyword`; or record a caveat, and return `language`."""
         if held is not None:
             return held
-        assert place is not None
-        if self._unsupported == "refuse" or not place.asserted:
-            raise self.document.refuse(keyword, place, NOT_HELD[keyword])
-        pointer, value = self.document.named(place.pointer), place.schema[keyword]
-        self.parts.caveats[Caveat(place.schema.name_of(keyword), pointer, value, None)] = None
+        assert node is not None
+        if self._unsupported == "refuse" or not node.asserted:
+            raise self.document.refuse(keyword, node, NOT_HELD[keyword])
+        pointer, value = self.document.rebase(node.pointer), node.schema[keyword]
+        self.parts.caveats[Caveat(node.schema.name_of(keyword), pointer, value, None)] = None
         return language
 
     # -- objects ----------------------------------------------------------------------------
@@ -435,23 +435,23 @@ class SchemaLanguages:
             return Automaton.empty()
         keys = None
         if facets.names:
-            a_string = self.document.made(facets.names[0], "a string", {"type": "string"})
+            a_string = self.document.make(facets.names[0], "a string", {"type": "string"})
             keys = self.language((*facets.names, a_string), wide=wide)
         members = []
-        for name, places, required, forbidden, compared_with in facets.properties:
+        for name, nodes, required, forbidden, compared_with in facets.properties:
             key = self._key(name, wide, frame)
             if keys is not None:
                 forbidden = forbidden or (self.notation.spell_all(name) & keys).is_empty
             value = Automaton.empty()
             if not forbidden:
-                value = self.language(places, compared_with, wide=wide)
+                value = self.language(nodes, compared_with, wide=wide)
             if not value.is_empty:
                 unpacked = frame.is_bare is not None and not frame.is_bare(name)
                 members.append(Member(key, value, required, unpacked))
             elif required:
                 return Automaton.empty()
         others = partial(self.language, compared_with=facets.compared_others, wide=wide)
-        extras = undeclared_members(self.document, self.notation, facets, keys, others, frame)
+        extras = build_undeclared(self.document, self.notation, facets, keys, others, frame)
         any_order = 0 < len(facets.properties) <= self._any_order
         found = self.parts.once(
             mapping,

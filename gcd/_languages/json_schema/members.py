@@ -8,14 +8,14 @@ from typing import Any
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import StateLimitError, UnsupportedSchemaError
-from gcd._languages.json_schema.document import Conjunction, Document, Place
+from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import Facets
 from gcd._languages.values.names import can_tell, checksums, enough_names
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.objects import Frame, Member
 
 
-def undeclared_members(
+def build_undeclared(
     document: Document,
     notation: Notation,
     facets: Facets,
@@ -36,13 +36,13 @@ def undeclared_members(
         frame: delimiters around the members.
     """
     found = []
-    for matched, places in facets.others:
-        value = values(places)
+    for matched, nodes in facets.others:
+        value = values(nodes)
         if value.is_empty:
             continue
-        key = _undeclared(notation, facets)
-        for pattern, place in facets.patterns_of_names:
-            quoted = _quoted(document, notation, pattern, place)
+        key = _exclude_declared(notation, facets)
+        for pattern, node in facets.patterns_of_names:
+            quoted = _quote_pattern(document, notation, pattern, node)
             key = key & quoted if pattern in matched else key - quoted
         if names is not None:
             key = key & names
@@ -51,7 +51,7 @@ def undeclared_members(
         if frame.is_bare is not None:
             raise UnsupportedSchemaError(
                 "additionalProperties",
-                document.named(""),
+                document.rebase(""),
                 "in Python style, all arguments must be declared; declare them in "
                 '"properties", or use style="json"',
             )
@@ -93,18 +93,18 @@ def with_enough_names(
     return None
 
 
-def _undeclared(notation: Notation, facets: Facets) -> Automaton:
+def _exclude_declared(notation: Notation, facets: Facets) -> Automaton:
     every = notation.string(0, None)
     if not facets.properties:
         return every
     return every - notation.every_spelling([p.name for p in facets.properties])
 
 
-def _quoted(document: Document, notation: Notation, pattern: str, place: Place) -> Automaton:
+def _quote_pattern(document: Document, notation: Notation, pattern: str, node: Node) -> Automaton:
     if notation.quoted is None:
         raise document.refuse(
             "patternProperties",
-            place,
+            node,
             'style="python" has no patterns of names; declare the names, or use style="json"',
         )
-    return notation.quoted(document.pattern(pattern, place, "patternProperties"))
+    return notation.quoted(document.pattern(pattern, node, "patternProperties"))

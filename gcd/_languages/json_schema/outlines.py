@@ -25,8 +25,8 @@ from typing import Any
 
 from gcd._automata.limits import spend
 from gcd._languages.json_schema.constants import CONSTANTS, exact, has_containers, kind_of
-from gcd._languages.json_schema.document import Document, Place
-from gcd._languages.json_schema.facets import own_member_places, scalar_constants, types_of
+from gcd._languages.json_schema.document import Document, Node
+from gcd._languages.json_schema.facets import own_member_nodes, scalar_constants, types_of
 from gcd._languages.json_schema.keywords import ABSENT, TYPES
 
 Step = str | int  # name of a member, or index of an element
@@ -186,9 +186,9 @@ def join(parts: Sequence[Outline]) -> Outline:
     )
 
 
-def outline(document: Document, places: Iterable[Place]) -> Outline:
+def outline(document: Document, nodes: Iterable[Node]) -> Outline:
     """Return the outline (coarse description) of the values that satisfy all given schemas."""
-    return meet([_of_place(document, place) for place in places])
+    return meet([_of_node(document, node) for node in nodes])
 
 
 def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
@@ -236,20 +236,20 @@ def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], froz
     }
 
 
-def _of_place(document: Document, place: Place) -> Outline:
+def _of_node(document: Document, node: Node) -> Outline:
     known = document.outlines
-    if place not in known:
-        flat = document.flatten((place,), wide=True)
+    if node not in known:
+        flat = document.flatten((node,), wide=True)
         if flat is None:
-            known[place] = NOTHING
+            known[node] = NOTHING
         else:
-            known[place] = meet([_of_schema(document, each) for each in flat])
-    return known[place]
+            known[node] = meet([_of_schema(document, each) for each in flat])
+    return known[node]
 
 
-def _of_schema(document: Document, place: Place) -> Outline:
+def _of_schema(document: Document, node: Node) -> Outline:
     """Return the outline of a schema, without the schemas of its references and `allOf`."""
-    schema = place.schema
+    schema = node.schema
     spend(_PER_OUTLINE)
     scalars = scalar_constants([schema])
     kinds = types_of(schema)
@@ -259,21 +259,21 @@ def _of_schema(document: Document, place: Place) -> Outline:
         None if scalars is None else frozenset(scalars),
         _bounds(schema),
         frozenset([*schema.get("required", ()), *range(fewest)]),
-        lambda step: _member(document, place, step),
+        lambda step: _member(document, node, step),
     )
     parts = [own]
-    if not place.plain:
+    if not node.plain:
         choices = [
-            [document.beside(place, keyword, i) for i in range(len(schema[keyword]))]
+            [document.beside(node, keyword, i) for i in range(len(schema[keyword]))]
             for keyword in ("anyOf", "oneOf")
             if keyword in schema
         ]
         choices += [
-            document.constants(place, keyword)
+            document.constants(node, keyword)
             for keyword in CONSTANTS
             if has_containers(schema, keyword)
         ]
-        parts += [join([_of_place(document, each) for each in choice]) for choice in choices]
+        parts += [join([_of_node(document, each) for each in choice]) for choice in choices]
     return meet(parts)
 
 
@@ -287,16 +287,16 @@ def _bounds(schema: Mapping[str, Any]) -> _Bounds:
     return found
 
 
-def _member(document: Document, place: Place, step: Step) -> Outline:
-    schema = place.schema
+def _member(document: Document, node: Node, step: Step) -> Outline:
+    schema = node.schema
     if isinstance(step, int):
         if step < len(schema.get("prefixItems", ())):
-            return outline(document, [document.child(place, "prefixItems", step)])
-        items = [document.child(place, "items")] if "items" in schema else []
+            return outline(document, [document.child(node, "prefixItems", step)])
+        items = [document.child(node, "items")] if "items" in schema else []
         return outline(document, items)
     if step in schema.get(ABSENT, ()):
         return NOTHING
-    found = own_member_places(document, place, step)
+    found = own_member_nodes(document, node, step)
     if not found and "additionalProperties" in schema:
-        found = [document.child(place, "additionalProperties")]
+        found = [document.child(node, "additionalProperties")]
     return outline(document, found)

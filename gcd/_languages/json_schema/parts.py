@@ -22,7 +22,7 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import spend, work_left
 from gcd._errors import ConstraintError, LimitError, StateLimitError, at
-from gcd._languages.json_schema.document import Conjunction, Document, Place
+from gcd._languages.json_schema.document import Conjunction, Document, Node
 
 P = ParamSpec("P")
 
@@ -92,7 +92,7 @@ class Parts:
         return self._made[key]
 
     @contextmanager
-    def compiling(self, places: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
+    def compiling(self, nodes: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
         """Attribute the work inside the block to the first of the keywords that the schemas have.
 
         If they have none of the keywords, the work is attributed to the keyword of the enclosing
@@ -104,7 +104,7 @@ class Parts:
             ConstraintError: blocks are nested too deeply.
         """
         around = self._present
-        cause = self._present = self._cause(places, keywords)
+        cause = self._present = self._cause(nodes, keywords)
         before, outside = work_left(), self._inside
         self._inside = 0
         self._nesting += 1
@@ -126,9 +126,9 @@ class Parts:
             self._present = around
             self._nesting -= 1
 
-    def has_caveat(self, place: Place) -> bool:
+    def has_caveat(self, node: Node) -> bool:
         """Return whether some keyword of this schema is not enforced, and has a caveat."""
-        pointer = self._document.named(place.pointer)
+        pointer = self._document.rebase(node.pointer)
         return any(caveat.pointer == pointer for caveat in self.caveats)
 
     def blame_most_costly(self, error: LimitError) -> None:
@@ -141,9 +141,9 @@ class Parts:
         recursive = bool(self._document.depth_hint)
         return "; the schema contains itself, so a lower max_depth helps too" if recursive else ""
 
-    def _cause(self, places: Conjunction, keywords: Sequence[str]) -> tuple[str | None, str]:
+    def _cause(self, nodes: Conjunction, keywords: Sequence[str]) -> tuple[str | None, str]:
         for keyword in keywords:
-            for place in places:
-                if not isinstance(place.schema, bool) and keyword in place.schema:
-                    return keyword, self._document.named(place.pointer)
+            for node in nodes:
+                if not isinstance(node.schema, bool) and keyword in node.schema:
+                    return keyword, self._document.rebase(node.pointer)
         return self._present

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
-from gcd._automata.limits import max_states, metered
-from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, shown_count
+from gcd._automata.limits import count_work, max_states
+from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, show_count
 from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document
 from gcd._languages.json_schema.facets import Facets
 from gcd._languages.json_schema.parts import UPPER_BOUNDS
@@ -42,12 +42,12 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
     """
     bounds: list[Caveat] = []
     try:
-        with metered():
+        with count_work():
             return build(None, bounds)
     except LimitError as error:
         if unsupported != "refuse":
             for counted in _less(bounds, error, least_horizon(unsupported)):
-                with suppress(LimitError, EmptyLanguageError), metered():
+                with suppress(LimitError, EmptyLanguageError), count_work():
                     return build(counted, [])
         if unsupported != "ignore" and error.keyword in HORIZONS:
             error.add('; or set unsupported="ignore" and validate the finished text')
@@ -99,50 +99,50 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
         least: fewest bytes of an element.
     """
     counted = [
-        f"{place.schema.name_of(keyword)} {place.schema[keyword]} {place_named}"
-        for place in document.flatten(facets.items) or ()
-        for place_named in [at(document.named(place.pointer))]
+        f"{node.schema.name_of(keyword)} {node.schema[keyword]} {where}"
+        for node in document.flatten(facets.items) or ()
+        for where in [at(document.rebase(node.pointer))]
         for keyword in _COUNTS
-        if keyword in place.schema
+        if keyword in node.schema
     ]
     fewest, most = facets.size
     beside = f" with {' and '.join(counted)}" if counted else ""
-    what = f"an array of {shown_count(max(fewest, most or 0))} elements{beside}"
+    what = f"an array of {show_count(max(fewest, most or 0))} elements{beside}"
     shortest = fewest * (least + 1) + 1
     if shortest <= max_states():
         return StateLimitError(max_states(), what)
-    advice = f"every array has at least {shown_count(shortest)} bytes, so lower the minimum counts"
+    advice = f"every array has at least {show_count(shortest)} bytes, so lower the minimum counts"
     return StateLimitError(max_states(), what, advice=advice)
 
 
 def not_counted(
-    document: Document, places: Conjunction, kind: str, least: int, *, unsupported: str
+    document: Document, nodes: Conjunction, kind: str, least: int, *, unsupported: str
 ) -> list[Caveat]:
     """Return the caveats for upper bounds that are not enforced, on values of one kind.
 
     Args:
         document: the document of the schemas.
-        places: the schemas that have the bounds.
+        nodes: the schemas that have the bounds.
         kind: the kind of values.
         least: fewest bytes of an element, for arrays.
         unsupported: as in `gcd.json_schema`.
     """
     found = []
-    for place in places:
+    for node in nodes:
         for keyword in UPPER_BOUNDS[kind]:
-            if keyword in place.schema:
-                value = place.schema[keyword]
+            if keyword in node.schema:
+                value = node.schema[keyword]
                 reach: int | None = HORIZONS[keyword](value)
                 if kind == "array":
                     reach = (int(value) + 1) * (least + 1)
-                if unsupported == "ignore" and place.asserted:
+                if unsupported == "ignore" and node.asserted:
                     reach = None
-                written, pointer = place.schema.name_of(keyword), document.named(place.pointer)
+                written, pointer = node.schema.name_of(keyword), document.rebase(node.pointer)
                 found.append(Caveat(written, pointer, value, reach))
     return found
 
 
-def held_to(
+def hold_to(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
     """Restrict a language to texts of at most `max_bytes` bytes.

@@ -97,10 +97,10 @@ class References:
         if not isinstance(raw, Mapping):
             return raw
         if pointer not in self._schemas:  # a schema below an unknown keyword such as "x-types"
-            self._schemas[pointer] = self._translated(raw, self._around(pointer).draft)
+            self._schemas[pointer] = self._translate(raw, self._around(pointer).draft)
         return self._schemas[pointer]
 
-    def _translated(self, raw: Mapping[str, Any], draft: Draft) -> Schema:
+    def _translate(self, raw: Mapping[str, Any], draft: Draft) -> Schema:
         return translate(
             raw, draft, assert_formats=self._assert_formats, chosen=self._draft is not None
         )
@@ -114,7 +114,7 @@ class References:
             ConstraintError: the target doesn't exist.
         """
         here = self._around(pointer)
-        uri, fragment = urldefrag(_joined(here.uri, reference))
+        uri, fragment = urldefrag(_join(here.uri, reference))
         fragment = unquote(fragment)
         shown = self._base + pointer
         tops = [here.pointer] if uri == here.uri else self._resources.get(uri, [])
@@ -190,7 +190,7 @@ class References:
         """Record the identifiers of a schema; return the schema and its resource."""
         draft = self._draft_at(pointer, raw, around)
         around = around._replace(draft=draft)
-        schema = self._translated(raw, draft)
+        schema = self._translate(raw, draft)
         self._schemas[pointer] = schema
         if isinstance(schema.get("$id"), str):
             uri, fragment = urldefrag(schema["$id"])
@@ -200,7 +200,7 @@ class References:
                     self._base + pointer,
                     f"the identifier {schema['$id']!r} has a fragment; use $anchor instead",
                 )
-            around = self._identified(pointer, around, uri, fragment)
+            around = self._identify(pointer, around, uri, fragment)
         self._resource_of[pointer] = around
         for keyword in ANCHORS:
             if isinstance(schema.get(keyword), str):
@@ -231,12 +231,12 @@ class References:
             )
         return found
 
-    def _identified(self, pointer: str, around: Resource, uri: str, fragment: str) -> Resource:
+    def _identify(self, pointer: str, around: Resource, uri: str, fragment: str) -> Resource:
         """Return the resource of a schema with an identifier.
 
         An identifier that is only a fragment names the schema, and doesn't begin a new resource.
         """
-        uri = urldefrag(_joined(around.uri, uri)).url if uri else around.uri
+        uri = urldefrag(_join(around.uri, uri)).url if uri else around.uri
         if fragment:
             self._anchors.setdefault((uri, fragment), []).append(pointer)
         if uri == around.uri and (fragment or not pointer):
@@ -251,7 +251,7 @@ class References:
         return self._resource_of[pointer]
 
 
-def _joined(base: str, reference: str) -> str:
+def _join(base: str, reference: str) -> str:
     if base.startswith(("urn:", "tag:", "schema:")):  # urljoin doesn't know these hierarchies
         return base + reference if reference.startswith("#") else reference or base
     return urljoin(base, reference)

@@ -16,7 +16,7 @@ from operator import and_
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import spend
-from gcd._errors import StateLimitError, shown
+from gcd._errors import StateLimitError, show
 from gcd._languages.json_schema.constants import exact, kind_of
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.facets import Facets
@@ -56,12 +56,12 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         return notation.string(shortest, longest)
     if notation.quoted is None:
         said = facets.patterns or facets.formats
-        keyword, place = "pattern" if facets.patterns else "format", said[0][1]
+        keyword, node = "pattern" if facets.patterns else "format", said[0][1]
         option = "" if facets.patterns else ', or formats="ignore"'
         style = f'Python style cannot express it; remove it, or use style="json"{option}'
-        raise document.refuse(keyword, place, style)
+        raise document.refuse(keyword, node, style)
     language = content(document, facets, wide=wide)
-    with _counted_beside(facets):
+    with _explain_count(facets):
         return notation.quoted(language)
 
 
@@ -72,13 +72,13 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
         language = text_format(name, widest=wide)
         assert language is not None, "formats are checked with the document"
         parts.append(language)
-    parts += [document.pattern(pattern, place, "pattern") for pattern, place in facets.patterns]
-    with _counted_beside(facets):
+    parts += [document.pattern(pattern, node, "pattern") for pattern, node in facets.patterns]
+    with _explain_count(facets):
         return reduce(and_, parts)
 
 
 @contextmanager
-def _counted_beside(facets: Facets) -> Iterator[None]:
+def _explain_count(facets: Facets) -> Iterator[None]:
     """Add to a state-limit error the length limit and the format or pattern that cause it.
 
     The automaton tracks both the number of characters and a position in the format or pattern, so
@@ -91,7 +91,7 @@ def _counted_beside(facets: Facets) -> Iterator[None]:
         if not shortest and longest is None:
             raise
         said = [f"format {name!r}" for name, _ in facets.formats]
-        said += [f"pattern {shown(pattern)}" for pattern, _ in facets.patterns]
+        said += [f"pattern {show(pattern)}" for pattern, _ in facets.patterns]
         length, hint = f"minLength {shortest}", "; or leave one of them out"
         if longest is not None:
             length = f"maxLength {longest}"

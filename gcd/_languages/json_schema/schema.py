@@ -47,14 +47,14 @@ from gcd._errors import (
     UnsupportedSchemaError,
     WorkLimitError,
     check_count,
-    shown,
+    show,
 )
 from gcd._languages.json_schema.class_schemas import class_schema, is_class
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.reach import held_to, out_of_reach, within_limits
+from gcd._languages.json_schema.reach import hold_to, out_of_reach, within_limits
 from gcd._languages.literal import without_mark
 from gcd._languages.values.json_values import json_notation
 
@@ -134,7 +134,7 @@ def json_schema(
     _check_option("additional_properties", additional_properties, ("closed", "open"))
     check_count("any_order", any_order, 0, _MAX_ANY_ORDER)
     document = Document(
-        _parsed(schema),
+        _parse(schema),
         max_depth=max_depth,
         assert_formats=formats == "assert",
         draft=draft,
@@ -178,7 +178,7 @@ def json_schema(
             raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         what = "a text that satisfies the schema"
-        return held_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
+        return hold_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
 
     found = within_limits(build, unsupported=unsupported)
     if unsupported == "warn":
@@ -202,7 +202,7 @@ def ignored_keywords(
     """
     _check_option("formats", formats, FORMATS)
     document = Document(
-        _parsed(schema),
+        _parse(schema),
         max_depth=0,
         assert_formats=formats == "assert",
         draft=draft,
@@ -211,13 +211,13 @@ def ignored_keywords(
     return document.ignored
 
 
-def _parsed(schema: Any) -> Any:
+def _parse(schema: Any) -> Any:
     """Return the schema of a JSON text or a type; return all other values unchanged."""
     if is_class(schema):
         return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(
-            f"expected a pydantic model class, got its instance {shown(schema)}; pass the class"
+            f"expected a pydantic model class, got its instance {show(schema)}; pass the class"
         )
     if not isinstance(schema, (str, bytes)):
         return schema
@@ -225,7 +225,7 @@ def _parsed(schema: Any) -> Any:
         return json.loads(without_mark(schema) if isinstance(schema, str) else schema)
     except (ValueError, RecursionError) as error:
         raise ConstraintError(
-            f"expected a JSON schema ({error}), got the text {shown(schema)}; pass JSON text, "
+            f"expected a JSON schema ({error}), got the text {show(schema)}; pass JSON text, "
             "parsed JSON, or a class that pydantic validates"
         ) from error
 

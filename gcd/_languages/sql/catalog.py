@@ -14,7 +14,7 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Sequence
 
-from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
+from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table, fold, quote
 
 # PRAGMA table_xinfo also lists generated columns. SQLite has had it since 3.26, and generated
 # columns since 3.31.
@@ -53,7 +53,7 @@ def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
     ).fetchall()
     tables = []
     for name, kind in found:
-        table = None if folded(name) in shadows else _table(connection, name, kind)
+        table = None if fold(name) in shadows else _table(connection, name, kind)
         if table is not None:
             tables.append(table)
     return SqlSchema(tuple(tables), tuple(_foreign_keys(connection, tables)))
@@ -75,13 +75,13 @@ def _shadow_names(connection: sqlite3.Connection) -> set[str]:
         "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND rootpage = 0"
     ):
         written = _USING.match(sql)
-        module = folded(written[2].strip("\"'`[]")) if written else ""
-        names |= {folded(f"{table}_{suffix}") for suffix in _SHADOWS.get(module, ())}
+        module = fold(written[2].strip("\"'`[]")) if written else ""
+        names |= {fold(f"{table}_{suffix}") for suffix in _SHADOWS.get(module, ())}
     if _HAS_TABLE_LIST:
         rows = connection.execute(
             "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'"
         )
-        names |= {folded(name) for (name,) in rows}
+        names |= {fold(name) for (name,) in rows}
     return names
 
 
@@ -91,7 +91,7 @@ def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table | None
         rows = connection.execute(
             f"SELECT * FROM pragma_{_COLUMNS}(?) ORDER BY cid", (name,)
         ).fetchall()
-        connection.execute(f"EXPLAIN SELECT * FROM {quoted(name)}").fetchall()
+        connection.execute(f"EXPLAIN SELECT * FROM {quote(name)}").fetchall()
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", _ERROR) & 255 != _ERROR:
             raise  # the error is not in the statement: the file cannot be read
@@ -112,18 +112,18 @@ def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table | None
 
 
 def _foreign_keys(connection: sqlite3.Connection, tables: Sequence[Table]) -> Iterator[ForeignKey]:
-    known = {folded(table.name): table for table in tables}
+    known = {fold(table.name): table for table in tables}
     for table in tables:
         rows = connection.execute(
             'SELECT "from", "table", "to", seq FROM pragma_foreign_key_list(?) ORDER BY id, seq',
             (table.name,),
         )
-        for column, referred, target, place in rows:
-            other = known.get(folded(referred))
+        for column, referred, target, index in rows:
+            other = known.get(fold(referred))
             if other is None:  # SQLite permits foreign keys to a missing table
                 continue
-            if target is None and place < len(other.primary_key):
-                target = other.primary_key[place]
+            if target is None and index < len(other.primary_key):
+                target = other.primary_key[index]
             if target is not None and other.column(target) and table.column(column):
                 yield ForeignKey(table.name, column, other.name, target)
 

@@ -40,7 +40,7 @@ from gcd._languages.literal import choice, literal
 from gcd._languages.sql import words
 from gcd._languages.sql.dialect import SqlDialect
 from gcd._languages.sql.joins import Joins, TableSet
-from gcd._languages.sql.schema import SqlSchema, quoted
+from gcd._languages.sql.schema import SqlSchema, quote
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Queries:
         self._columns: dict[TableSet, Automaton] = {}
         self._texts: dict[tuple[str, ...], Automaton] = {}
         string = words.any_string() if dialect.values is None else words.string_of(dialect.values)
-        self._compared = words.compared(string)
+        self._compared = words.compare(string)
         self._optional_not = literal("NOT ").optional()
         self._number, self._limit = words.number(), words.limit()
         self._joins = Joins(schema, any_columns=dialect.any_join)
@@ -149,10 +149,10 @@ class Queries:
         node = self._graph.node()
         self._insert(source, node, self._literal(" FROM "))
         for name in self._added[scope.kind][used]:
-            target = self._joined(scope, frozenset([name]), used - {name})
-            self._insert(node, target, self._literal(quoted(name)))
+            target = self._join(scope, frozenset([name]), used - {name})
+            self._insert(node, target, self._literal(quote(name)))
 
-    def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
+    def _join(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
         """Return the graph's node after the tables that FROM lists so far.
 
         `missing` are the tables of selected columns that FROM doesn't list yet.
@@ -165,8 +165,8 @@ class Queries:
                 if listed | missing | {name} in self._viable[scope.kind]:
                     self._insert(
                         node,
-                        self._joined(scope, listed | {name}, missing - {name}),
-                        self._literal(f" JOIN {quoted(name)} ON "),
+                        self._join(scope, listed | {name}, missing - {name}),
+                        self._literal(f" JOIN {quote(name)} ON "),
                         self._joins.condition(listed, name),
                     )
             if not missing:
@@ -242,8 +242,8 @@ class Queries:
         limit, is_new = self._node("limit", scope.depth)
         self._insert(source, limit, self._literal(" LIMIT "))
         if is_new:
-            self._insert(limit, self._closed(scope.depth), self._limit)
-        graph.skip(source, self._closed(scope.depth))
+            self._insert(limit, self._end_statement(scope.depth), self._limit)
+        graph.skip(source, self._end_statement(scope.depth))
         if scope.kind == "first" and scope.columns:
             right = _Scope("right", columns=scope.columns)
             begin, is_new = self._node("right", right)
@@ -251,13 +251,13 @@ class Queries:
             if is_new:
                 self._select(begin, right)
 
-    def _closed(self, depth: int) -> int:
+    def _end_statement(self, depth: int) -> int:
         """Return the graph's node after a statement; `depth` closing parentheses follow it."""
         if depth == 0:
             return self._end
         node, is_new = self._node("closed", depth)
         if is_new:
-            self._insert(node, self._closed(depth - 1), self._literal(")"))
+            self._insert(node, self._end_statement(depth - 1), self._literal(")"))
         return node
 
     # -- the parts -----------------------------------------------------------------------------

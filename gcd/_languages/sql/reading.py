@@ -13,7 +13,7 @@ from urllib.request import pathname2url
 
 from gcd._errors import ConstraintError, check_kind
 from gcd._languages.sql.catalog import read_catalog, table_names
-from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table, quoted
+from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table, quote
 
 _HEADER = b"SQLite format 3\0"
 
@@ -41,7 +41,7 @@ def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSche
         raise ConstraintError(
             f"expected no name for {file}, which is a single database, got {name!r}; omit it"
         )
-    with _opened(file) as connection:
+    with _open(file) as connection:
         return read_catalog(connection)
 
 
@@ -65,14 +65,14 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
     """
     file = _file(path)
     values: set[str] = set()
-    with _opened(file) as connection:
+    with _open(file) as connection:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         tables = table_names(connection)
         for table in read_catalog(connection).tables:
             for column in table.columns if table.name in tables else ():
                 name = table.qualified(column.name)
                 rows = connection.execute(
-                    f"SELECT DISTINCT {name} FROM {quoted(table.name)} WHERE typeof({name}) = "
+                    f"SELECT DISTINCT {name} FROM {quote(table.name)} WHERE typeof({name}) = "
                     f"'text' LIMIT {most + 1}"
                 )
                 values |= {text for (text,) in rows if text.isprintable() and "\ufffd" not in text}
@@ -93,7 +93,7 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
     try:
         names = list(entry["table_names_original"])
         columns = [(table, name) for table, name in entry["column_names_original"]]
-        primary = {key for keys in entry["primary_keys"] for key in _listed(keys)}
+        primary = {key for keys in entry["primary_keys"] for key in _as_list(keys)}
         tables = tuple(
             Table(
                 name,
@@ -126,7 +126,7 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
     return SqlSchema(tables, keys)
 
 
-def _listed(keys: int | list[int]) -> list[int]:
+def _as_list(keys: int | list[int]) -> list[int]:
     return keys if isinstance(keys, list) else [keys]
 
 
@@ -149,7 +149,7 @@ def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[sqlite3.Connection]:
+def _open(file: Path) -> Iterator[sqlite3.Connection]:
     """Open a SQLite file for reading; convert errors inside the block to `ConstraintError`."""
     try:
         with file.open("rb") as opened:

@@ -33,7 +33,7 @@ KEYWORDS = frozenset(_WORDS.split())
 """Keywords of SQLite's grammar; tables and columns with these names are quoted."""
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name as written in a query, in double quotes if necessary."""
     if _PLAIN.fullmatch(name) and name.lower() not in KEYWORDS:
         return name
@@ -58,7 +58,7 @@ class Table:
 
     def column(self, name: str) -> Column | None:
         """Return the column with the given name, ignoring case; None if there is none."""
-        return next((c for c in self.columns if folded(c.name) == folded(name)), None)
+        return next((c for c in self.columns if fold(c.name) == fold(name)), None)
 
     def spelling(self, name: str) -> str:
         """Return the name of a column as the table spells it.
@@ -73,7 +73,7 @@ class Table:
 
     def qualified(self, column: str) -> str:
         """Return `table.column` as written in a query."""
-        return f"{quoted(self.name)}.{quoted(column)}"
+        return f"{quote(self.name)}.{quote(column)}"
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class SqlSchema:
 
     @cached_property
     def _by_name(self) -> dict[str, Table]:
-        return {folded(table.name): table for table in self.tables}
+        return {fold(table.name): table for table in self.tables}
 
     def table(self, name: str) -> Table | None:
         """Return the table with the given name, ignoring case; None if there is none."""
-        return self._by_name.get(folded(name))
+        return self._by_name.get(fold(name))
 
     def __getitem__(self, name: str) -> Table:
         """Return the table with the given name, ignoring case.
@@ -141,18 +141,18 @@ class SqlSchema:
         Raises:
             KeyError: there is no such table.
         """
-        return self._by_name[folded(name)]
+        return self._by_name[fold(name)]
 
     def create_statements(self) -> list[str]:
         """Return a CREATE TABLE statement for each table, without constraints."""
         return [
-            f"CREATE TABLE {quoted(table.name)} "
-            f"({', '.join(f'{quoted(c.name)} {c.type}'.rstrip() for c in table.columns)})"
+            f"CREATE TABLE {quote(table.name)} "
+            f"({', '.join(f'{quote(c.name)} {c.type}'.rstrip() for c in table.columns)})"
             for table in self.tables
         ]
 
 
-def folded(name: str) -> str:
+def fold(name: str) -> str:
     """Return a name with ASCII letters in lower case; SQLite compares names in this form."""
     return "".join(c.lower() if c.isascii() else c for c in name)
 
@@ -164,9 +164,9 @@ def _check_names(names: Iterable[str], what: str) -> None:
             raise ConstraintError(
                 f"expected {what} to be non-empty and printable, got {name!r}; rename it"
             )
-        if folded(name) in seen:
+        if fold(name) in seen:
             raise ConstraintError(
-                f"expected {what} to be different, got {seen[folded(name)]!r} and {name!r}, which "
+                f"expected {what} to be different, got {seen[fold(name)]!r} and {name!r}, which "
                 "SQLite considers equal; rename one of them"
             )
-        seen[folded(name)] = name
+        seen[fold(name)] = name

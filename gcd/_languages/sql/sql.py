@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import metered, state_limit
+from gcd._automata.limits import count_work, state_limit
 from gcd._errors import LimitError, StateLimitError, check_count, check_kind
 from gcd._languages.sql.dialect import SqlDialect
 from gcd._languages.sql.queries import Queries
@@ -35,7 +35,7 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
     check_kind(dialect, SqlDialect, "a gcd.SqlDialect", "make one, or omit it")
     if not isinstance(schema, SqlSchema):
         schema = sql_schema(schema)
-    with metered():
+    with count_work():
         try:
             return Queries(schema, dialect).build()
         except LimitError as error:

@@ -50,7 +50,7 @@ def columns(tables: Sequence[Table]) -> Automaton:
     return choice([t.qualified(column.name) for t in tables for column in t.columns])
 
 
-def compared(string: Automaton) -> Automaton:
+def compare(string: Automaton) -> Automaton:
     """Return the operators and literals that may follow a column, without sub-queries.
 
     `string` contains the literals with which a column may be compared. Patterns of LIKE may be any
@@ -61,12 +61,14 @@ def compared(string: Automaton) -> Automaton:
     alternatives = [
         choice(COMPARISONS) + value,
         Automaton.concatenate([optional_not, literal("LIKE "), any_string()]),
-        Automaton.concatenate([optional_not, literal("IN ("), _listed(value), literal(")")]),
+        Automaton.concatenate(
+            [optional_not, literal("IN ("), _separate_by_commas(value), literal(")")]
+        ),
         Automaton.concatenate([optional_not, literal("BETWEEN "), value, literal(" AND "), value]),
         choice([" IS NULL", " IS NOT NULL"]),
     ]
     return Automaton.union(alternatives)
 
 
-def _listed(item: Automaton) -> Automaton:
+def _separate_by_commas(item: Automaton) -> Automaton:
     return item + (literal(", ") + item).star()

@@ -23,7 +23,7 @@ import datetime
 import re
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._languages.text.format_dates import dates as rfc_dates
 from gcd._languages.text.formats import text_format
 from gcd._languages.text.regex import regex
@@ -35,18 +35,18 @@ _SPECIAL = ("http", "https", "ws", "wss", "ftp")  # schemes whose URLs have a ho
 _UNITS = ("", "k", "m", "g", "t", "p", "ki", "mi", "gi", "ti", "pi")
 
 
-@priced_cache(64)
+@cache_with_price(64)
 def dates(first: datetime.date | None = None, last: datetime.date | None = None) -> Automaton:
     """Return the dates from `first` to `last`, inclusive; None for no bound."""
     found = rfc_dates() - regex("0000.*")
     if first is not None:
-        found &= _compared(first.isoformat(), "greater")
+        found &= _compare(first.isoformat(), "greater")
     if last is not None:
-        found &= _compared(last.isoformat(), "less")
+        found &= _compare(last.isoformat(), "less")
     return found
 
 
-def _compared(text: str, how: str) -> Automaton:
+def _compare(text: str, how: str) -> Automaton:
     """Return `text`, and all texts that first differ from it by a greater or a smaller digit.
 
     `how` is "greater" or "less". After the digit that differs, anything may follow.
@@ -59,7 +59,7 @@ def _compared(text: str, how: str) -> Automaton:
     return regex("|".join(options))
 
 
-@priced_cache(16)
+@cache_with_price(16)
 def datetimes(offset: str, last: datetime.date | None = None) -> Automaton:
     """Return dates with times; `offset` from UTC is "none", "needed" or "free" (optional)."""
     return Automaton.concatenate([dates(None, last), regex("[Tt]"), times(offset)])
@@ -81,7 +81,7 @@ def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
     clock = f"(T(?=[0-9])([0-9]{{1,6}}H)?([0-9]{{1,6}}M)?{second}?)"
     within = r"(T(?=[0-9])((1?[0-9]|2[0-3])H)?([1-5]?[0-9]M)?([1-5]?[0-9](\.[0-9]{1,6})?S)?)"
     years = f"(?=[0-9T])([0-9]{{1,6}}Y)?([0-9]{{1,7}}M)?([0-9]{{1,8}}D)?{clock}?"
-    weeks = regex("[0-9]{1,8}") | (regex("[0-9]{9}") & _compared("142857142", "less"))
+    weeks = regex("[0-9]{1,8}") | (regex("[0-9]{9}") & _compare("142857142", "less"))
     found = regex(f"P({years}|[0-9]{{1,9}}D{within}?)")
     found |= Automaton.concatenate([Automaton.literal("P"), weeks, Automaton.literal("W")])
     if not zero:
@@ -89,7 +89,7 @@ def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
     return Automaton.literal("-").optional() + found if signed else found
 
 
-@priced_cache(64)
+@cache_with_price(64)
 def decimals(whole: int | None, places: int | None, digits: int | None) -> Automaton:
     """Return decimal numbers without an exponent, with limits on their digits; None for no limit.
 
@@ -126,7 +126,7 @@ def uuids(version: int | None) -> Automaton:
     return regex(f"{_HEX}{{8}}-{_HEX}{{4}}-{third}-{_HEX}{{12}}")
 
 
-@priced_cache(16)
+@cache_with_price(16)
 def addresses(versions: str, form: str) -> Automaton:
     """Return IP addresses, with a prefix length if required.
 
@@ -175,7 +175,7 @@ def _networks_6() -> Automaton:
     return (address + regex("/128")) | regex("|".join(["::/0", *prefixes]))
 
 
-@priced_cache(64)
+@cache_with_price(64)
 def urls(schemes: tuple[str, ...]) -> Automaton:
     """Return URLs with one of the given schemes, or with any scheme if none are given."""
     character = rf"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
@@ -222,11 +222,11 @@ def emails() -> Automaton:
     return Automaton.concatenate([local, Automaton.literal("@"), domain])
 
 
-@priced_cache(4)
+@cache_with_price(4)
 def base64_texts(*, url_safe: bool, ascii_only: bool) -> Automaton:
     """Return base64 texts of any bytes, or if `ascii_only`, of ASCII texts."""
     digits = (base64.b64encode if not url_safe else base64.urlsafe_b64encode)(
-        bytes(v for a in range(0, 64, 4) for v in _packed(a, a + 1, a + 2, a + 3))
+        bytes(v for a in range(0, 64, 4) for v in _pack(a, a + 1, a + 2, a + 3))
     ).decode()
 
     def among(mask: int) -> str:
@@ -239,7 +239,7 @@ def base64_texts(*, url_safe: bool, ascii_only: bool) -> Automaton:
     return regex(f"({one}{two}{three}{four})*({one}{two_last}==|{one}{two}{three_last}=)?")
 
 
-def _packed(*values: int) -> bytes:
+def _pack(*values: int) -> bytes:
     a, b, c, d = values
     return (a << 18 | b << 12 | c << 6 | d).to_bytes(3, "big")
 

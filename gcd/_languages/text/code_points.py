@@ -17,7 +17,7 @@ import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, merge_equal_columns
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 
 Ranges = tuple[tuple[int, int], ...]
 """Set of code points: pairs (first, last) in ascending order, with gaps in between."""
@@ -49,7 +49,7 @@ def complement(inside: Ranges) -> Ranges:
     return ranges((a, b) for a, b in gaps if a <= b)
 
 
-@priced_cache(1024)
+@cache_with_price(1024)
 def one_of(inside: Ranges) -> Automaton:
     """Return the language of one code point from a set, in UTF-8."""
     count = 2  # the initial and the final state
@@ -128,10 +128,10 @@ class DigitTrees:
                     first = end + 1
         for digit, parts in divided.items():
             edges.append((digit, digit, self.state(digits - 1, tuple(parts))))
-        return _joined(sorted(edges))
+        return _join(sorted(edges))
 
 
-def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+def _join(pieces: Iterable[Piece]) -> list[Piece]:
     """Merge adjacent ranges of numbers with the same target; they must be in ascending order."""
     joined: list[Piece] = []
     for first, last, target in pieces:

@@ -59,7 +59,7 @@ def python(pattern: str, flags: int = 0) -> TextPattern:
     return TextPattern(pattern, f"Python {flags}", partial(python_pattern, pattern, flags))
 
 
-def refused(name: str, reason: str) -> TextPattern:
+def refuse(name: str, reason: str) -> TextPattern:
     """Return a pattern that raises an error wherever it is used.
 
     The message of the error is `name` followed by `reason`.

@@ -23,7 +23,7 @@ import re
 from functools import lru_cache
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._languages.text.code_points import Ranges, complement, ranges
 from gcd._languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
 from gcd._languages.text.look_around import automaton_of
@@ -80,7 +80,7 @@ class _Parser(PatternParser):
 
     # -- structure ----------------------------------------------------------------------------
 
-    def _quantified(self, node: Node, begin: int) -> Node:
+    def _quantify(self, node: Node, begin: int) -> Node:
         found = QUANTIFIER.match(self._text, self._at)
         if not found:
             return node
@@ -93,7 +93,7 @@ class _Parser(PatternParser):
             )
         self._at = found.end()
         self._skip("?")  # a lazy quantifier matches the same texts
-        return self._counted(node, found, begin)
+        return self._repeat(node, found, begin)
 
     def _term(self) -> Node:
         begin = self._at
@@ -109,10 +109,10 @@ class _Parser(PatternParser):
         if character == "[":
             return Chars(self._class(begin))
         if character == "\\":
-            boundary = self._matched("[bB]")
+            boundary = self._match("[bB]")
             if boundary:
-                return word_boundary(self._cased(WORD), negated=boundary == "B")
-            return Chars(self._cased(self._escape(begin)))
+                return word_boundary(self._add_cases(WORD), negated=boundary == "B")
+            return Chars(self._add_cases(self._escape(begin)))
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
             raise self._error(
                 begin,
@@ -122,7 +122,7 @@ class _Parser(PatternParser):
             raise self._error(
                 begin, "dialects interpret the quantifier `{,n}` differently; write `{0,n}`"
             )
-        return Chars(self._cased(single(ord(character))))
+        return Chars(self._add_cases(single(ord(character))))
 
     def _group(self, begin: int) -> Node:
         look = self._look_around(begin)
@@ -174,16 +174,16 @@ class _Parser(PatternParser):
                 found += [*first, (0x2D, 0x2D), *last]
             else:
                 found.append(pair)
-        inside = self._cased(self._paid(ranges(found)))
+        inside = self._add_cases(self._paid(ranges(found)))
         return complement(inside) if negated else inside
 
-    def _cased(self, inside: Ranges) -> Ranges:
+    def _add_cases(self, inside: Ranges) -> Ranges:
         """Return code points and, if the flag i is set, those that differ only in case."""
         return self._with_other_cases(inside) if "i" in self._flags else inside
 
     def _class_atom(self, begin: int) -> Ranges:
         if self._at >= len(self._text):
-            raise self._unpaired(begin)
+            raise self._refuse_unpaired(begin)
         at = self._at
         character = self._next()
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
@@ -194,7 +194,7 @@ class _Parser(PatternParser):
         if letter in _CLASSES:
             inside = self._paid(_CLASSES[letter])
             # Under the flag i, words include the other cases of k and s, and `\W` excludes them.
-            return complement(self._cased(WORD)) if letter == "W" else inside
+            return complement(self._add_cases(WORD)) if letter == "W" else inside
         if letter in CONTROLS:
             return single(CONTROLS[letter])
         if letter in ("p", "P"):
@@ -204,7 +204,7 @@ class _Parser(PatternParser):
         if letter == "x":
             return single(self._number(begin, "[0-9a-fA-F]{2}", r"two hex digits after `\x`"))
         if letter == "c":
-            control = self._matched("[a-zA-Z]")
+            control = self._match("[a-zA-Z]")
             if not control:
                 raise self._error(
                     begin, r"expected a letter after the escape `\c`; write `\\c` for the text `\c`"
@@ -212,7 +212,7 @@ class _Parser(PatternParser):
             return single(ord(control) % 32)
         if letter == "b" and in_class:
             return single(0x08)
-        if letter == "0" and not self._matched("[0-9]"):
+        if letter == "0" and not self._match("[0-9]"):
             return single(0)
         return single(self._other_escape(letter, begin, in_class))
 
@@ -226,16 +226,16 @@ class _Parser(PatternParser):
             if 0xD800 <= value <= 0xDBFF and low:
                 self._at = low.end()
                 return 0x10000 + ((value - 0xD800) << 10) + int(low[1], 16) - 0xDC00
-        return self._checked(value, begin)
+        return self._check(value, begin)
 
     def _property(self, begin: int, negated: bool) -> Ranges:
         written = r"\{[A-Za-z0-9_]+(=[A-Za-z0-9_]+)?\}"
-        inside = self._having_property(begin, written, named_property)
+        inside = self._having_property(begin, written, look_up_property)
         return self._paid(complement(inside) if negated else inside)
 
 
 @lru_cache(maxsize=256)
-def named_property(name: str) -> Ranges | None:
+def look_up_property(name: str) -> Ranges | None:
     r"""Return the code points of `\p{name}`; None if ECMA-262 or the available tables lack it."""
     key, _, value = name.partition("=")
     if not value and name in GENERAL_CATEGORIES:
@@ -249,7 +249,7 @@ def named_property(name: str) -> Ranges | None:
     return None
 
 
-@priced_cache(256)
+@cache_with_price(256)
 def ecma_pattern(pattern: str) -> Automaton:
     """Return the UTF-8 texts that contain a match of an ECMA-262 pattern with the `u` flag.
 

@@ -124,10 +124,10 @@ def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
     endings: dict[str, list[str]] = {}  # local time -> the offsets at which it is 23:59 in UTC
     for text, minutes in offsets.items():
         endings.setdefault(_clock((_DAY - 1 + minutes) % _DAY), []).append(text)
-    return _paired(endings, seconds=":60")
+    return _pair(endings, seconds=":60")
 
 
-def _paired(endings: Mapping[str, Iterable[str]], seconds: str) -> Automaton:
+def _pair(endings: Mapping[str, Iterable[str]], seconds: str) -> Automaton:
     """Return texts that consist of a start, `seconds`, an optional fraction, and an ending.
 
     `endings` maps each start to its possible endings. The automaton's state is the text so far, and

@@ -26,7 +26,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import metered, spend
+from gcd._automata.limits import count_work, spend
 from gcd._errors import ConstraintError
 from gcd._languages.text import thompson
 from gcd._languages.text.code_points import SCALARS, one_of
@@ -38,7 +38,7 @@ from gcd._languages.text.syntax import (
     Node,
     Repeat,
     Sequence,
-    shown_pattern,
+    show_pattern,
 )
 
 # Bytes that no UTF-8 text contains.
@@ -60,7 +60,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
         StateLimitError: an automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
     """
-    with metered():
+    with count_work():
         return _automaton(tree, pattern, _MARKS, search=search)
 
 
@@ -74,11 +74,11 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
     if len(looks) > len(free):
         raise ConstraintError(
             f"expected at most {len(_MARKS)} different look-arounds, word boundaries and line "
-            f"anchors, nested ones included, in the pattern {shown_pattern(pattern)}, got more; "
+            f"anchors, nested ones included, in the pattern {show_pattern(pattern)}, got more; "
             "split it into several patterns"
         )
     marks = dict(zip(looks, free, strict=False))
-    found = thompson.automaton_of(_marked(tree, marks), pattern, search=search)
+    found = thompson.automaton_of(_mark(tree, marks), pattern, search=search)
     for look, mark in marks.items():
         inner = tuple(byte for byte in free if byte not in marks.values())
         good = _positions(look, mark, pattern, inner)
@@ -173,17 +173,17 @@ def _looks(node: Node) -> list[Look]:
     return []
 
 
-def _marked(node: Node, marks: dict[Look, int]) -> Node:
+def _mark(node: Node, marks: dict[Look, int]) -> Node:
     """Return the syntax tree with each condition replaced by its mark."""
     match node:
         case Look():
             return Mark(marks[node])
         case Sequence(parts):
-            return Sequence(tuple(_marked(part, marks) for part in parts))
+            return Sequence(tuple(_mark(part, marks) for part in parts))
         case Choice(options):
-            return Choice(tuple(_marked(option, marks) for option in options))
+            return Choice(tuple(_mark(option, marks) for option in options))
         case Repeat(body, minimum, maximum, span) if marks:
-            return Repeat(_marked(body, marks), minimum, maximum, span)
+            return Repeat(_mark(body, marks), minimum, maximum, span)
     return node
 
 

@@ -19,7 +19,7 @@ from gcd._languages.text.syntax import (
     Sequence,
     look_around,
     repeat,
-    shown_pattern,
+    show_pattern,
 )
 from gcd._languages.text.unicode_tables import with_other_cases
 
@@ -58,14 +58,14 @@ class PatternParser:
                 raise self._error(position, "a lone surrogate is not valid text; remove it")
         tree = self._choice()
         if self._at < len(self._text):
-            raise self._unpaired(self._at)
+            raise self._refuse_unpaired(self._at)
         return tree
 
     def _term(self) -> Node:
         """Parse a term, which a quantifier may follow; there is at least one character left."""
         raise NotImplementedError
 
-    def _quantified(self, node: Node, begin: int) -> Node:
+    def _quantify(self, node: Node, begin: int) -> Node:
         """Parse a quantifier, if one follows, and apply it to the node that begins at `begin`."""
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class PatternParser:
         self._skip_ignored()
         while self._at < len(self._text) and self._text[self._at] not in "|)":
             begin = self._at
-            parts.append(self._quantified(self._term(), begin))
+            parts.append(self._quantify(self._term(), begin))
             self._skip_ignored()
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
@@ -95,10 +95,10 @@ class PatternParser:
         inner = self._choice()
         self._depth -= 1
         if not self._skip(")"):
-            raise self._unpaired(begin)
+            raise self._refuse_unpaired(begin)
         return inner
 
-    def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
+    def _repeat(self, node: Node, found: re.Match[str], begin: int) -> Node:
         """Return the node repeated as often as the quantifier `found` states."""
         span = begin, self._at
         sign, low, comma, high = found[0], found[1], found[2], found[3]
@@ -117,13 +117,13 @@ class PatternParser:
     # -- code points ----------------------------------------------------------------------------
 
     def _number(self, begin: int, digits: str, expected: str) -> int:
-        found = self._matched(digits)
+        found = self._match(digits)
         if not found:
             escape = self._text[begin : begin + 3]
             raise self._error(begin, f"expected {expected} in an escape, got `{escape}`")
         return int(found, 16)
 
-    def _checked(self, value: int, begin: int) -> int:
+    def _check(self, value: int, begin: int) -> int:
         """Return a code point unchanged, or raise an error if texts can't contain it."""
         if 0xD800 <= value <= 0xDFFF:
             raise self._error(begin, "a lone surrogate is not valid text; remove its escape")
@@ -133,7 +133,7 @@ class PatternParser:
 
     def _look_around(self, begin: int) -> Look | None:
         """Parse look-around in the group that opens at `begin`; return None for other groups."""
-        found = self._matched(r"\?<?[=!]")
+        found = self._match(r"\?<?[=!]")
         if not found:
             return None
         body = self._inside_group(begin)
@@ -168,7 +168,7 @@ class PatternParser:
         self, begin: int, written: str, look_up: Callable[[str], Ranges | None]
     ) -> Ranges:
         """Return the code points with a Unicode property whose name matches `written`."""
-        found = self._matched(written)
+        found = self._match(written)
         inside = look_up(found.strip("{}")) if found else None
         if inside is None:
             shown = self._text[begin : begin + 2] + found
@@ -195,7 +195,7 @@ class PatternParser:
         return inside[0]
 
     def _spend(self, units: int) -> None:
-        spend(units, f"the pattern {shown_pattern(self._text)}")
+        spend(units, f"the pattern {show_pattern(self._text)}")
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class PatternParser:
         self._at += len(sign) * found
         return found
 
-    def _matched(self, expression: str) -> str:
+    def _match(self, expression: str) -> str:
         found = re.compile(expression).match(self._text, self._at)
         if not found:
             return ""
@@ -217,10 +217,10 @@ class PatternParser:
         return found[0]
 
     def _error(self, position: int, message: str) -> ConstraintError:
-        pattern = shown_pattern(self._text)
+        pattern = show_pattern(self._text)
         return ConstraintError(f"{message} (at position {position} of the pattern {pattern})")
 
-    def _unpaired(self, position: int) -> ConstraintError:
+    def _refuse_unpaired(self, position: int) -> ConstraintError:
         """Return the error for the unpaired bracket at a position: `(`, `)` or `[`."""
         what = self._text[position]
         other = {"(": ")", ")": "(", "[": "]"}[what]

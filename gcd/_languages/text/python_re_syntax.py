@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._languages.text.code_points import Ranges, complement, ranges
 from gcd._languages.text.look_around import automaton_of
 from gcd._languages.text.parsing import single
@@ -25,7 +25,7 @@ _LETTERS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBO
 _LINE_FEED = Chars(single(0x0A))
 
 
-@priced_cache(256)
+@cache_with_price(256)
 def python_pattern(pattern: str, flags: int = 0) -> Automaton:
     """Return the UTF-8 texts in which `re.search` finds a pattern that is compiled with `flags`.
 
@@ -75,14 +75,14 @@ class _PythonParser(CommonParser):
                     at, f"expected single characters as the ends of the range, got `{shown}`"
                 )
             found.append(pair)
-        inside = self._cased(self._paid(ranges(found)))
+        inside = self._add_cases(self._paid(ranges(found)))
         return complement(inside) if negated else inside
 
     def _member(self, begin: int) -> Ranges:
         at = self._at
         character = self._next()
         if not character:
-            raise self._unpaired(begin)
+            raise self._refuse_unpaired(begin)
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
 
     def _property(self, begin: int, negated: bool) -> Ranges:
@@ -93,9 +93,9 @@ class _PythonParser(CommonParser):
     def _perl_class(self, letter: str) -> Ranges:
         return super()._perl_class(letter) if self._flags.a else _perl_class(letter)
 
-    def _cased(self, inside: Ranges) -> Ranges:
+    def _add_cases(self, inside: Ranges) -> Ranges:
         if not self._flags.i or self._flags.a:
-            return super()._cased(inside)
+            return super()._add_cases(inside)
         self._paid(inside)
         return _with_other_cases(inside)
 

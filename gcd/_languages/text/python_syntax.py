@@ -117,7 +117,7 @@ class CommonParser(PatternParser):
                 return
             self._at = found.end()
 
-    def _quantified(self, node: Node, begin: int) -> Node:
+    def _quantify(self, node: Node, begin: int) -> Node:
         self._skip_ignored()
         is_repeated = False
         while found := self._quantifier():
@@ -131,7 +131,7 @@ class CommonParser(PatternParser):
                 )
             self._at = found.end()
             lazy = self._skip("?")  # a lazy quantifier matches the same texts
-            node = self._counted(node, found, begin)
+            node = self._repeat(node, found, begin)
             is_repeated = not lazy
             self._skip_ignored()
         return node
@@ -179,7 +179,7 @@ class CommonParser(PatternParser):
             raise self._error(
                 begin, f"only Rust skips the white space {character!r}; write an escape"
             )
-        return Chars(self._cased(single(ord(character))))
+        return Chars(self._add_cases(single(ord(character))))
 
     def _line_ends(self) -> Ranges:
         return _LINE_FEED
@@ -303,7 +303,7 @@ class CommonParser(PatternParser):
                         "a class operator (`&&`, `--` or `~~`) needs characters on both sides; "
                         "add them",
                     )
-                return self._cased(ranges(found))
+                return self._add_cases(ranges(found))
             at = self._at
             first = self._member(begin)
             self._skip_class_space()
@@ -326,7 +326,7 @@ class CommonParser(PatternParser):
         at = self._at
         character = self._next()
         if not character:
-            raise self._unpaired(begin)
+            raise self._refuse_unpaired(begin)
         if character == "\\":
             return self._escape(at, in_class=True)
         if character == "[":
@@ -337,7 +337,7 @@ class CommonParser(PatternParser):
             if posix[2] not in _POSIX:
                 names = ", ".join(_POSIX)
                 raise self._error(at, f"the class `[{posix[0]}` is unknown; use one of {names}")
-            inside = self._cased(ranges(_POSIX[posix[2]]))
+            inside = self._add_cases(ranges(_POSIX[posix[2]]))
             return complement(inside) if posix[1] else inside
         if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
             raise self._error(
@@ -347,7 +347,7 @@ class CommonParser(PatternParser):
             )
         return single(ord(character))
 
-    def _cased(self, inside: Ranges) -> Ranges:
+    def _add_cases(self, inside: Ranges) -> Ranges:
         """Return code points and, if the flag i is set, those that differ only in case."""
         if not self._flags.i:
             return inside
@@ -366,13 +366,13 @@ class CommonParser(PatternParser):
             return self._paid(table if letter == kind else complement(table))
         if letter in ("p", "P"):
             return self._property(begin, negated=letter == "P")
-        value = self._escaped_character(letter, begin, in_class)
-        return single(value) if in_class else self._cased(single(value))
+        value = self._unescape(letter, begin, in_class)
+        return single(value) if in_class else self._add_cases(single(value))
 
     def _perl_class(self, letter: str) -> Ranges:
         return _ASCII_CLASSES[letter] if self._flags.a else unicode_tables.perl_class(letter)
 
-    def _escaped_character(self, letter: str, begin: int, in_class: bool) -> int:
+    def _unescape(self, letter: str, begin: int, in_class: bool) -> int:
         if letter in CONTROLS:
             return CONTROLS[letter]
         if letter == "a":
@@ -380,8 +380,8 @@ class CommonParser(PatternParser):
         if letter == "b" and in_class:
             return 0x08
         if letter in ("x", "u", "U"):
-            return self._checked(self._hexadecimal(letter, begin), begin)
-        if letter == "0" and not self._matched("[0-9]"):
+            return self._check(self._hexadecimal(letter, begin), begin)
+        if letter == "0" and not self._match("[0-9]"):
             return 0
         return self._other_escape(letter, begin, in_class)
 
@@ -400,7 +400,7 @@ class CommonParser(PatternParser):
     def _property(self, begin: int, negated: bool) -> Ranges:
         written = r"[A-Za-z]|\{[A-Za-z0-9_ -]+([=:][A-Za-z0-9_ -]+)?\}"
         inside = self._having_property(begin, written, unicode_tables.property_ranges)
-        inside = self._paid(self._cased(inside))
+        inside = self._paid(self._add_cases(inside))
         return complement(inside) if negated else inside
 
 

@@ -9,7 +9,7 @@ contains both texts, and laziness has no effect.
 from __future__ import annotations
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import metered
+from gcd._automata.limits import count_work
 from gcd._errors import check_kind
 from gcd._languages.text.look_around import automaton_of
 from gcd._languages.text.python_syntax import parse
@@ -34,5 +34,5 @@ def regex(pattern: str) -> Automaton:
         "a pattern as str",
         "decode bytes, and pass a compiled pattern's .pattern",
     )
-    with metered():
+    with count_work():
         return automaton_of(parse(pattern), pattern)

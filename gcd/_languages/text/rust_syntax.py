@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._languages.text import unicode_tables
 from gcd._languages.text.code_points import Ranges, complement, ranges
 from gcd._languages.text.look_around import automaton_of
@@ -27,7 +27,7 @@ _SPACE = r"[ \t\n\r\v\f\x85\u200e\u200f\u2028\u2029]"  # Pattern_White_Space of 
 _EDGES = re.compile(r"\{(start|end)(-half)?\}")
 
 
-@priced_cache(256)
+@cache_with_price(256)
 def rust_pattern(pattern: str) -> Automaton:
     """Return the UTF-8 texts that contain a match of a pattern of Rust's `regex` crate.
 
@@ -55,7 +55,7 @@ class _RustParser(CommonParser):
         node = super()._term()
         if isinstance(node, Chars) and self._asks_tables:
             # Versions of the crate have different Unicode tables, so new characters are excluded.
-            assigned = self._paid(unicode_tables.assigned())
+            assigned = self._paid(unicode_tables.list_assigned())
             node = Chars(complement(ranges([*complement(node.inside), *complement(assigned)])))
         return node
 
@@ -68,7 +68,7 @@ class _RustParser(CommonParser):
         return super()._property(begin, negated)
 
     def _look_around(self, begin: int) -> Look | None:
-        found = self._matched(r"\?<?[=!]|\?#")
+        found = self._match(r"\?<?[=!]|\?#")
         if found:
             raise self._error(begin, f"Rust's `regex` has no group `({found}`; remove it")
         return None

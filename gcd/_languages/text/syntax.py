@@ -206,6 +206,6 @@ def literal_text(node: Node) -> str | None:
     return None
 
 
-def shown_pattern(pattern: str) -> str:
+def show_pattern(pattern: str) -> str:
     """Quote a pattern for a message; of a long pattern, only the beginning."""
     return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import max_states, priced_cache
-from gcd._errors import StateLimitError, shown_count
+from gcd._automata.limits import cache_with_price, max_states
+from gcd._errors import StateLimitError, show_count
 from gcd._languages.text.code_points import SCALARS, one_of
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def characters() -> Automaton:
     """Return the language of one code point in UTF-8, without overlong forms and surrogates."""
     return one_of(SCALARS)
 
 
-@priced_cache(maxsize=256)
+@cache_with_price(maxsize=256)
 def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
     """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
 
     Raises:
         StateLimitError: there would be far too many states; raised before any work.
     """
-    return repeated(characters(), minimum, maximum)
+    return repeat(characters(), minimum, maximum)
 
 
 def anything() -> Automaton:
@@ -29,7 +29,7 @@ def anything() -> Automaton:
     return texts()
 
 
-def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
+def repeat(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
     """Return `minimum` to `maximum` repetitions of a character (None: no upper bound).
 
     Raises:
@@ -38,6 +38,6 @@ def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automat
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(
-            max_states(), what=f"a string with a length limit of {shown_count(longest)}"
+            max_states(), what=f"a string with a length limit of {show_count(longest)}"
         )
     return character.repeat(minimum, maximum)

@@ -37,7 +37,7 @@ import numpy as np
 
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import max_states, metered, spend
+from gcd._automata.limits import count_work, max_states, spend
 from gcd._errors import StateLimitError, WorkLimitError
 from gcd._languages.text.code_points import SCALARS, one_of
 from gcd._languages.text.syntax import (
@@ -52,7 +52,7 @@ from gcd._languages.text.syntax import (
     Start,
     has_anchors,
     literal_text,
-    shown_pattern,
+    show_pattern,
 )
 
 # Units of work of interpreted code: for a node, an edge or a range of code points; and for an
@@ -73,7 +73,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
         StateLimitError: an automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
     """
-    with metered(), _blamed(f"the pattern {shown_pattern(pattern)}"):
+    with count_work(), _blame(f"the pattern {show_pattern(pattern)}"):
         layout = _Layout(pattern)
         layout.lay_options(tree, search=search)
         return layout.automaton()
@@ -94,7 +94,7 @@ def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Autom
 
 
 @contextmanager
-def _blamed(what: str) -> Iterator[None]:
+def _blame(what: str) -> Iterator[None]:
     """Add the name of a part of the pattern to limit errors that don't name a part yet."""
     try:
         yield
@@ -195,7 +195,7 @@ class _Layout(Assembly):
                 spend(_PER_STEP * len(inside))
                 return one_of(inside)
             case Repeat(body, minimum, maximum) if not has_anchors(node):
-                with _blamed(self._quoted(node)):
+                with _blame(self._quote(node)):
                     return self._alone(body).repeat(minimum, maximum)
         inner = _Layout(self._pattern, self._language)
         inner.lay_rule(node)
@@ -257,15 +257,15 @@ class _Layout(Assembly):
         if number == 0:
             rounds = node.minimum if node.maximum is None else node.maximum
             if rounds * (self._num_states - before) > max_states():
-                with _blamed(self._quoted(node)):
+                with _blame(self._quote(node)):
                     raise StateLimitError(max_states())
         return done
 
-    def _quoted(self, node: Repeat) -> str:
+    def _quote(self, node: Repeat) -> str:
         """Return the part of the pattern that a node was parsed from, with its position."""
         first, last = node.span
-        part = shown_pattern(self._pattern[first:last])
-        return f"{part} at position {first} of the pattern {shown_pattern(self._pattern)}"
+        part = show_pattern(self._pattern[first:last])
+        return f"{part} at position {first} of the pattern {show_pattern(self._pattern)}"
 
     # -- nodes and edges --------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def perl_class(letter: str) -> Ranges:
 
 
 @lru_cache(maxsize=1)
-def assigned() -> Ranges:
+def list_assigned() -> Ranges:
     """Return the code points that are assigned in the Unicode tables of the running Python.
 
     These tables may be some years old.
@@ -67,7 +67,7 @@ def with_other_cases(inside: Ranges) -> Ranges:
     if not written:
         return inside
     others = unicode_regex.compile(f"(?i)[{written}]", unicode_regex.V1)
-    found = [ord(match[0]) for match in others.finditer(_cased())]
+    found = [ord(match[0]) for match in others.finditer(_list_cased())]
     return ranges([*inside, *((c, c) for c in found)])
 
 
@@ -96,7 +96,7 @@ def all_code_points() -> str:
 
 
 @lru_cache(maxsize=1)
-def _cased() -> str:
+def _list_cased() -> str:
     """Return all code points that have another case, except for the Turkic ones."""
     found = [property_ranges(f"Changes_When_{how}") for how in ("Casefolded", "Casemapped")]
     inside = ranges(pair for part in found for pair in part or ())

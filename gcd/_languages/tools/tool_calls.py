@@ -27,7 +27,7 @@ from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.reach import held_to, within_limits
+from gcd._languages.json_schema.reach import hold_to, within_limits
 from gcd._languages.json_schema.schema import check_depth, check_options
 from gcd._languages.tools.tool_types import Tool, parse_tools
 from gcd._languages.values.arrays import array
@@ -152,7 +152,7 @@ def tool_calls(
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        return held_to(language, max_bytes, "a list of valid calls", caveats)
+        return hold_to(language, max_bytes, "a list of valid calls", caveats)
 
     try:
         found = within_limits(build, unsupported=unsupported)

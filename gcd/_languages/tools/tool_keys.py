@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
+from gcd._errors import ConstraintError, UnsupportedSchemaError, show
 from gcd._languages.tools.type_strings import parse_type
 
 BY_NAME = "parameters"  # the key that may contain a description for each name
@@ -50,13 +50,13 @@ def schema_key(tool: Mapping[str, Any]) -> str | None:
     found = [key for key in _KEYS if tool.get(key) is not None]
     if len(found) > 1:
         raise ConstraintError(
-            f"expected one key for the arguments of the tool {shown(tool.get('name'))}, got both "
+            f"expected one key for the arguments of the tool {show(tool.get('name'))}, got both "
             f"{found[0]!r} and {found[1]!r}; remove one of them"
         )
     return found[0] if found else None
 
 
-def declared_parameters(tool: Mapping[str, Any]) -> Any:
+def get_parameters(tool: Mapping[str, Any]) -> Any:
     """Return the value under the key of a tool's arguments; an empty object if there is no key."""
     key = schema_key(tool)
     if key is None:
@@ -125,7 +125,7 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
     kind = tool.get("type", "function")
     if not outside and kind != "function" and schema_key(tool) is None:
         raise ConstraintError(
-            f"expected arguments for the tool {name!r} of type {shown(kind)} at {pointer!r}, got "
+            f"expected arguments for the tool {name!r} of type {show(kind)} at {pointer!r}, got "
             f"none; put their schema under {BY_NAME!r}, or remove the tool if its provider runs it"
         )
 

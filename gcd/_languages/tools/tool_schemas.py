@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
+from gcd._errors import ConstraintError, UnsupportedSchemaError, show
 from gcd._languages.json_schema.drafts import escape
 from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, TYPES
 from gcd._languages.tools.type_names import TYPE_NAMES, Schema
@@ -74,8 +74,8 @@ def add_keyword(
     value = _inside(keyword, value, f"{pointer}/{escape(keyword)}", depth + 1)
     if keyword in found and found[keyword] != value:
         raise ConstraintError(
-            f"keyword {keyword!r} at {pointer!r} is {shown(value)}, but the type "
-            f"{schema.get('type')!r} requires {shown(found[keyword])}; keep one of them"
+            f"keyword {keyword!r} at {pointer!r} is {show(value)}, but the type "
+            f"{schema.get('type')!r} requires {show(found[keyword])}; keep one of them"
         )
     found[keyword] = value
 
@@ -86,15 +86,15 @@ def type_schema(kind: Any, pointer: str) -> Schema:
     Other values are left to the JSON schema compiler, which reports them.
     """
     if isinstance(kind, str):
-        return _named(kind, pointer)
+        return _look_up(kind, pointer)
     if not isinstance(kind, list) or not all(isinstance(name, str) for name in kind):
         return {"type": kind}
     if all(name in TYPES for name in kind):
         return {"type": kind}
-    return any_of([_named(name, pointer) for name in kind])
+    return any_of([_look_up(name, pointer) for name in kind])
 
 
-def _named(name: str, pointer: str) -> Schema:
+def _look_up(name: str, pointer: str) -> Schema:
     if name in TYPES:
         return {"type": name}
     parsed = parse_type(name)
@@ -102,7 +102,7 @@ def _named(name: str, pointer: str) -> Schema:
         raise UnsupportedSchemaError(
             "type",
             pointer,
-            f"the type {shown(name)} is unknown; use a Python type such as List[str] or "
+            f"the type {show(name)} is unknown; use a Python type such as List[str] or "
             f"Optional[int], or one of these names in lower or upper case: {', '.join(TYPE_NAMES)}",
         )
     return dict(parsed.schema)
@@ -156,6 +156,6 @@ def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
         return False
     if not isinstance(says, bool):
         raise ConstraintError(
-            f"expected keyword 'optional' at {pointer!r} to be true or false, got {shown(says)}"
+            f"expected keyword 'optional' at {pointer!r} to be true or false, got {show(says)}"
         )
     return says

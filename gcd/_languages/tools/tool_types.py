@@ -23,13 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
+from gcd._errors import ConstraintError, UnsupportedSchemaError, show
 from gcd._languages.json_schema.drafts import escape
 from gcd._languages.json_schema.keywords import HONORED, TYPES
 from gcd._languages.tools.tool_keys import (
     BY_NAME,
     check_keys,
-    declared_parameters,
+    get_parameters,
     is_schema,
     schema_key,
     schema_path,
@@ -146,7 +146,7 @@ def parse_tools(tools: Any) -> ToolList:
 
 
 def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters = declared_parameters(entry)
+    parameters = get_parameters(entry)
     return parameters if isinstance(parameters, Mapping) else {}
 
 
@@ -155,10 +155,10 @@ def _tool(declaration: Declaration, marked: bool, unknown: Counter[str]) -> Tool
     name = entry["name"]
     check_keys(entry, name, inside)
     called = f"{called} ({name})"
-    key, parameters = schema_key(entry) or BY_NAME, declared_parameters(entry)
+    key, parameters = schema_key(entry) or BY_NAME, get_parameters(entry)
     if not isinstance(parameters, Mapping):
         raise ConstraintError(
-            f"{called}: expected {key!r} to be an object, got {shown(parameters)}; pass a "
+            f"{called}: expected {key!r} to be an object, got {show(parameters)}; pass a "
             "JSON schema"
         )
     pointer = inside + schema_path(entry)
@@ -166,7 +166,7 @@ def _tool(declaration: Declaration, marked: bool, unknown: Counter[str]) -> Tool
     if parameters and not flat and not is_schema(parameters):
         raise ConstraintError(
             f"{called}: expected {key!r} to be a JSON schema of type 'object', got "
-            f"{shown(parameters)}; correct it"
+            f"{show(parameters)}; correct it"
         )
     if flat:
         required = entry.get("required")
@@ -182,7 +182,7 @@ def _object_schema(parameters: Mapping[str, Any], called: str, pointer: str) -> 
     if type_schema(kind, pointer) not in ({"type": "object"}, {"type": ["object"]}):
         raise ConstraintError(
             f"{called}: expected the schema of the parameters to have type 'object', got "
-            f"{shown(kind)}; wrap the schema in an object"
+            f"{show(kind)}; wrap the schema in an object"
         )
     return standard_schema({**parameters, "type": "object"}, pointer)
 
@@ -199,7 +199,7 @@ def _flat_schema(
         isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
     ):
         raise ConstraintError(
-            f"{called}: expected 'required' to be a list of names, got {shown(required)}; pass a "
+            f"{called}: expected 'required' to be a list of names, got {show(required)}; pass a "
             "list of str"
         )
     properties: Schema = {}
@@ -208,7 +208,7 @@ def _flat_schema(
         if not isinstance(name, str) or not isinstance(description, Mapping):
             raise ConstraintError(
                 f"{called}: expected parameter {name!r} to be described by an object, got "
-                f'{shown(description)}; write {{"type": ...}}'
+                f'{show(description)}; write {{"type": ...}}'
             )
         properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)
         says = description.get("required")
@@ -246,7 +246,7 @@ def _parameter(
         schema = type_schema(kind, pointer)
     elif kind is not None:
         raise ConstraintError(
-            f"expected the type at {pointer!r} to be a string, got {shown(kind)}; write its name"
+            f"expected the type at {pointer!r} to be a string, got {show(kind)}; write its name"
         )
     for keyword, value in description.items():
         if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):

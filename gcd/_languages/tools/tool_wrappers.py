@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gcd._errors import ConstraintError, UnsupportedSchemaError, at, shown
+from gcd._errors import ConstraintError, UnsupportedSchemaError, at, show
 from gcd._languages.tools.tool_keys import check_keys
 
 _LISTS = ("tools", "functions")
@@ -56,11 +56,11 @@ def declarations(tools: Any) -> list[Declaration]:
         called = f"tool {len(found)}"
         if not isinstance(tool, Mapping):
             raise ConstraintError(
-                f"expected {called} to be an object, got {shown(tool)}; pass a mapping"
+                f"expected {called} to be an object, got {show(tool)}; pass a mapping"
             )
         if len(tool) == 1 and next(iter(tool)) in _MARKS:
             continue
-        for entry, inside in _unwrapped(tool, pointer, called):
+        for entry, inside in _unwrap(tool, pointer, called):
             number = f"tool {len(found)}"
             is_plain = inside in (f"/{len(found)}", f"/{len(found)}/function")
             where = number if is_plain else f"{number} ({at(inside)})"
@@ -77,7 +77,7 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
             remedy = "parse JSON text with json.loads" if is_text else "pass a list of tools"
             raise ConstraintError(
                 f"expected the tools {at(pointer)} to be a list of objects, or an object that has "
-                f"such a list under 'tools'; got {shown(tools)}; {remedy}"
+                f"such a list under 'tools'; got {show(tools)}; {remedy}"
             )
         yield from ((tool, f"{pointer}/{i}") for i, tool in enumerate(tools))
         return
@@ -98,7 +98,7 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
         remedy = "put the tool into a list" if is_tool else "pass a list of tools"
         raise ConstraintError(
             "expected tools to be a list of objects, or an object that has such a list under "
-            f"'tools'; got {shown(tools)}; {remedy}"
+            f"'tools'; got {show(tools)}; {remedy}"
         )
 
 
@@ -110,7 +110,7 @@ def _has_list(config: Any) -> bool:
     return isinstance(config, Mapping) and config.get("tools") is not None
 
 
-def _unwrapped(
+def _unwrap(
     tool: Mapping[str, Any], pointer: str, called: str
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yield the tools in one object of a list, which is often a tool itself."""
@@ -127,7 +127,7 @@ def _unwrapped(
     inner, inside = tool[key], f"{pointer}/{key}"
     if key in _SINGLE:
         if not isinstance(inner, Mapping):
-            raise ConstraintError(f"{called}: expected {key!r} to be an object, got {shown(inner)}")
+            raise ConstraintError(f"{called}: expected {key!r} to be an object, got {show(inner)}")
         check_keys(tool, str(inner.get("name")), pointer, outside=key)
         yield inner, inside
         return
@@ -140,12 +140,12 @@ def _unwrapped(
             )
     if not isinstance(inner, list):
         raise ConstraintError(
-            f"{called}: expected {key!r} to be a list of tools, got {shown(inner)}"
+            f"{called}: expected {key!r} to be a list of tools, got {show(inner)}"
         )
     for i, each in enumerate(inner):
         if not isinstance(each, Mapping):
             raise ConstraintError(
-                f"expected the tool {at(f'{inside}/{i}')} to be an object, got {shown(each)}"
+                f"expected the tool {at(f'{inside}/{i}')} to be an object, got {show(each)}"
             )
         yield each, f"{inside}/{i}"
 
@@ -157,13 +157,13 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
         return
     if "name" in entry:
         raise ConstraintError(
-            f"{called}: expected 'name' to be a non-empty string, got {shown(name)}"
+            f"{called}: expected 'name' to be a non-empty string, got {show(name)}"
         )
     for key in (*_SEVERAL, *_SINGLE):
         if key in entry:  # its value is None, because other values were unwrapped
             kinds = "a list of tools" if key in _SEVERAL else "an object"
             raise ConstraintError(
-                f"{called}: expected {key!r} to be {kinds}, got {shown(entry[key])}"
+                f"{called}: expected {key!r} to be {kinds}, got {show(entry[key])}"
             )
     if kind == "custom":
         raise ConstraintError(
@@ -172,7 +172,7 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
         )
     if isinstance(kind, str) and kind.lower() not in ("function", "object"):
         raise ConstraintError(
-            f"expected a name for {called} of type {shown(kind)}, got none; {_RUN_ELSEWHERE}"
+            f"expected a name for {called} of type {show(kind)}, got none; {_RUN_ELSEWHERE}"
         )
     keys = ", ".join(repr(key) for key in list(entry)[:8]) or "no keys"
     raise ConstraintError(

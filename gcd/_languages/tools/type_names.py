@@ -47,7 +47,7 @@ TYPE_NAMES = tuple(_SCHEMA_OF)
 """All known names, in lower case."""
 
 
-def named_type(name: str) -> Schema | None:
+def look_up_type(name: str) -> Schema | None:
     """Return a new JSON schema for a type, given its name in any case; None if it is unknown."""
     schema = _SCHEMA_OF.get(name.lower())
     return None if schema is None else dict(schema)

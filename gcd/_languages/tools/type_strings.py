@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gcd._languages.json_schema.keywords import CONTAINER
-from gcd._languages.tools.type_names import Schema, named_type
+from gcd._languages.tools.type_names import Schema, look_up_type
 
 _NULL: Schema = {"type": "null"}
 _CHOICES = ("Union", "Optional")
@@ -77,9 +77,9 @@ def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
         case ast.Constant(value=None):
             return dict(_NULL)
         case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="typing" | "t"), attr=name):
-            return _named(name, [], unknown)
+            return _look_up(name, [], unknown)
         case ast.Constant(value=str(name)) if name.isidentifier():
-            return _named(name, [], unknown)
+            return _look_up(name, [], unknown)
         case ast.Subscript(value=outer, slice=ast.Tuple(elts=inner)):
             return _generic(outer, inner, tree, unknown)
         case ast.Subscript(value=outer, slice=single):
@@ -99,7 +99,7 @@ def _generic(
     name = outer.attr if isinstance(outer, ast.Attribute) else getattr(outer, "id", "")
     if name == "Literal" and all(isinstance(e, ast.Constant) for e in inner):
         return {"enum": [e.value for e in inner if isinstance(e, ast.Constant)]}
-    base = named_type(name) or {}
+    base = look_up_type(name) or {}
     is_tuple = base.get(CONTAINER) == "tuple"
     if is_tuple and len(inner) == 2 and _is_ellipsis(inner[1]):
         return {**base, "items": _schema(inner[0], unknown)}
@@ -109,14 +109,14 @@ def _generic(
     if not takes_arguments or any(_is_ellipsis(e) for e in inner):
         unknown(ast.unparse(tree))
         return {}
-    return _named(name, [_schema(e, unknown) for e in inner], unknown)
+    return _look_up(name, [_schema(e, unknown) for e in inner], unknown)
 
 
-def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
+def _look_up(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
     """Return the schema of a type, given its name and the schemas of its arguments."""
     if name in _CHOICES and inner:
         return any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
-    base = named_type(name)
+    base = look_up_type(name)
     if base is not None:
         match base.get("type"), inner:
             case _, []:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import max_states, priced_cache
+from gcd._automata.limits import cache_with_price, max_states
 from gcd._errors import StateLimitError
 from gcd._languages.values.arrays import array
 from gcd._languages.values.notation import Notation
@@ -11,7 +11,7 @@ from gcd._languages.values.numbers import numbers
 from gcd._languages.values.objects import Member, mapping
 
 
-@priced_cache(maxsize=64)
+@cache_with_price(maxsize=64)
 def any_value(notation: Notation, depth: int) -> Automaton:
     """Return all values whose arrays and objects are nested at most `depth` levels deep.
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states
-from gcd._errors import StateLimitError, shown_count
+from gcd._errors import StateLimitError, show_count
 from gcd._languages.values.notation import Brackets, Notation, mark
 
 
@@ -50,7 +50,7 @@ def array(
     if copies * max(items.num_states, 2) > max_states():
         raise StateLimitError(
             max_states(),
-            what=f"an array of {shown_count(copies)} elements with {items.num_states} states each",
+            what=f"an array of {show_count(copies)} elements with {items.num_states} states each",
         )
     if items.is_empty:
         maximum = len(head) if maximum is None else min(maximum, len(head))
@@ -141,7 +141,7 @@ def containing(
     size = (highest + 1) * sum(p.counted.num_states + p.others.num_states for p in parts)
     if size > max_states():
         raise StateLimitError(
-            max_states(), what=f"counting up to {shown_count(highest)} elements of an array"
+            max_states(), what=f"counting up to {show_count(highest)} elements of an array"
         )
     graph = Assembly()
     start, end = graph.node(), graph.node()

@@ -6,7 +6,7 @@ written as itself, unless it is a control character, a quote or a backslash. Som
 the short escapes `\\" \\\\ \\/ \\b \\f \\n \\r \\t`. Every code point can also be written as
 `\\uXXXX` with digits of either case, and above U+FFFF as two of these, a surrogate pair.
 
-`quoted` converts an automaton over the content. Between two code points, the automaton is in one of
+`quote` converts an automaton over the content. Between two code points, the automaton is in one of
 its states, and the next code point leads to another state. All spellings of the code point have to
 lead to the same state. So raw bytes keep their transitions, and every state between two code points
 gets an additional tree of escapes (`gcd._automata.kernels.escaping`). The result is deterministic,
@@ -21,7 +21,7 @@ import numpy as np
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.kernels import escaping
-from gcd._automata.limits import max_states, priced_cache
+from gcd._automata.limits import cache_with_price, max_states
 from gcd._errors import StateLimitError
 from gcd._languages.text.texts import texts
 
@@ -43,8 +43,8 @@ for _number, _byte in enumerate(sorted({*_HEX, *_LETTERS})):
     _STRUCTURE[_byte] = _number + 2
 
 
-@priced_cache(maxsize=256)
-def quoted(language: Automaton) -> Automaton:
+@cache_with_price(maxsize=256)
+def quote(language: Automaton) -> Automaton:
     """Return the JSON strings, including quotes, whose content is a text of the language.
 
     Byte strings of the language that aren't valid UTF-8 are left out.

@@ -20,12 +20,12 @@ import json
 from collections.abc import Iterable
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.literal import encodable
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import repeated
-from gcd._languages.values.json_text import quoted
+from gcd._languages.text.texts import repeat
+from gcd._languages.values.json_text import quote
 from gcd._languages.values.notation import Brackets, Notation, separators
 
 _HEX = "[0-9a-fA-F]"
@@ -34,7 +34,7 @@ LONE_UNIT = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
 _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
 
 
-@priced_cache(maxsize=8)
+@cache_with_price(maxsize=8)
 def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     """Return JSON's notation of values.
 
@@ -58,22 +58,22 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         string=json_string,
         choice=json_constants if escapes == "canonical" else _all_spellings,
         spell_all=json_spellings,
-        quoted=quoted,
+        quoted=quote,
         containers=dict.fromkeys(("list", "tuple", "set"), (Brackets("[", "]"),)),
     )
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def json_character() -> Automaton:
     """Return one code point inside a JSON string, in every legal spelling."""
     return regex(rf'[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{LONE_UNIT}|{_PAIR})')
 
 
-@priced_cache(maxsize=256)
+@cache_with_price(maxsize=256)
 def json_string(minimum: int, maximum: int | None) -> Automaton:
     """Return the JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quote = Automaton.literal('"')
-    return Automaton.concatenate([quote, repeated(json_character(), minimum, maximum), quote])
+    return Automaton.concatenate([quote, repeat(json_character(), minimum, maximum), quote])
 
 
 def json_constants(texts: Iterable[str]) -> Automaton:
@@ -84,10 +84,10 @@ def json_constants(texts: Iterable[str]) -> Automaton:
 
 
 def _all_spellings(texts: Iterable[str]) -> Automaton:
-    return quoted(Automaton.from_strings(map(encodable, texts)))
+    return quote(Automaton.from_strings(map(encodable, texts)))
 
 
-@priced_cache(maxsize=1024)
+@cache_with_price(maxsize=1024)
 def json_spellings(text: str) -> Automaton:
     """Return a string in every legal spelling."""
     return _all_spellings([text])

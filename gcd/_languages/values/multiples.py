@@ -25,7 +25,7 @@ import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES
-from gcd._automata.limits import max_states, priced_cache
+from gcd._automata.limits import cache_with_price, max_states
 from gcd._errors import ConstraintError, StateLimitError
 from gcd._languages.values.numbers import MAX_DIGITS
 
@@ -42,7 +42,7 @@ _START, _SIGNED, _ZERO, _ZEROS, _LAST_POINT = range(5)
 _FIRST = 5  # the state of remainder 0
 
 
-@priced_cache(maxsize=256)
+@cache_with_price(maxsize=256)
 def multiples(divisor: Decimal) -> Automaton:
     """Return the numbers without an exponent whose value is an integer times `divisor`.
 
@@ -51,7 +51,7 @@ def multiples(divisor: Decimal) -> Automaton:
             side of the point, or division takes more than 50,000 states.
         StateLimitError: division takes more states than `gcd.state_limit` allows.
     """
-    modulus, exponent = _reduced(divisor)
+    modulus, exponent = _reduce(divisor)
     places, zeros = max(-exponent, 0), max(exponent, 0)
     whole = _FIRST  # states by [remainder], then by the zeros after remainder 0
     fraction = whole + modulus + zeros  # states by [digits after the point][remainder]
@@ -113,7 +113,7 @@ def whole_numbers() -> Automaton:
     return multiples(Decimal(1))
 
 
-def _reduced(divisor: Decimal) -> tuple[int, int]:
+def _reduce(divisor: Decimal) -> tuple[int, int]:
     """Return a and e with divisor = a · 10^e, where a is not divisible by 10.
 
     Raises:

@@ -18,7 +18,7 @@ import numpy as np
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._languages.values.notation import Notation, mark
 from gcd._languages.values.objects import Member
 
@@ -35,7 +35,7 @@ def can_tell(fewest: int, classes: int) -> bool:
     return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def checksums() -> tuple[Automaton, ...]:
     """Return the texts of each checksum.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.literal import encodable
 
@@ -76,11 +76,11 @@ class Notation:
 
     def spell(self, text: str) -> Automaton:
         """Return the spellings of a string as a key or a constant."""
-        return _spelled(self, text)
+        return _spell(self, text)
 
 
-@priced_cache(maxsize=4096)
-def _spelled(notation: Notation, text: str) -> Automaton:
+@cache_with_price(maxsize=4096)
+def _spell(notation: Notation, text: str) -> Automaton:
     return notation.choice([text])
 
 
@@ -92,13 +92,13 @@ class Separators(NamedTuple):
     colon: Automaton
 
 
-@priced_cache(maxsize=64)
+@cache_with_price(maxsize=64)
 def mark(text: str) -> Automaton:
     """Return the language of a bracket or another short delimiter; results are cached."""
     return Automaton.literal(text)
 
 
-@priced_cache(maxsize=16)
+@cache_with_price(maxsize=16)
 def separators(
     whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
 ) -> Separators:

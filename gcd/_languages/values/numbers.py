@@ -26,7 +26,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.text.regex import regex
 
@@ -41,7 +41,7 @@ class Bound(NamedTuple):
     strict: bool
 
 
-@priced_cache(maxsize=1024)
+@cache_with_price(maxsize=1024)
 def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
     """Return the integers between two bounds, without an exponent."""
     return decimals(lower, upper, wide=False) & _integers() if lower or upper else _integers()
@@ -59,28 +59,28 @@ def numbers(
     return decimals(lower, upper, wide=False) if lower or upper else _any_number()
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def with_exponent() -> Automaton:
     """Return all numbers that are written with an exponent."""
     return _any_number() - decimals(wide=True)
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def _any_number() -> Automaton:
     return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def _integers() -> Automaton:
     return regex("0|-?[1-9][0-9]*")
 
 
-@priced_cache(maxsize=1)
+@cache_with_price(maxsize=1)
 def _magnitudes() -> Automaton:
     return regex(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
 
 
-@priced_cache(maxsize=1024)
+@cache_with_price(maxsize=1024)
 def decimals(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
@@ -88,12 +88,12 @@ def decimals(
     positive = _magnitudes_between(lower, upper)
     if lower and lower.value >= 0 and not wide:
         return positive
-    negative = _magnitudes_between(_mirrored(upper), _mirrored(lower))
+    negative = _magnitudes_between(_mirror(upper), _mirror(lower))
     signed = Automaton.literal("-") + negative
     return positive | (signed if wide else signed - Automaton.literal("-0"))
 
 
-def _mirrored(bound: Bound | None) -> Bound | None:
+def _mirror(bound: Bound | None) -> Bound | None:
     return bound and Bound(bound.value.copy_negate(), bound.strict)  # `-x` would round to 28 digits
 
 
@@ -101,16 +101,16 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
     """Return the numbers without a sign between two bounds."""
     result = _magnitudes()
     if lower and lower.value >= 0:
-        result &= _compared(lower.value, frozenset({_GREATER} if lower.strict else {0, _GREATER}))
+        result &= _compare(lower.value, frozenset({_GREATER} if lower.strict else {0, _GREATER}))
     if upper:
         if upper.value < 0:
             return Automaton.empty()
-        result &= _compared(upper.value, frozenset({_LESS} if upper.strict else {_LESS, 0}))
+        result &= _compare(upper.value, frozenset({_LESS} if upper.strict else {_LESS, 0}))
     return result
 
 
-@priced_cache(maxsize=1024)
-def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
+@cache_with_price(maxsize=1024)
+def _compare(bound: Decimal, wanted: frozenset[int]) -> Automaton:
     """Return the numbers without a sign whose comparison with `bound` gives a result in `wanted`.
 
     The results are -1 (less than the bound), 0 (equal) and 1 (greater). The bound must not be

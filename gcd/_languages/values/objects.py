@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states
-from gcd._errors import StateLimitError, shown_count
+from gcd._errors import StateLimitError, show_count
 from gcd._languages.values.notation import Notation, mark
 
 
@@ -98,7 +98,7 @@ def mapping(
     size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
         raise StateLimitError(
-            max_states(), what=f"counting up to {shown_count(highest)} members of an object"
+            max_states(), what=f"counting up to {show_count(highest)} members of an object"
         )
     colon = frame.colon or notation.colon
     graph = Assembly()

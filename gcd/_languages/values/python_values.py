@@ -31,11 +31,11 @@ from dataclasses import replace
 from keyword import iskeyword
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import priced_cache
+from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.literal import encodable
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import repeated
+from gcd._languages.text.texts import repeat
 from gcd._languages.values.json_values import LONE_UNIT
 from gcd._languages.values.notation import Brackets, Notation, separators
 
@@ -68,7 +68,7 @@ def why_no_python_name(name: str) -> str | None:
     return None if read == name else f"is read as {read!r}"
 
 
-@priced_cache(maxsize=8)
+@cache_with_price(maxsize=8)
 def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     """Return Python's notation of values.
 
@@ -100,7 +100,7 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     return replace(everything, hashable=hashable)
 
 
-@priced_cache(maxsize=2)
+@cache_with_price(maxsize=2)
 def python_character(quote: str) -> Automaton:
     """Return one code point inside a Python string with the given quotes, in every spelling."""
     return regex(
@@ -108,13 +108,13 @@ def python_character(quote: str) -> Automaton:
     )
 
 
-@priced_cache(maxsize=256)
+@cache_with_price(maxsize=256)
 def python_string(minimum: int, maximum: int | None) -> Automaton:
     """Return the Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quoted = []
     for mark in _QUOTES:
         quote = Automaton.literal(mark)
-        body = repeated(python_character(mark), minimum, maximum)
+        body = repeat(python_character(mark), minimum, maximum)
         quoted.append(Automaton.concatenate([quote, body, quote]))
     return Automaton.union(quoted)
 
@@ -122,7 +122,7 @@ def python_string(minimum: int, maximum: int | None) -> Automaton:
 def python_constants(texts: Iterable[str]) -> Automaton:
     """Return strings in either kind of quotes, with the fewest escapes or with those of `repr`."""
     return Automaton.from_strings(
-        quote + "".join(_written(character, quote, as_repr) for character in text) + quote
+        quote + "".join(_write(character, quote, as_repr) for character in text) + quote
         for text in map(encodable, texts)
         for quote in _QUOTES
         for as_repr in (False, True)
@@ -133,7 +133,7 @@ def _all_spellings(texts: Iterable[str]) -> Automaton:
     return Automaton.union([python_spellings(text) for text in texts])
 
 
-def _written(character: str, quote: str, as_repr: bool) -> str:
+def _write(character: str, quote: str, as_repr: bool) -> str:
     if character in ("\\", quote):
         return "\\" + character
     if character < " " or (as_repr and not character.isprintable()):
@@ -141,7 +141,7 @@ def _written(character: str, quote: str, as_repr: bool) -> str:
     return character
 
 
-@priced_cache(maxsize=1024)
+@cache_with_price(maxsize=1024)
 def python_spellings(text: str) -> Automaton:
     """Return a string in every spelling."""
     spelled = []

@@ -16,14 +16,14 @@ import cython
 import numpy as np
 
 from gcd._tokens.distances import UNREACHABLE
-from gcd._tokens.kernels.counted_runs import PLACES, Cells
+from gcd._tokens.kernels.counted_runs import PHASES, Cells
 
 if cython.compiled:
     from cython.cimports.gcd._serving.kernels.parts import (
         Part,
         TokenTree,
         Unit,
-        UnitPlace,
+        UnitPhase,
         add,
         again,
         clear,
@@ -38,7 +38,7 @@ else:
         Part,
         TokenTree,
         Unit,
-        UnitPlace,
+        UnitPhase,
         add,
         again,
         clear,
@@ -48,7 +48,7 @@ else:
     )
     from gcd._serving.kernels.steps import Steps
 
-_PLACES = cython.declare(cython.int, PLACES)
+_PHASES = cython.declare(cython.int, PHASES)
 _NONE = cython.declare(cython.int, UNREACHABLE)
 _PER_PART = cython.declare(cython.longlong, 200)  # bytes of a part in addition to its tokens
 
@@ -79,7 +79,7 @@ class LazyTable(Steps):
     accepts: cython.const[cython.uchar][::1]
     bound: cython.const[cython.int][::1]
     cell: cython.const[cython.int][::1]
-    place: cython.const[cython.int][::1]
+    phase: cython.const[cython.int][::1]
     cell_at: cython.const[cython.int][::1]
     after: cython.const[cython.int][::1]
     start: cython.const[cython.int][::1]
@@ -106,7 +106,7 @@ class LazyTable(Steps):
         self.tree = tree
         self.step, self.class_of = delta, class_of_byte
         self.accepts, self.bound = accepting.view(np.uint8), bounds
-        self.cell, self.place, self.cell_at = cells.cell, cells.place, cells.cell_at
+        self.cell, self.phase, self.cell_at = cells.cell, cells.phase, cells.cell_at
         self.after, self.start, self.states = cells.after, cells.start, cells.states
         self.unit_of, self.units = cells.unit_of, units
         largest = int(bounds[bounds < UNREACHABLE].max(initial=0))
@@ -162,7 +162,7 @@ class LazyTable(Steps):
             found = self.row_in_run(state)
         else:
             num_nodes: cython.Py_ssize_t = self.tree.byte.shape[0]
-            found = self.walked(walk(self.tree, state, 0, num_nodes, self.step, self.class_of, 0))
+            found = self.group(walk(self.tree, state, 0, num_nodes, self.step, self.class_of, 0))
         if state < self.final and self.accepts[state]:
             found.append(self.end())
         found.sort(key=_steps_of)
@@ -182,7 +182,7 @@ class LazyTable(Steps):
         return part
 
     @cython.cfunc
-    def walked(self, count: cython.Py_ssize_t) -> list:
+    def group(self, count: cython.Py_ssize_t) -> list:
         """Group token strings by the bound on the tokens from the state after them to the end.
 
         They are the first `count` elements of `tree.found`; `tree.goal` has the states after them.
@@ -264,10 +264,10 @@ class LazyTable(Steps):
         tree: TokenTree = self.tree
         cell: cython.int = self.cell[state]
         unit: Unit = self.units[self.unit_of[cell]]
-        place: UnitPlace = unit.at(self.place[state])
+        phase: UnitPhase = unit.at(self.phase[state])
         length: cython.Py_ssize_t
         loops: cython.bint
-        length, loops = self.look_ahead(cell, place.furthest)
+        length, loops = self.look_ahead(cell, phase.furthest)
         found: list = []
         apart: list
         part: Part
@@ -277,22 +277,22 @@ class LazyTable(Steps):
         bound: cython.int
         same: cython.int
         i: cython.Py_ssize_t
-        for i in range(len(place.ends)):
-            end = place.ends[i]
+        for i in range(len(phase.ends)):
+            end = phase.ends[i]
             apart = []
             same = -1
-            for far, part in place.parts[i]:
+            for far, part in phase.parts[i]:
                 bound = self.bound_in_run(far, end, length, loops)
                 same = bound if same in (-1, bound) else -2
                 if bound < _NONE:
                     apart.append(again(part, bound))
             # Usually all of these tokens lead to the same bound, so one part is enough.
-            found.extend([again(place.unions[i], same)] if 0 <= same < _NONE else apart)
+            found.extend([again(phase.unions[i], same)] if 0 <= same < _NONE else apart)
         count: cython.Py_ssize_t = 0
         node: cython.Py_ssize_t
-        for i in range(place.exits.shape[0]):
-            node = place.exits[i, 0]
-            far = place.exits[i, 1]
+        for i in range(phase.exits.shape[0]):
+            node = phase.exits[i, 0]
+            far = phase.exits[i, 1]
             if far >= length and loops:
                 far = length - 1
             if far < length:
@@ -301,7 +301,7 @@ class LazyTable(Steps):
                     count = walk(
                         tree, target, node, tree.skip[node], self.step, self.class_of, count
                     )
-        found.extend(self.walked(count))
+        found.extend(self.group(count))
         return found
 
     @cython.cfunc

@@ -24,7 +24,7 @@ cdef class TokenTree:
     cdef int[::1] path
     cdef int[:, ::1] ahead
 
-cdef class UnitPlace:
+cdef class UnitPhase:
     cdef list ends
     cdef list unions
     cdef list parts
@@ -34,9 +34,9 @@ cdef class UnitPlace:
 cdef class Unit:
     cdef TokenTree tree
     cdef const short[:, ::1] rows
-    cdef list places
+    cdef list phases
 
-    cdef UnitPlace at(self, int place)
+    cdef UnitPhase at(self, int phase)
 
 cdef Py_ssize_t walk(
     TokenTree tree, int state, Py_ssize_t first, Py_ssize_t last, const int[:, ::1] step,

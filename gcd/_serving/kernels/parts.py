@@ -14,13 +14,13 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-from gcd._tokens.kernels.counted_runs import PLACES
+from gcd._tokens.kernels.counted_runs import PHASES
 
 if cython.compiled:
     from cython.cimports.libc.string import memset
 
-_PLACES = cython.declare(cython.int, PLACES)
-_PLACE = cython.declare(cython.int, PLACES - 1)  # a mask, as PLACES is a power of two
+_PHASES = cython.declare(cython.int, PHASES)
+_PHASE = cython.declare(cython.int, PHASES - 1)  # a mask, as PHASES is a power of two
 _MANY_NODES = cython.declare(cython.Py_ssize_t, 1000)
 _BITS: np.ndarray = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32)).view(np.int32)
 
@@ -225,15 +225,15 @@ def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) ->
 
 @cython.final
 @cython.cclass
-class UnitPlace:
-    """Effect of all tokens from one state (place) of a unit, which a counted run repeats.
+class UnitPhase:
+    """Effect of all tokens from one state (phase) of a unit, which a counted run repeats.
 
     A token passes a boundary whenever it completes a copy of the unit.
 
     Attributes:
-        ends: the places at which tokens that stay in the run end.
-        unions: for each of these places, one part with all tokens that end there.
-        parts: for each of these places, a list of pairs (number of boundaries passed, part with the
+        ends: the phases at which tokens that stay in the run end.
+        unions: for each of these phases, one part with all tokens that end there.
+        parts: for each of these phases, a list of pairs (number of boundaries passed, part with the
             tokens that pass this number).
         furthest: largest number of boundaries that a token passes.
         exits: pairs (node of the tree whose byte leaves the run, boundaries passed before it).
@@ -241,12 +241,12 @@ class UnitPlace:
 
 
 @cython.cfunc
-def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Compute where all tokens lead from state `place` of a repeated automaton (`unit`).
+def _unit_phase(tree: TokenTree, unit: cython.const[cython.short][:, ::1], phase: int) -> UnitPhase:
+    """Compute where all tokens lead from state `phase` of a repeated automaton (`unit`).
 
     `unit[p, b]` is the state of the unit after byte b in state p.
     """
-    made: UnitPlace = UnitPlace()
+    made: UnitPhase = UnitPhase()
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     exit_array = np.empty((64, 2), np.int32)
     exits: cython.int[:, ::1] = exit_array
@@ -256,9 +256,9 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
     d: cython.Py_ssize_t
     i: cython.Py_ssize_t
     entry: cython.int
-    now: cython.int  # boundaries passed times _PLACES, plus the place
+    now: cython.int  # boundaries passed times _PHASES, plus the phase
     after: cython.int
-    size_array = np.zeros((tree.max_depth + 2) * PLACES, np.int64)
+    size_array = np.zeros((tree.max_depth + 2) * PHASES, np.int64)
     size: cython.longlong[::1] = size_array  # tokens by what they lead to
     # The loop's own views, which it need not read from the tree at every node.
     byte: cython.const[cython.uchar][::1] = tree.byte
@@ -269,24 +269,24 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
     path: cython.int[::1] = tree.path
     found: cython.int[::1] = tree.found
     goal_of: cython.int[::1] = tree.goal
-    path[0] = place
+    path[0] = phase
     while node < num_nodes:
         d = depth[node]
         now = path[d]
-        after = unit[now & _PLACE, byte[node]]
+        after = unit[now & _PHASE, byte[node]]
         if after < 0:
-            if now & _PLACE == 0:
+            if now & _PHASE == 0:
                 if num_exits == exits.shape[0]:
                     exit_array = np.concatenate([exit_array, np.empty_like(exit_array)])
                     exits = exit_array
                 exits[num_exits, 0] = node
-                exits[num_exits, 1] = now // _PLACES
+                exits[num_exits, 1] = now // _PHASES
                 num_exits += 1
             node = skip[node]
             continue
-        now = (now & ~_PLACE) + after
+        now = (now & ~_PHASE) + after
         if after == 0:
-            now += _PLACES
+            now += _PHASES
         path[d + 1] = now
         # Written for all nodes, as a branch would be mispredicted; a later node has an entry.
         entry = entry_of[node]
@@ -300,12 +300,12 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
     made.exits = exit_array[:num_exits].copy()
     goals: list = np.flatnonzero(size_array).tolist()
     apart: list = _parts_of_goals(tree, count, size, goals)
-    made.ends = sorted({goal % PLACES for goal in goals})
+    made.ends = sorted({goal % PHASES for goal in goals})
     made.parts = [[] for _ in made.ends]
     for goal, part in zip(goals, apart, strict=True):
-        made.parts[made.ends.index(goal % PLACES)].append((goal // PLACES, part))
+        made.parts[made.ends.index(goal % PHASES)].append((goal // PHASES, part))
     made.unions = [_union(tree, [part for _, part in each]) for each in made.parts]
-    furthest = [goal // PLACES for goal in goals]
+    furthest = [goal // PHASES for goal in goals]
     made.furthest = max([*furthest, *exit_array[:num_exits, 1].tolist()], default=0)
     return made
 
@@ -316,7 +316,7 @@ def _parts_of_goals(
 ) -> list:
     """Group the first `count` token strings in `tree.found` by their elements of `tree.goal`.
 
-    A goal encodes the copies of the unit that a token completes, and the place where it ends.
+    A goal encodes the copies of the unit that a token completes, and the phase where it ends.
     `size` is the number of tokens of each goal. Return a part of a mask for each of `goals`.
     """
     made: list = []
@@ -397,20 +397,20 @@ class Unit:
 
     Args:
         tree: the vocabulary.
-        rows: `rows[p, b]` is the unit's state (place) after byte b in its state p; 256 columns,
+        rows: `rows[p, b]` is the unit's state (phase) after byte b in its state p; 256 columns,
             int16.
     """
 
     def __init__(self, tree: TokenTree, rows: np.ndarray) -> None:
         self.tree, self.rows = tree, rows
-        self.places = [None] * rows.shape[0]
+        self.phases = [None] * rows.shape[0]
 
     @cython.cfunc
-    def at(self, place: cython.int) -> UnitPlace:
-        """Return where all tokens lead from state `place` of the unit; computed once."""
-        if self.places[place] is None:
-            self.places[place] = _unit_place(self.tree, self.rows, place)
-        return self.places[place]
+    def at(self, phase: cython.int) -> UnitPhase:
+        """Return where all tokens lead from state `phase` of the unit; computed once."""
+        if self.phases[phase] is None:
+            self.phases[phase] = _unit_phase(self.tree, self.rows, phase)
+        return self.phases[phase]
 
 
 @cython.cfunc

@@ -166,7 +166,7 @@ def patterns(
     count: cython.int
     end: cython.Py_ssize_t
     last: cython.Py_ssize_t
-    place: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
     other: cython.Py_ssize_t
     known: cython.int
     most: cython.int
@@ -220,12 +220,12 @@ def patterns(
                 end += 1
         reach[s] = most
         target_start[s + 1] = first + count
-        place = code & (capacity - 1)
+        slot = code & (capacity - 1)
         while True:
-            known = table[place]
+            known = table[slot]
             if known < 0:
                 known = num_patterns
-                table[place] = known
+                table[slot] = known
                 hashes[known] = code
                 num_patterns += 1
                 start[num_patterns] = end
@@ -242,7 +242,7 @@ def patterns(
                         break
                 if same:
                     break
-            place = (place + 1) & (capacity - 1)
+            slot = (slot + 1) & (capacity - 1)
         pattern_of[s] = known
     return (
         pattern_of_array,

@@ -3,13 +3,13 @@
 The automaton of a text of at most 200 characters has a chain of 201 *boundaries*, states between
 two characters. Between consecutive boundaries are the states inside a character (its bytes in
 UTF-8, escapes). A boundary and the states inside the following character form a *cell*. The states
-of a cell are its *places*, and place 0 is the boundary. All cells have the same structure, the
-*unit*. `unit[p, k]` is the place after byte class k at place p. It is 0 for the next boundary, and
+of a cell are its *phases*, and phase 0 is the boundary. All cells have the same structure, the
+*unit*. `unit[p, k]` is the phase after byte class k at phase p. It is 0 for the next boundary, and
 -1 if the class is not part of the unit. A boundary may have other transitions, which leave the run
-and differ between cells (such as a closing quote); the other places may not. If the number of
+and differ between cells (such as a closing quote); the other phases may not. If the number of
 characters is unbounded, the boundary is its own next boundary.
 
-So the state after a token that stays in the run only depends on the place where the token ends and
+So the state after a token that stays in the run only depends on the phase where the token ends and
 on the number of boundaries that it passes. `gcd._tokens.kernels.lifting` uses this.
 
 **Search.** A state's next boundary is taken to be the target of most of its bytes. The few states
@@ -28,8 +28,8 @@ from typing import NamedTuple
 import cython
 import numpy as np
 
-PLACES = 64  # at most, in a unit
-_MOST_PLACES = cython.declare(cython.int, PLACES)
+PHASES = 64  # at most, in a unit
+_MOST_PHASES = cython.declare(cython.int, PHASES)
 _WIDE = cython.declare(cython.int, 16)  # at least, that lead to the next boundary
 # Equal cells required before a chain without a loop is accepted.
 _REPEATED = cython.declare(cython.int, 5)
@@ -39,7 +39,7 @@ _UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 class Cells(NamedTuple):
     """Counted runs in an automaton with S states.
 
-    A counted run consists of copies (cells) of a small automaton, the unit. A place is a state of
+    A counted run consists of copies (cells) of a small automaton, the unit. A phase is a state of
     the unit, and the boundary of a cell is its first state.
 
     Attributes:
@@ -48,9 +48,9 @@ class Cells(NamedTuple):
         unit_of: unit of each cell.
         after: next boundary of each cell.
         start: index in `states` of each cell's first state.
-        states: the states of the cells, place by place.
+        states: the states of the cells, phase by phase.
         cell: the cell of each of the S states, -1 for none.
-        place: the place of each of the S states in its cell.
+        phase: the phase of each of the S states in its cell.
         cell_at: for each of the S states, the cell that has it as its boundary, -1 for none.
 
     The arrays by state don't refer to cells of chains that were rejected.
@@ -63,7 +63,7 @@ class Cells(NamedTuple):
     start: np.ndarray
     states: np.ndarray
     cell: np.ndarray
-    place: np.ndarray
+    phase: np.ndarray
     cell_at: np.ndarray
 
 
@@ -119,14 +119,14 @@ def _unit_at(
     state: cython.int,
     after: cython.int,
     delta: cython.const[cython.int][:, ::1],
-    place: cython.int[::1],
+    phase: cython.int[::1],
     members: cython.int[::1],
     unit: cython.short[:, ::1],
 ) -> cython.Py_ssize_t:
     """Find the largest automaton from `state` to `after` that could be repeated (a unit).
 
-    Write its transitions to `unit`, and return its number of states. `place` and `members` are
-    scratch space; all elements of `place` are -1 before and after the call.
+    Write its transitions to `unit`, and return its number of states. `phase` and `members` are
+    scratch space; all elements of `phase` are -1 before and after the call.
     """
     num_classes: cython.Py_ssize_t = delta.shape[1]
     t: cython.int
@@ -143,12 +143,12 @@ def _unit_at(
     members[0] = state
     for k in range(num_classes):
         t = delta[state, k]
-        if t < 0 or t in (after, state) or place[t] > 0 or count == _MOST_PLACES:
+        if t < 0 or t in (after, state) or phase[t] > 0 or count == _MOST_PHASES:
             continue
         # All paths from t must lead to the next boundary.
         begin = count
         head = count
-        place[t] = count
+        phase[t] = count
         members[count] = t
         count += 1
         good = True
@@ -159,19 +159,19 @@ def _unit_at(
                 if u < 0:
                     continue
                 live = True
-                if u == after or place[u] > 0:
+                if u == after or phase[u] > 0:
                     continue
-                if u == state or count == _MOST_PLACES:
+                if u == state or count == _MOST_PHASES:
                     good = False
                     break
-                place[u] = count
+                phase[u] = count
                 members[count] = u
                 count += 1
             good = good and live
             head += 1
         if not good:
             for i in range(begin, count):
-                place[members[i]] = -1
+                phase[members[i]] = -1
             count = begin
     for p in range(count):
         for k in range(num_classes):
@@ -179,10 +179,10 @@ def _unit_at(
             unit[p, k] = -1
             if t == after and t >= 0:
                 unit[p, k] = 0
-            elif t >= 0 and place[t] > 0:
-                unit[p, k] = place[t]
+            elif t >= 0 and phase[t] > 0:
+                unit[p, k] = phase[t]
     for p in range(count):
-        place[members[p]] = -1
+        phase[members[p]] = -1
     return count
 
 
@@ -241,7 +241,7 @@ def _is_repeated(
     delta: cython.const[cython.int][:, ::1],
     width: cython.const[cython.longlong][::1],
     weight: cython.longlong[::1],
-    place: cython.int[::1],
+    phase: cython.int[::1],
     members: cython.int[::1],
     other: cython.short[:, ::1],
 ) -> cython.bint:
@@ -260,7 +260,7 @@ def _is_repeated(
         after, most = next_boundary(state, delta, width, weight)
         if most < _WIDE:
             return False
-        if _unit_at(state, after, delta, place, members, other) != unit.shape[0]:
+        if _unit_at(state, after, delta, phase, members, other) != unit.shape[0]:
             return False
         for p in range(unit.shape[0]):
             for k in range(unit.shape[1]):
@@ -276,14 +276,14 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
     num_states: cython.Py_ssize_t = step.shape[0]
     num_classes: cython.Py_ssize_t = step.shape[1]
-    unit_array = np.empty((_UNITS * _MOST_PLACES, num_classes), np.int16)
+    unit_array = np.empty((_UNITS * _MOST_PHASES, num_classes), np.int16)
     unit_start_array = np.empty(_UNITS + 1, np.int32)
     unit_of_array = np.empty(num_states, np.int32)
     next_array = np.empty(num_states, np.int32)
     start_array = np.empty(num_states, np.int32)
-    state_array = np.empty(2 * num_states + 2 * _MOST_PLACES, np.int32)
+    state_array = np.empty(2 * num_states + 2 * _MOST_PHASES, np.int32)
     cell_array = np.empty(num_states, np.int32)
-    place_array = np.zeros(num_states, np.int32)
+    phase_array = np.zeros(num_states, np.int32)
     cell_at_array = np.empty(num_states, np.int32)
     units: cython.short[:, ::1] = unit_array
     unit_start: cython.int[::1] = unit_start_array
@@ -292,7 +292,7 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     start: cython.int[::1] = start_array
     states: cython.int[::1] = state_array
     cell: cython.int[::1] = cell_array
-    place_of: cython.int[::1] = place_array
+    phase_of: cython.int[::1] = phase_array
     cell_at: cython.int[::1] = cell_at_array
     num_units: cython.int = 0
     used: cython.Py_ssize_t = 0
@@ -301,12 +301,12 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     longs: cython.longlong[::1] = np.zeros(num_states + _UNITS, np.int64)
     weight: cython.longlong[::1] = longs[:num_states]
     unit_width: cython.longlong[::1] = longs[num_states:]
-    ints: cython.int[::1] = np.empty(num_states + _MOST_PLACES, np.int32)
-    place: cython.int[::1] = ints[:num_states]
+    ints: cython.int[::1] = np.empty(num_states + _MOST_PHASES, np.int32)
+    phase: cython.int[::1] = ints[:num_states]
     members: cython.int[::1] = ints[num_states:]
-    rows: cython.short[:, ::1] = np.empty((2 * _MOST_PLACES, num_classes), np.int16)
-    fresh: cython.short[:, ::1] = rows[:_MOST_PLACES]
-    other: cython.short[:, ::1] = rows[_MOST_PLACES:]
+    rows: cython.short[:, ::1] = np.empty((2 * _MOST_PHASES, num_classes), np.int16)
+    fresh: cython.short[:, ::1] = rows[:_MOST_PHASES]
+    other: cython.short[:, ::1] = rows[_MOST_PHASES:]
     unit: cython.short[:, ::1]
     first: cython.Py_ssize_t
     state: cython.int
@@ -324,7 +324,7 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     for s in range(num_states):
         cell[s] = -1
         cell_at[s] = -1
-        place[s] = -1
+        phase[s] = -1
     for first in range(num_states):
         if cell[first] >= 0 or _is_narrow(first, step, widths):
             continue
@@ -341,9 +341,9 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
         if known < 0:
             if num_units == _UNITS:
                 continue
-            size = _unit_at(first, after, step, place, members, fresh)
+            size = _unit_at(first, after, step, phase, members, fresh)
             unit = fresh[:size]
-            if not _is_repeated(first, after, unit, step, widths, weight, place, members, other):
+            if not _is_repeated(first, after, unit, step, widths, weight, phase, members, other):
                 continue
             known = num_units
             num_units += 1
@@ -370,7 +370,7 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
                 states[used + p] = members[p]
                 if cell[members[p]] < 0:
                     cell[members[p]] = num_cells
-                    place_of[members[p]] = p
+                    phase_of[members[p]] = p
             cell_at[state] = num_cells
             used += size
             num_cells += 1
@@ -410,6 +410,6 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
         start_array[:num_cells].copy(),
         state_array[:used].copy(),
         cell_array,
-        place_array,
+        phase_array,
         cell_at_array,
     )

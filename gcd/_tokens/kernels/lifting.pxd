@@ -10,6 +10,6 @@ cdef Py_ssize_t walk(
 ) noexcept nogil
 
 cdef (Py_ssize_t, Py_ssize_t) walk_unit(
-    const short[:, ::1] unit, int place, Tree tree, int[::1] places, int[::1] passed,
+    const short[:, ::1] unit, int phase, Tree tree, int[::1] phases, int[::1] passed,
     int[::1] found, int[::1] goal, int[:, ::1] exits
 ) noexcept nogil

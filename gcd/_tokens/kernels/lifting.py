@@ -5,9 +5,9 @@ depth, skip, entry) of a `gcd._tokens.trie.Trie`; its entries are the distinct s
 `label[node]` is the byte class on the edge into a node, or the byte itself if the table has a
 column for each byte. Long loops release the interpreter's lock, for lifting in the background.
 
-`walk` follows all strings of the tree from one state. `walk_unit` follows them from a state (place)
+`walk` follows all strings of the tree from one state. `walk_unit` follows them from a state (phase)
 of a unit, which a counted run repeats many times (`gcd._tokens.kernels.counted_runs`). If a string
-stays in the run, only its last place and the number of copies that it completes matter. If it
+stays in the run, only its last phase and the number of copies that it completes matter. If it
 leaves the run, at an *exit*, its rest must be followed in the automaton. `walk_apart` only visits
 nodes where two states differ. It is for states that differ from a state of a run in a few words.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from gcd._support.kernels.grouping import number_by_first
 from gcd._tokens.kernels.classes import one_class
-from gcd._tokens.kernels.counted_runs import PLACES, Cells
+from gcd._tokens.kernels.counted_runs import PHASES, Cells
 
 if cython.compiled:
     from cython.cimports.gcd._tokens.kernels.classes import Views, refine_views
@@ -30,7 +30,7 @@ else:
     from gcd._tokens.kernels.classes import Views, refine_views
     from gcd._tokens.kernels.counted_runs import next_boundary
 
-_PLACES = cython.declare(cython.int, PLACES)
+_PHASES = cython.declare(cython.int, PHASES)
 
 
 class Ways(NamedTuple):
@@ -151,18 +151,18 @@ def walk_apart(
 @cython.exceptval(check=False)
 def walk_unit(
     unit: cython.const[cython.short][:, ::1],
-    place: cython.int,
+    phase: cython.int,
     tree: Tree,
-    places: cython.int[::1],
+    phases: cython.int[::1],
     passed: cython.int[::1],
     found: cython.int[::1],
     goal: cython.int[::1],
     exits: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """Follow all token strings from a state (place) of a unit, which a counted run repeats.
+    """Follow all token strings from a state (phase) of a unit, which a counted run repeats.
 
     Token string `found[i]` stays in the run; `goal[i]` is the number of copies that it completes
-    times `PLACES`, plus its last place. A row of `exits` is a tree node whose byte leaves the run,
+    times `PHASES`, plus its last phase. A row of `exits` is a tree node whose byte leaves the run,
     and the number of copies completed before. Return the numbers of strings and of exits.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
@@ -171,23 +171,23 @@ def walk_unit(
     node: cython.Py_ssize_t = 0
     d: cython.Py_ssize_t
     after: cython.int
-    places[0] = place
+    phases[0] = phase
     passed[0] = 0
     while node < num_nodes:
         d = tree.depth[node]
-        after = unit[places[d], tree.label[node]]
+        after = unit[phases[d], tree.label[node]]
         if after < 0:
-            if places[d] == 0:
+            if phases[d] == 0:
                 exits[num_exits, 0] = node
                 exits[num_exits, 1] = passed[d]
                 num_exits += 1
             node = tree.skip[node]
             continue
-        places[d + 1] = after
+        phases[d + 1] = after
         passed[d + 1] = passed[d] + (after == 0)
         if tree.entry[node] >= 0:
             found[count] = tree.entry[node]
-            goal[count] = passed[d + 1] * _PLACES + after
+            goal[count] = passed[d + 1] * _PHASES + after
             count += 1
         node += 1
     return count, num_exits
@@ -202,7 +202,7 @@ def profile(
     uncounted_views: Views = Views(uncounted)
     nodes: Tree = Tree(tree)
     step: cython.const[cython.short][:, ::1] = np.ascontiguousarray(unit, np.int16)
-    places: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    phases: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     passed: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     found: cython.int[::1] = np.empty(num_entries, np.int32)
     goal: cython.int[::1] = np.empty(num_entries, np.int32)
@@ -213,20 +213,20 @@ def profile(
     size: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t
     num_exits: cython.Py_ssize_t
-    place: cython.int
+    phase: cython.int
     i: cython.Py_ssize_t
-    for place in range(step.shape[0]):
+    for phase in range(step.shape[0]):
         with cython.nogil:
-            count, num_exits = walk_unit(step, place, nodes, places, passed, found, goal, exits)
+            count, num_exits = walk_unit(step, phase, nodes, phases, passed, found, goal, exits)
             refine_views(counted_views, found, goal, count)
             for i in range(count):
-                goal[i] %= _PLACES
+                goal[i] %= _PHASES
             refine_views(uncounted_views, found, goal, count)
         if size + num_exits > kept.shape[0]:
             kept = more_rows(kept, size + num_exits)
         kept[size : size + num_exits] = exits_array[:num_exits]
         size += num_exits
-        exit_start[place + 1] = size
+        exit_start[phase + 1] = size
     capacity = 2 * num_entries + 1
     return (
         number_by_first(counted[0], capacity)[0],
@@ -332,7 +332,7 @@ def split_by_exits(
     count: cython.Py_ssize_t
     first: cython.Py_ssize_t
     node: cython.Py_ssize_t
-    place: cython.Py_ssize_t
+    phase: cython.Py_ssize_t
     way: cython.Py_ssize_t
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
@@ -342,9 +342,9 @@ def split_by_exits(
             if step[way_state[way], k] >= 0:
                 live[k] = 1
     with cython.nogil:
-        for place in range(begin.shape[0] - 1):
+        for phase in range(begin.shape[0] - 1):
             size = 0
-            for i in range(begin[place], begin[place + 1]):
+            for i in range(begin[phase], begin[phase + 1]):
                 if live[walked.label[exit_of[i, 0]]]:
                     nodes[size, 0] = exit_of[i, 0]
                     nodes[size, 1] = exit_of[i, 1]
@@ -405,7 +405,7 @@ def references(
     apart: cython.longlong
     first: cython.int
     unit: cython.int
-    place: cython.int
+    phase: cython.int
     i: cython.Py_ssize_t
     s: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -417,7 +417,7 @@ def references(
         if cell[s] >= 0:
             continue
         alone = 0
-        leads = False  # whether a byte leads to a place after a cell
+        leads = False  # whether a byte leads to a phase after a cell
         for k in range(num_classes):
             t = step[s, k]
             if t >= 0:
@@ -431,8 +431,8 @@ def references(
         least = alone // 2
         first = start[before[t]]
         unit = unit_of[before[t]]
-        for place in range(unit_start[unit + 1] - unit_start[unit]):
-            other = states[first + place]
+        for phase in range(unit_start[unit + 1] - unit_start[unit]):
+            other = states[first + phase]
             if cell[other] < 0:
                 continue
             apart = 0

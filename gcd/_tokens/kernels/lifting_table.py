@@ -2,7 +2,7 @@
 
 The prefix tree contains one token string (entry) for each class, so here an entry is a class. For
 states in a counted run (copies of an automaton, the unit), the tree is followed once from each
-state (place) of the unit (`gcd._tokens.kernels.lifting`). A class that stays in the run advances by
+state (phase) of the unit (`gcd._tokens.kernels.lifting`). A class that stays in the run advances by
 a fixed number of copies. A class that leaves the run is followed once for all copies that the same
 transitions leave. For every other state, the tree is followed from the state.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-from gcd._tokens.kernels.counted_runs import PLACES, Cells
+from gcd._tokens.kernels.counted_runs import PHASES, Cells
 from gcd._tokens.kernels.lifting import Ways, more_rows
 
 if cython.compiled:
@@ -28,7 +28,7 @@ else:
     from gcd._support.kernels.mixing import mix
     from gcd._tokens.kernels.lifting import Tree, walk, walk_unit
 
-_PLACES = cython.declare(cython.int, PLACES)
+_PHASES = cython.declare(cython.int, PHASES)
 _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 
 
@@ -99,7 +99,7 @@ def _row_in_run(
     stay: cython.Py_ssize_t,
     inner: cython.const[cython.int][::1],
     passed: cython.const[cython.int][::1],
-    places: cython.const[cython.int][::1],
+    phases: cython.const[cython.int][::1],
     left: cython.const[cython.int][:, ::1],
     left_start: cython.const[cython.longlong][::1],
     ahead: cython.const[cython.int][:, ::1],
@@ -114,12 +114,12 @@ def _row_in_run(
 
     They are written to `found` and `target`. The first `stay` elements of `inner` are the classes
     that stay in the run: class `inner[i]` completes `passed[i]` copies of the unit, and ends at
-    state `places[i]` of the unit. The classes in `left` leave the run. `ahead` has `length`
+    state `phases[i]` of the unit. The classes in `left` leave the run. `ahead` has `length`
     boundaries. Return the number of transitions.
     """
     count: cython.Py_ssize_t = 0
     far: cython.Py_ssize_t
-    place: cython.int
+    phase: cython.int
     way: cython.int
     begin: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t
@@ -127,15 +127,15 @@ def _row_in_run(
     i: cython.Py_ssize_t
     for i in range(stay):
         far = passed[i]
-        place = places[i]
+        phase = phases[i]
         if far >= length:
             if not loops:
                 continue
             far = length - 1
-        if place == 0:
+        if phase == 0:
             target[count] = ahead[far, 0]
         elif ahead[far, 1] >= 0:
-            target[count] = chains.states[chains.start[ahead[far, 1]] + place]
+            target[count] = chains.states[chains.start[ahead[far, 1]] + phase]
         else:
             continue
         found[count] = inner[i]
@@ -264,7 +264,7 @@ def pass_over_rows(
     inner: cython.int[::1] = np.empty(num_entries, np.int32)
     goal: cython.int[::1] = np.empty(num_entries, np.int32)
     goal_passed: cython.int[::1] = np.empty(num_entries, np.int32)
-    goal_place: cython.int[::1] = np.empty(num_entries, np.int32)
+    goal_phase: cython.int[::1] = np.empty(num_entries, np.int32)
     found: cython.int[::1] = np.empty(num_entries, np.int32)
     target: cython.int[::1] = np.empty(num_entries, np.int32)
     exits: cython.int[:, ::1] = np.empty((num_nodes, 2), np.int32)
@@ -278,7 +278,7 @@ def pass_over_rows(
     edges: cython.int[:, ::1] = edge_array
     num_edges: cython.Py_ssize_t = 0
     unit: cython.const[cython.short][:, ::1]
-    place: cython.int
+    phase: cython.int
     stay: cython.Py_ssize_t
     num_exits: cython.Py_ssize_t
     furthest: cython.Py_ssize_t
@@ -297,12 +297,12 @@ def pass_over_rows(
     with cython.nogil:
         for u in range(unit_start.shape[0] - 1):
             unit = units[unit_start[u] : unit_start[u + 1]]
-            for place in range(unit.shape[0]):
-                stay, num_exits = walk_unit(unit, place, walked, path, passed, inner, goal, exits)
+            for phase in range(unit.shape[0]):
+                stay, num_exits = walk_unit(unit, phase, walked, path, passed, inner, goal, exits)
                 furthest = 0
                 for i in range(stay):
-                    goal_passed[i] = goal[i] // _PLACES
-                    goal_place[i] = goal[i] % _PLACES
+                    goal_passed[i] = goal[i] // _PHASES
+                    goal_phase[i] = goal[i] % _PHASES
                     furthest = max(furthest, goal_passed[i])
                 size = 0
                 for way in range(num_ways):
@@ -332,12 +332,12 @@ def pass_over_rows(
                 for i in range(num_cells):
                     if chains.unit_of[i] != u:
                         continue
-                    state = chains.states[chains.start[i] + place]
+                    state = chains.states[chains.start[i] + phase]
                     if cell[state] != i:
                         continue
                     length, loops = _look_ahead(i, furthest, chains, ahead)
                     count = _row_in_run(
-                        stay, inner, goal_passed, goal_place, left, left_start,
+                        stay, inner, goal_passed, goal_phase, left, left_start,
                         ahead, length, loops, furthest, chains, found, target,
                     )  # fmt: skip
                     if not writing:

@@ -200,7 +200,7 @@ def sub_trie(
     new_skip: cython.int[::1] = skip_array
     new_entry: cython.int[::1] = entry_array
     path: cython.int[::1] = np.empty(longest, np.int32)  # old nodes
-    place: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
+    number: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
     count: cython.Py_ssize_t = 0
     deep: cython.Py_ssize_t = 0  # length of the current path, `path[:deep]`
     node: cython.int
@@ -217,16 +217,16 @@ def sub_trie(
             climb = parent_of[climb]
             shared -= 1
         for d in range(shared, deep):
-            new_skip[place[d]] = count
+            new_skip[number[d]] = count
         for d in range(length - 1, shared - 1, -1):
             path[d] = node
-            place[d] = count + d - shared
-            nodes[place[d]] = node
-            new_depth[place[d]] = d
+            number[d] = count + d - shared
+            nodes[number[d]] = node
+            new_depth[number[d]] = d
             node = parent_of[node]
         count += length - shared
         deep = length
         new_entry[count - 1] = i
     for d in range(deep):
-        new_skip[place[d]] = count
+        new_skip[number[d]] = count
     return node_array[:count], depth_array[:count], skip_array[:count], entry_array[:count]

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _tilted(
+def _load_tilted(
     log_p, class_of, which, by_class, own, by_token, p, block,
     V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -28,7 +28,7 @@ def _tilted(
 
 
 @triton.jit
-def _scaled(x, WIDE: tl.constexpr):
+def _scale(x, WIDE: tl.constexpr):
     """Return the maximum x of a block, and exp(x - maximum); zero if all x are -inf."""
     top = tl.max(x, axis=0)
     finite = tl.where(top == float("-inf"), 0.0, top)
@@ -42,11 +42,11 @@ def weigh(
 ):  # fmt: skip
     """Sum the weights of one block of one row."""
     p, block = tl.program_id(0), tl.program_id(1)
-    _, tilted = _tilted(
+    _, tilted = _load_tilted(
         log_p, class_of, which, by_class, own, by_token, p, block, V, C, K, OWN, BLOCK, WIDE,
     )  # fmt: skip
     here = p * blocks + block
-    most, share = _scaled(tilted, WIDE)
+    most, share = _scale(tilted, WIDE)
     tl.store(top + here, most)
     tl.store(total + here, tl.sum(share, axis=0))
 
@@ -75,10 +75,10 @@ def draw(
     before = tl.sum(tl.where(number < block, weights, 0.0), axis=0)
     scale = tl.exp(tl.max(tl.where(number == block, tops, float("-inf")), axis=0) - finite)
     inner = (point - before) / tl.where(scale > 0, scale, 1.0)
-    v, tilted = _tilted(
+    v, tilted = _load_tilted(
         log_p, class_of, which, by_class, own, by_token, p, block, V, C, K, OWN, BLOCK, WIDE,
     )  # fmt: skip
-    _, share = _scaled(tilted, WIDE)
+    _, share = _scale(tilted, WIDE)
     ends = tl.cumsum(share, axis=0)
     last = tl.max(tl.where(share > 0, v, 0), axis=0)
     tl.store(out + i, tl.min(tl.where((share > 0) & (ends > inner), v, last), axis=0))

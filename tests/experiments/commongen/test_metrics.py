@@ -14,7 +14,7 @@ from experiments.commongen.metrics import (
     bleu,
     bleu_counts,
     corpus_bleu,
-    covered,
+    find_covered,
     log_probability,
     rouge_l,
 )
@@ -41,15 +41,15 @@ RECORDS = read_file(EMBEDDED).records
     ],
 )
 def test_coverage_of_traps(text, is_covered):
-    assert covered(text, [["cat", "cats"]]) == [is_covered]
+    assert find_covered(text, [["cat", "cats"]]) == [is_covered]
 
 
 def test_what_the_constraint_accepts_has_every_concept():
     for record in RECORDS[:10]:
         language = gcd.keywords(record.inflections)
         for text in language.enumerate(50):
-            assert all(covered(text.decode(), record.inflections)), text
-        assert not all(covered("Nothing of it.", record.inflections))
+            assert all(find_covered(text.decode(), record.inflections)), text
+        assert not all(find_covered("Nothing of it.", record.inflections))
 
 
 def test_bleu_of_a_corpus_is_sacrebleus():

@@ -10,7 +10,7 @@ import torch
 
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling
-from experiments.distillation.clones import Prefixes, cloned
+from experiments.distillation.clones import Prefixes, clone
 from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.top_tokens import TopTokens
@@ -238,7 +238,7 @@ def test_lists_of_all_tokens_are_whole_distributions():
     group = torch.arange(len(prefixes.token)) % 3
     torch.testing.assert_close(prefixes.expected(group, 3), reference.expected(group, 3))
     assert prefixes.rest == 0
-    ours, theirs = (cloned(p, 9, eos_ids=SIX.eos_ids) for p in (prefixes, reference))
+    ours, theirs = (clone(p, 9, eos_ids=SIX.eos_ids) for p in (prefixes, reference))
     torch.testing.assert_close(ours.transition.dense(), theirs.transition.dense())
     torch.testing.assert_close(ours.emission, theirs.emission)
 
@@ -296,8 +296,8 @@ def test_a_markov_chain_is_recovered(top):
     lumping = lumping_of(found, MANY.size, MANY.eos_ids)
     prefixes = TopTokenPrefixes.of(found, lumping)
     ends = (int(lumping.class_of[3]),)
-    hmm = lumping.spread(cloned(prefixes, 200, eos_ids=ends))
+    hmm = lumping.spread(clone(prefixes, 200, eos_ids=ends))
     hmm.check()
     many, few = divergence(lm, hmm, (0, 1)), 0.0
-    few = divergence(lm, lumping.spread(cloned(prefixes, 4, eos_ids=ends)), (0, 1))
+    few = divergence(lm, lumping.spread(clone(prefixes, 4, eos_ids=ends)), (0, 1))
     assert many < 0.1 < 0.5 < few

@@ -69,7 +69,7 @@ def logged(directory: Path, figures: dict[str, Path] | None = None, mode: str = 
     shared = {"task": "xlam", "model": "m", "seed": 3, "settings": {"seed": 3}}
     tracking.Experiment(WandbConfig(mode=mode), directory, {"seed": 3}, shared).log(
         lambda run: tracking.log_shown(run, {"table": as_table(summary)}, figures or {}),
-        tracking.logged_arms(summary, rows, {"pgcd:H64": 64}),
+        tracking.split_arms(summary, rows, {"pgcd:H64": 64}),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from experiments.harness.paired import differences as paired
 from experiments.harness.results import key_of
 from experiments.report import content as module
-from experiments.report.content import content_of, differences, embedded, records_of
+from experiments.report.content import content_of, differences, embed, records_of
 from experiments.report.directory import RunData, read_run
 from experiments.report.page import render, write_report
 from experiments.report.traces import read_traces
@@ -169,7 +169,7 @@ def test_a_large_run_is_cut_by_examples_and_the_page_mentions_it(run, tmp_path, 
 def test_embedded_values_end_no_script_and_come_back():
     values = {"a": "</script><!-- & \u2028", "b": [float("inf"), -1.5, None], "é": "\ud83d\ude00"}
     values["é"] = "😀"
-    text = embedded(values)
+    text = embed(values)
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {**values, "b": [None, -1.5, None]}
 

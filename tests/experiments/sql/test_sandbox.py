@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.sql.expected import expected_of
+from experiments.sql.expected import run_gold
 from experiments.sql.sandbox import QueryError, Sandbox, comparable
 
 SCRIPT = """
@@ -130,8 +130,8 @@ def test_results_are_equal_if_their_rows_can_be_paired(gold, found):
         all(map(alike, gold, order)) for order in itertools.permutations(found)
     )
     rows = sandbox.rows(selecting(found))
-    assert expected_of(selecting(gold), sandbox).equals(rows) is truth
-    ordered = expected_of(selecting(gold, "ORDER BY i"), sandbox)
+    assert run_gold(selecting(gold), sandbox).equals(rows) is truth
+    ordered = run_gold(selecting(gold, "ORDER BY i"), sandbox)
     assert ordered.equals(rows) is (len(gold) == len(found) and all(map(alike, gold, found)))
 
 
@@ -157,7 +157,7 @@ def test_results_are_equal_if_their_rows_can_be_paired(gold, found):
 )
 def test_order_counts_only_if_the_gold_query_orders(gold, found, equal):
     sandbox = database()
-    assert expected_of(gold, sandbox).equals(sandbox.rows(found)) is equal
+    assert run_gold(gold, sandbox).equals(sandbox.rows(found)) is equal
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_order_counts_only_if_the_gold_query_orders(gold, found, equal):
     ],
 )
 def test_a_result_that_limit_leaves_to_chance_is_no_measure(query, chance):
-    assert (expected_of(query, database()) is None) is chance
+    assert (run_gold(query, database()) is None) is chance
 
 
 def test_what_has_no_values_says_nothing():
     sandbox = database()
     for query in ("SELECT a FROM t WHERE a > 9", "SELECT MAX(a) FROM t WHERE a > 9"):
-        assert expected_of(query, sandbox).says_nothing
-    assert not expected_of("SELECT COUNT(*) FROM t WHERE a > 9", sandbox).says_nothing
+        assert run_gold(query, sandbox).says_nothing
+    assert not run_gold("SELECT COUNT(*) FROM t WHERE a > 9", sandbox).says_nothing
 
 
 def test_whole_numbers_are_exact_and_fractions_are_rounded():

@@ -12,7 +12,7 @@ import gcd
 import smc
 from experiments import run as experiment
 from experiments.studies.latency import task
-from experiments.studies.latency.models import made_up_vocabulary
+from experiments.studies.latency.models import make_vocabulary
 from experiments.studies.latency.task import PAPER
 from experiments.studies.latency.timing import UNCOMPILED, methods_of, table_seconds
 from hmm._model import HMM
@@ -107,7 +107,7 @@ def test_the_shape_is_only_for_this_task(tmp_path):
 
 
 def test_a_vocabulary_is_made_up():
-    words = made_up_vocabulary(49152)
+    words = make_vocabulary(49152)
     assert words.size == 49152
     assert len({*words.token_bytes}) == 49152
     assert tuple(words.eos_ids) == (49151,)

@@ -11,9 +11,9 @@ from gcd._automata import limits, repetition
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import (
     DEFAULT_MAX_WORK,
-    metered,
+    cache_with_price,
+    count_work,
     pay,
-    priced_cache,
     spend,
     state_limit,
     work_left,
@@ -57,7 +57,7 @@ CONSTRUCTIONS: dict[str, Callable[[], Automaton]] = {
 
 
 def _work(build: Callable[[], object]) -> int:
-    with metered():
+    with count_work():
         before = work_left()
         build()
         return before - work_left()
@@ -68,11 +68,11 @@ def test_every_construction_stops_at_the_limit_on_work(name: str) -> None:
     build = CONSTRUCTIONS[name]
     needed = _work(build)
     assert needed == _work(build) > 0
-    with work_limit(needed), metered():
+    with work_limit(needed), count_work():
         built = build()
         assert work_left() == 0
     assert built == build()
-    with work_limit(needed - 1), metered(), pytest.raises(WorkLimitError, match="units of work"):
+    with work_limit(needed - 1), count_work(), pytest.raises(WorkLimitError, match="units of work"):
         build()
 
 
@@ -103,7 +103,7 @@ def test_the_entries_of_a_table_are_bounded(name: str, monkeypatch: pytest.Monke
     size = build().delta.size
     monkeypatch.setattr(limits, "_WORK_PER_CELL", DEFAULT_MAX_WORK)
     monkeypatch.setattr(limits, "_MANY_CELLS", size // 2)
-    with metered(), pytest.raises(WorkLimitError):
+    with count_work(), pytest.raises(WorkLimitError):
         build()
 
 
@@ -111,9 +111,9 @@ def test_work_is_one_constraints() -> None:
     with work_limit(100):
         spend(60)
         spend(60)  # outside of a meter, each operation is a separate constraint
-        with metered():
+        with count_work():
             spend(60)
-            with metered():
+            with count_work():
                 assert work_left() == 40
                 with pytest.raises(WorkLimitError, match="the part takes more than 100 units"):
                     spend(41, "the part")
@@ -138,7 +138,7 @@ def test_a_loop_that_gave_up_is_refused() -> None:
 def test_what_is_remembered_costs_its_price_again() -> None:
     calls = []
 
-    @priced_cache(8)
+    @cache_with_price(8)
     def build(units: int) -> int:
         calls.append(units)
         if units > 10:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.distillation import clones
-from experiments.distillation.clones import cloned
+from experiments.distillation.clones import clone
 from experiments.studies.convergence import visited
 from experiments.studies.convergence.visited import Visited, visit
 from gcd import Vocabulary
@@ -150,7 +150,7 @@ def test_groups_change_nothing(monkeypatch):
 def test_joined_trees_are_equally_probable():
     lm = ToyLM(FIVE, seed=2)
     trees = [visit(lm, prompt, uniform(20, 3)) for prompt in ((0,), (1, 2))]
-    both = Visited.joined(trees)
+    both = Visited.join(trees)
     assert float(both.weight[both.parent < 0].sum()) == pytest.approx(1)
     assert paths(both) == paths(trees[0]) + paths(trees[1])
     assert torch.equal(both.log_p, torch.cat([tree.log_p for tree in trees]))
@@ -174,13 +174,13 @@ def test_what_cannot_be_kept_or_read_is_refused():
     with pytest.raises(FloatingPointError, match="got NaN"):
         visit(Fixed(SMALL, [0.5, float("nan"), 0.5]), (0,), uniform(3, 2))
     with pytest.raises(ValueError, match=r"at least 2 states .* got 1"):
-        cloned(visit(lm, (0,), uniform(3, 2)), 1, eos_ids=(3,))
+        clone(visit(lm, (0,), uniform(3, 2)), 1, eos_ids=(3,))
 
 
 def test_parameters_are_the_formula_s():
     """Kinds' shares, clones' counts and emissions, by naive sums over the prefixes."""
     lm = ToyLM(FIVE, seed=5)
-    tree = Visited.joined([visit(lm, prompt, uniform(40, 4)) for prompt in ((0,), (1, 2))])
+    tree = Visited.join([visit(lm, prompt, uniform(40, 4)) for prompt in ((0,), (1, 2))])
     ends = torch.arange(5) == 3
     expected = tree.expected(torch.zeros_like(tree.token), 1)[0]
     kind = clones._kinds(expected, ends, 3)
@@ -206,7 +206,7 @@ def test_parameters_are_the_formula_s():
             large = (count[:, mine].sum(0) + 1e-6) / (count[:, mine].sum(0) + 1e-6).sum()
             clone = (count[s, mine] + large) / (count[s, mine].sum() + 1)
             wanted[s, mine] = shares[k] * clone
-    hmm = cloned(tree, 12, eos_ids=(3,))
+    hmm = clone(tree, 12, eos_ids=(3,))
     found = torch.cat([hmm.transition.dense(), hmm.initial[None]])
     assert torch.allclose(found.double(), wanted, atol=1e-6)
     assert torch.allclose(hmm.emission.double(), (tokens > 0).double(), atol=1e-6)
@@ -225,22 +225,22 @@ def test_a_bigram_is_reproduced():
     """One state a token suffices, and no number of samples is needed but to come by each token."""
     lm = Markov(FIVE, 1, seed=3)
     tree = visit(lm, (0, 1), uniform(60, 5))
-    hmm = cloned(tree, 20, eos_ids=(3,))
+    hmm = clone(tree, 20, eos_ids=(3,))
     assert divergence(lm, hmm, (0, 1), 4) == pytest.approx(0, abs=1e-4)
     # With fewer states than tokens some are lumped together, and it is not.
-    assert divergence(lm, cloned(tree, 4, eos_ids=(3,)), (0, 1), 4) > 0.02
+    assert divergence(lm, clone(tree, 4, eos_ids=(3,)), (0, 1), 4) > 0.02
 
 
 def test_a_trigram_is_approached_as_samples_grow():
     """Clones tell apart what stands before a token; which of them comes next is counted."""
     lm = Markov(FIVE, 2, seed=3)
     found = [
-        divergence(lm, cloned(visit(lm, (0, 1), uniform(n, 6)), 64, eos_ids=(3,)), (0, 1), 4)
+        divergence(lm, clone(visit(lm, (0, 1), uniform(n, 6)), 64, eos_ids=(3,)), (0, 1), 4)
         for n in (20, 200, 20_000)
     ]
     assert found[0] > 2 * found[1] > 4 * found[2]
     assert found[2] < 0.005
-    bigram = cloned(visit(lm, (0, 1), uniform(20_000, 6)), 16, eos_ids=(3,))
+    bigram = clone(visit(lm, (0, 1), uniform(20_000, 6)), 16, eos_ids=(3,))
     assert divergence(lm, bigram, (0, 1), 4) > 10 * found[2]
 
 
@@ -262,8 +262,8 @@ RARE = Vocabulary.from_bytes([*(bytes([65 + i]) for i in range(60)), b"", b"."],
 @pytest.mark.parametrize("num_states", [2, 3, 4, 8, 50, 300])
 def test_parameters_are_distributions(lm, length, num_states):
     eos_ids = lm.vocabulary.eos_ids
-    tree = Visited.joined([visit(lm, prompt, uniform(30, length)) for prompt in ((0,), (0, 0))])
-    hmm = cloned(tree, num_states, eos_ids=eos_ids)
+    tree = Visited.join([visit(lm, prompt, uniform(30, length)) for prompt in ((0,), (0, 0))])
+    hmm = clone(tree, num_states, eos_ids=eos_ids)
     hmm.check()
     assert hmm.num_states <= num_states
     assert hmm.initial.dtype == hmm.emission.dtype == torch.float32
@@ -280,7 +280,7 @@ def test_parameters_are_distributions(lm, length, num_states):
 def test_same_seed_same_bytes():
     lm = ToyLM(FIVE, seed=6)
     tree = visit(lm, (1,), uniform(200, 5))
-    one, same, other = (cloned(tree, 30, eos_ids=(3,), seed=seed) for seed in (1, 1, 2))
+    one, same, other = (clone(tree, 30, eos_ids=(3,), seed=seed) for seed in (1, 1, 2))
     for left, right in ((one, same), (one, other)):
         equal = all(
             a.shape == b.shape and torch.equal(a, b)

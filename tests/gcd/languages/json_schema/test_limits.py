@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 from jsonschema import Draft202012Validator
 
-from gcd._automata.limits import metered, state_limit, work_left, work_limit
+from gcd._automata.limits import count_work, state_limit, work_left, work_limit
 from gcd._errors import (
     ConstraintError,
     LimitError,
@@ -61,7 +61,7 @@ def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None
     members = {f"a{i}": {"type": "integer"} for i in range(9)}
     members |= {"costly": {"type": "string", "maxLength": 1_000, "format": "uuid"}}
     members |= {f"b{i}": {"type": "string", "maxLength": 3 + i} for i in range(9)}
-    with metered():
+    with count_work():
         before = work_left()
         json_schema({"type": "object", "properties": members})
         taken = before - work_left()
@@ -164,7 +164,7 @@ def test_what_is_refused_does_not_depend_on_what_was_compiled_before() -> None:
     }
     taken = []
     for _ in range(2):
-        with metered():
+        with count_work():
             before = work_left()
             json_schema(schema)
             taken.append(before - work_left())
@@ -191,7 +191,7 @@ def test_tool_calls_are_metered_together() -> None:
         }
         for i, name in enumerate(names)
     ]
-    with metered():
+    with count_work():
         before = work_left()
         tool_calls(tools[:1])
         one = before - work_left()

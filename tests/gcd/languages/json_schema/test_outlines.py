@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import metered, work_left, work_limit
+from gcd._automata.limits import count_work, work_left, work_limit
 from gcd._errors import EmptyLanguageError, WorkLimitError
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.outlines import meet, outline, possible_overlaps
@@ -111,7 +111,7 @@ APART: dict[str, Any] = {
 
 
 def work_of(schema: Any) -> tuple[Automaton, int]:
-    with metered():
+    with count_work():
         before = work_left()
         language = json_schema(schema)
         return language, before - work_left()

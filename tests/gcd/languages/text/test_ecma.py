@@ -18,7 +18,7 @@ from gcd._automata.limits import state_limit, work_limit
 from gcd._errors import ConstraintError, StateLimitError
 from gcd._languages.text.code_points import complement, one_of, ranges
 from gcd._languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
-from gcd._languages.text.ecma_syntax import ecma_pattern, named_property
+from gcd._languages.text.ecma_syntax import ecma_pattern, look_up_property
 from gcd._languages.text.parsing import MAX_NESTING
 from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import texts
@@ -247,7 +247,7 @@ def test_one_text(pattern: str, text: str) -> None:
 def test_every_named_property_is_known() -> None:
     names = sorted(GENERAL_CATEGORIES - {"cntrl", "punct"})[::16] + sorted(BINARY)[::14]
     for name in [*names, "cntrl", "digit", "punct", "Assigned", "ASCII", "Emoji", "Cn"]:
-        assert named_property(name), name
+        assert look_up_property(name), name
 
 
 # -- refused ------------------------------------------------------------------------------------

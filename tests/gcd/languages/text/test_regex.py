@@ -23,7 +23,7 @@ from gcd import (
     regex,
     work_limit,
 )
-from gcd._automata.limits import metered, state_limit, work_left
+from gcd._automata.limits import count_work, state_limit, work_left
 from gcd._languages.text.code_points import one_of, ranges
 from gcd._languages.text.ecma_syntax import ecma_pattern
 from gcd._languages.text.python_syntax import parse
@@ -383,7 +383,7 @@ def test_the_part_that_is_too_much_is_named():
 
 def test_what_came_before_does_not_decide_what_is_refused():
     def work():
-        with metered():
+        with count_work():
             before = work_left()
             ecma_pattern(r"^[^\n]{3}\p{Lu}x*$")
             return before - work_left()

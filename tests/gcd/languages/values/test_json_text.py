@@ -18,7 +18,7 @@ from gcd._errors import StateLimitError
 from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
 from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import characters, texts
-from gcd._languages.values.json_text import quoted
+from gcd._languages.values.json_text import quote
 from gcd._languages.values.json_values import json_string
 from tests.gcd.random_strings import random_strings
 
@@ -136,8 +136,8 @@ def json_spellings(text: str) -> Automaton:
 
 @pytest.mark.parametrize(("low", "high"), [(0, None), (0, 0), (1, 1), (0, 3), (2, 5), (3, None)])
 def test_texts_of_some_length_are_json_strings_of_that_length(low: int, high: int | None) -> None:
-    assert quoted(texts(low, high)) == json_string(low, high)
-    assert quoted(characters().repeat(low, high)) == json_string(low, high)
+    assert quote(texts(low, high)) == json_string(low, high)
+    assert quote(characters().repeat(low, high)) == json_string(low, high)
 
 
 @settings(max_examples=40)
@@ -146,14 +146,14 @@ def test_texts_of_some_length_are_json_strings_of_that_length(low: int, high: in
 @example('"\\/\b\f\n\r\t\x00\x1f\x7f')
 @example("é\u2028\uffff\U00010000😀\U0010ffff")
 def test_one_text_has_all_its_spellings(text: str) -> None:
-    assert quoted(Automaton.literal(text)) == json_spellings(text)
+    assert quote(Automaton.literal(text)) == json_spellings(text)
 
 
 @settings(max_examples=40)
 @given(st.lists(TEXT, max_size=4))
 def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
     spelled = Automaton.union([json_spellings(text) for text in several])
-    assert quoted(Automaton.from_strings(several)) == spelled
+    assert quote(Automaton.from_strings(several)) == spelled
 
 
 @settings(max_examples=60)
@@ -165,7 +165,7 @@ def test_a_json_string_is_accepted_if_its_value_is(
     """Two consecutive classes and a text, in every spelling."""
     parts = [one_of(ranges(one)), one_of(ranges(other)).repeat(0, 2), Automaton.literal(text)]
     content = Automaton.concatenate(parts)
-    spelled = quoted(content)
+    spelled = quote(content)
     for string in random_strings(spelled, 20) if not spelled.is_empty else []:
         assert content.accepts(json.loads(string))
     for plain in random_strings(content, 20) if not content.is_empty else []:
@@ -189,7 +189,7 @@ def _all_escaped(text: str) -> str:
 )
 def test_spellings_of_patterns(pattern: str) -> None:
     content = regex(pattern)
-    spelled = quoted(content)
+    spelled = quote(content)
     for string in random_strings(spelled, 100):
         assert content.accepts(json.loads(string))
     for string in random_strings(json_string(0, 6) - spelled, 100):
@@ -197,14 +197,14 @@ def test_spellings_of_patterns(pattern: str) -> None:
 
 
 def test_what_is_no_text_has_no_spelling() -> None:
-    assert quoted(Automaton.empty()).is_empty
-    assert quoted(Automaton.byte_set(range(0x80, 0x100))).is_empty
+    assert quote(Automaton.empty()).is_empty
+    assert quote(Automaton.byte_set(range(0x80, 0x100))).is_empty
     for wrong in (b"a\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
-        assert quoted(Automaton.from_strings([b"b", wrong])) == json_spellings("b")
-    assert quoted(Automaton.any_bytes()) == json_string(0, None)
+        assert quote(Automaton.from_strings([b"b", wrong])) == json_spellings("b")
+    assert quote(Automaton.any_bytes()) == json_string(0, None)
 
 
 def test_growth_is_refused_by_name() -> None:
     content = regex(r"[a-z]{30}")
     with state_limit(100), pytest.raises(StateLimitError, match="a JSON string needs more than"):
-        quoted(content)
+        quote(content)
