@@ -140,14 +140,14 @@ def prefixes(
 
     for _ in range(steps):
         log_p = log_probabilities()
-        running = state.walk.running.unsqueeze(1)
+        running = state.position.running.unsqueeze(1)
         # Draws for finished prefixes aren't used.
         log_q = torch.where(running, proposal.guide(state, log_p).tilted(log_p), log_p)
         token = torch.multinomial(log_q.softmax(dim=1), 1, generator=generator)
         state = proposal.advance(state, torch.where(running, token, -1))
     # The guide is slowest where most tokens are allowed.
-    walk = state.walk
-    after = walk.mask.mask(walk.states, walk.remaining).sum(dim=1)
+    position = state.position
+    after = position.mask.mask(position.states, position.remaining).sum(dim=1)
     widest = after.argsort(descending=True, stable=True)[: PREFIXES // 2].repeat(2)
     return proposal.take(state, widest[:PREFIXES]), log_probabilities()
 
@@ -160,14 +160,14 @@ def guides(hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repeats:
         "exact": smc.PGCD(hmm, exact_top_k=None, max_bytes=16 << 30),
     }
     state, log_p = prefixes(options["by class + top 64"], automaton, budget, 12)
-    walk, gcd = state.walk, smc.GCD()
-    allowed = walk.mask.mask(walk.states, walk.remaining).sum(dim=1).double().mean()
+    position, gcd = state.position, smc.GCD()
+    allowed = position.mask.mask(position.states, position.remaining).sum(dim=1).double().mean()
     times = {}
     for _ in range(repeats):  # interleaved
         for what, proposal in options.items():
             spent = seconds(lambda proposal=proposal: proposal.guide(state, log_p), 3)
             times[what] = tuple(np.minimum(times.get(what, spent), spent))
-        spent = seconds(lambda: gcd.guide(walk, log_p), 3)
+        spent = seconds(lambda: gcd.guide(position, log_p), 3)
         times["GCD's mask"] = tuple(np.minimum(times.get("GCD's mask", spent), spent))
     reference = times["by class + top 64"]
     lines = []

@@ -144,11 +144,11 @@ class DeviceTwists:
         length = states.length[slots]
         filters.predicted[slots] = model.predicted
         filters.length[slots] = length
-        walk = group.start.walk._replace(
+        position = group.start.position._replace(
             states=states.state[slots], remaining=(states.budget[slots] - length).clamp(min=0)
         )
         temperatures = [self._slots[slot].temperature for slot in members]
-        state = replace(group.start, walk=walk, model=model)
+        state = replace(group.start, position=position, model=model)
         return twist(logits, rows, group.proposal, state, temperatures)
 
     def _filter(self, hmm: HMM) -> _Filter:

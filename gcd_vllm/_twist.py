@@ -221,7 +221,7 @@ def twist(
     log_p = (logits.index_select(0, at).float() / temperature).log_softmax(-1)
     guide = proposal.guide(state, log_p)
     tilted = (guide.tilted(log_p) * temperature).to(logits.dtype)
-    known = torch.isfinite(guide.log_z) & state.walk.running
+    known = torch.isfinite(guide.log_z) & state.position.running
     return Twisted(at, tilted, guide.log_z, known)
 
 

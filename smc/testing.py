@@ -308,21 +308,21 @@ def check_lookahead(
     waiting: list[tuple[tuple[int, ...], Any, AutomatonPosition]]
     waiting = [((), lookahead.start(batch), start_position(batch))]
     while waiting and looked < prefixes:
-        prefix, state, walk = waiting.pop(0)
+        prefix, state, position = waiting.pop(0)
         looked += 1
-        allowed = walk.steps_after_tokens(every)[0] < walk.remaining
-        tokens, by_class = lookahead.all_tokens(state, walk), lookahead.classes(state, walk)
+        allowed = position.steps_after_tokens(every)[0] < position.remaining
+        tokens, by_class = lookahead.all_tokens(state, position), lookahead.classes(state, position)
         joint = torch.where(allowed, tokens.log_joint[0].exp(), 0.0)
         mass = torch.where(allowed, tokens.log_mass[0].exp(), 0.0)
-        class_of = walk.automata.class_of[0].long()
+        class_of = position.automata.class_of[0].long()
         summed = torch.zeros(by_class.log_joint.shape[1], dtype=torch.float64, device="cpu")
         summed.index_add_(0, class_of, joint)
-        alive = walk.steps_after_classes()[0] < walk.remaining
+        alive = position.steps_after_classes()[0] < position.remaining
         found = torch.where(alive, by_class.log_joint[0].exp(), 0.0)
         _close(found, summed, tolerance, prefix, "joint by class is the sum over its tokens")
         for token in allowed.nonzero().flatten().tolist():
             run = torch.tensor([[token]], device="cpu")
-            after, there = lookahead.advance(state, run), walk.advance(run)
+            after, there = lookahead.advance(state, run), position.advance(run)
             completed = torch.tensor(1.0, dtype=torch.float64, device="cpu")
             if not bool(there.finished):
                 going = there.steps_after_tokens(every)[0] < there.remaining

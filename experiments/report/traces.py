@@ -125,8 +125,8 @@ class Recorder:
         allowed = log_p.masked_fill(tilted.isneginf(), -torch.inf).logsumexp(dim=1)
         k = min(TOP, log_p.shape[1])
         likely, chosen = log_p.topk(k, dim=1).indices.tolist(), tilted.topk(k, dim=1)
-        walk = seen.prefixes.state.walk
-        needed, left = _describe_walk(walk, rows)
+        position = seen.prefixes.state.position
+        needed, left = _describe_position(position, rows)
         found = []
         for r, others in enumerate(drawn):
             best = [
@@ -310,13 +310,15 @@ def _plain(
     }
 
 
-def _describe_walk(walk: Any, rows: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
+def _describe_position(
+    position: Any, rows: Sequence[int]
+) -> tuple[list[int | None], list[int | None]]:
     """Return the fewest tokens to the end and the remaining budget, if the proposal has them."""
     unknown: list[int | None] = [None] * len(rows)
-    if not hasattr(walk, "remaining"):
+    if not hasattr(position, "remaining"):
         return unknown, unknown
-    states = walk.states[rows].clamp(min=0)
-    return walk.automata.steps_to_accept[states].tolist(), walk.remaining[rows].tolist()
+    states = position.states[rows].clamp(min=0)
+    return position.automata.steps_to_accept[states].tolist(), position.remaining[rows].tolist()
 
 
 def _round_all(values: Tensor) -> list[float | None]:

@@ -160,7 +160,7 @@ class EagerReader(Reader[State]):
         if not drafts.tokens.shape[1]:
             return None
         some = self.indices(running)
-        row, token, states = row[some], token[some], prefixes.state.walk.states
+        row, token, states = row[some], token[some], prefixes.state.position.states
         after = automata.next(states[row], token)
         over = (after < 0) | automata.is_final[after.clamp(min=0)]
         lands = drafts.tokens[row, 0] == token
@@ -188,21 +188,21 @@ class EagerReader(Reader[State]):
             before: log-probabilities of the next token after each computed prefix.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
-        walk, tokens = followed.state.walk, followed.tokens
+        position, tokens = followed.state.position, followed.tokens
         if chosen is not None:
             tokens = torch.cat([chosen, tokens], dim=1)
         # An automaton that ends without EOS may accept the empty answer, which is complete at the
         # start. The last token of a complete answer doesn't need to be computed.
-        running = walk.running
+        running = position.running
         read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
         due = self.indices(running | (followed.length > 0))
         self._cached = self._cached.take(parent[due])
         texts = self._extend_texts(parent[due], tokens[due])
-        states = torch.where(running, walk.states, -1)[due]
+        states = torch.where(running, position.states, -1)[due]
         read_due = tokens[due], read[due]
-        walks = followed.walks if self.top_p == 1 else ()
+        positions = followed.positions if self.top_p == 1 else ()
         self._along = Along(
-            [each.take(due) for each in walks], followed.tokens[due],
+            [each.take(due) for each in positions], followed.tokens[due],
             self.batch.budgets[example[due]],
         )  # fmt: skip
         found = self._log_probs(
@@ -224,7 +224,7 @@ class EagerReader(Reader[State]):
             landed=count_of(example, B, landed.long()),
         )
         extension = Extension(
-            finished=walk.finished & possible,
+            finished=position.finished & possible,
             running=running,
             row=torch.where(running, running.cumsum(dim=0) - 1, 0),
             tokens=tokens,

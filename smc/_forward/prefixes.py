@@ -242,7 +242,7 @@ class Reader(ABC, Generic[State]):
     def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
         """Return the g that scores next tokens, restricted to the nucleus if top_p < 1."""
         if self.top_p < 1:
-            return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
+            return candidates_of(self.guide(prefixes), prefixes.state.position.successors())
         found = self.proposal.score(prefixes.state, prefixes.log_p)
         found.factors.check(prefixes.log_p)
         return found

@@ -125,12 +125,12 @@ class StaticReader(Reader[State]):
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"], *, is_start: bool
     ) -> Extension:
         """Return the result of extending each particle; particle p has row p."""
-        running = ran & state.walk.running
+        running = ran & state.position.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
         zero = torch.zeros_like(count)
         return Extension(
-            finished=ran & state.walk.finished,
+            finished=ran & state.position.finished,
             running=running,
             row=torch.arange(len(running), device=running.device),
             tokens=tokens,

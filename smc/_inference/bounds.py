@@ -25,7 +25,7 @@ x V numbers, without host synchronization.
 rounded probabilities of the next token may sum to more than one. In float32 a budget of 60 tokens
 limits `certified` to 0.9999.
 
-**Limits.** There are no bounds if `top_p < 1`, or if the proposal's `walk` is not a
+**Limits.** There are no bounds if `top_p < 1`, or if the proposal's `position` is not a
 `smc.AutomatonPosition`. The bounds rely on `Proposal.forced`: a forced token must be the only token
 that is allowed within the budget.
 """
@@ -155,8 +155,8 @@ class Frontier(NamedTuple):
             N: number of particles per example.
             has_twins: whether several rows may have the same prefix.
         """
-        walk = prefixes.state.walk
-        if reader.top_p < 1 or not isinstance(walk, AutomatonPosition):
+        position = prefixes.state.position
+        if reader.top_p < 1 or not isinstance(position, AutomatonPosition):
             return None
         over = torch.where(extension.finished, extension.forced_log_p, -torch.inf)
         each = torch.arange(len(over), device=over.device)
@@ -180,7 +180,7 @@ class Frontier(NamedTuple):
             turn: the result of the step.
         """
         R, V = prefixes.log_p.shape
-        walk, extension = prefixes.state.walk, turn.extension
+        position, extension = prefixes.state.position, turn.extension
         at = before.row.masked_fill(~before.running, 0)
         if self.first is not None:
             row, at = self.first[row], self.first[at]
@@ -198,12 +198,12 @@ class Frontier(NamedTuple):
         child = torch.where(child.isneginf(), child, child.nextafter(torch.ones_like(child)))
         child = child.masked_fill(~runs, torch.inf)
         left = prefixes.log_p.flatten().scatter_reduce(0, taken, child, "amin").view(R, V)
-        allowed = walk.mask.class_mask(walk.states, walk.remaining)
-        classes = walk.automata.classes
-        log_left = MaskGuide(left, allowed, classes, walk.automaton_of_row).log_z
+        allowed = position.mask.class_mask(position.states, position.remaining)
+        classes = position.automata.classes
+        log_left = MaskGuide(left, allowed, classes, position.automaton_of_row).log_z
         # The logarithm of a small number has a larger rounding error.
         nats = torch.where(log_left.isneginf(), 0.0, log_left.abs())
-        slack = NORMALIZATION * (1 + walk.remaining) + nats
+        slack = NORMALIZATION * (1 + position.remaining) + nats
         slack = torch.finfo(prefixes.log_p.dtype).eps * slack
         mass = sums_by(log_prefix + log_left + slack, prefixes.example, len(self.log_mass))
         first = self.first

@@ -52,10 +52,12 @@ from smc._proposals.masks import ClassMaskProposal
 class ShortestWay(ClassMaskProposal):
     """Proposal that only allows the tokens of shortest completions."""
 
-    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+    def alive(self, position: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return True for classes that begin a shortest completion, if it fits into the budget."""
-        needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
-        return walk.mask.class_mask(walk.states, torch.minimum(walk.remaining, needed.long()))
+        needed = position.automata.steps_to_accept[position.states.clamp(min=0)]
+        return position.mask.class_mask(
+            position.states, torch.minimum(position.remaining, needed.long())
+        )
 
 
 class Closing:
@@ -133,23 +135,23 @@ class Closing:
 def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
     """Return the largest distance of a running prefix to the end, in tokens."""
     particles = carry.particles
-    states = carry.prefixes.state.walk.states[particles.row]
+    states = carry.prefixes.state.position.states[particles.row]
     needed = batch.automata.steps_to_accept[states.clamp(min=0)].long()
     return needed.masked_fill(~particles.running | (states < 0), 0).max()
 
 
 def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> AutomatonPosition:
     """Return the positions of the prefixes in their automata, for the state of any proposal."""
-    walk = prefixes.state.walk
-    if isinstance(walk, AutomatonPosition):
-        return walk
+    position = prefixes.state.position
+    if isinstance(position, AutomatonPosition):
+        return position
     length = torch.zeros_like(prefixes.example)
     length = length.scatter_reduce(
         0, particles.row, particles.length.masked_fill(~particles.running, 0), "amax"
     )
     remaining = batch.budgets[prefixes.example] - length
     return AutomatonPosition(
-        batch.automata, BudgetMask(batch.automata, batch.budgets), walk.states, remaining
+        batch.automata, BudgetMask(batch.automata, batch.budgets), position.states, remaining
     )
 
 

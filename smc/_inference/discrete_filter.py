@@ -117,7 +117,9 @@ class DiscreteFilter(Generic[State]):
         answers, particles = self._remove_ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
         frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
-        ledger = Ledger.empty(prefixes.state.walk, batch.budgets, is_exact=self.reader.top_p == 1)
+        ledger = Ledger.empty(
+            prefixes.state.position, batch.budgets, is_exact=self.reader.top_p == 1
+        )
         if ledger is not None:
             one = torch.zeros_like(extension.forced_log_p).masked_fill(~first, -torch.inf)
             ledger = ledger.with_runs(extension.removed, one)
@@ -268,10 +270,10 @@ class DiscreteFilter(Generic[State]):
             going = turn.ready.repeat_interleave(self.num_particles)
             counts, runs = counts & going, runs & going
         weight = torch.where(counts, before.log_weight, -torch.inf)
-        walk = prefixes.state.walk
-        assert isinstance(walk, AutomatonPosition)
+        position = prefixes.state.position
+        assert isinstance(position, AutomatonPosition)
         ledger = ledger.with_prefixes(
-            walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+            position, budgets, prefixes.log_p, before.row, weight, self.reader.indices
         )
         log_p = prefixes.log_p[kept.row, kept.token].double()
         chosen = before.log_weight[parent] + log_p - kept.log_pi

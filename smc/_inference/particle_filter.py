@@ -122,7 +122,7 @@ class ParticleFilter(Generic[State]):
             self.reader, prefixes, extension, N, has_twins=self.reader.is_static
         )
         step = torch.zeros_like(self.examples)
-        ledger = Ledger.empty(prefixes.state.walk, budgets, is_exact=self.reader.top_p == 1)
+        ledger = Ledger.empty(prefixes.state.position, budgets, is_exact=self.reader.top_p == 1)
         if ledger is not None:
             one = torch.full_like(increment, -math.log(N))
             ledger = ledger.with_runs(extension.removed, one)
@@ -214,7 +214,7 @@ class ParticleFilter(Generic[State]):
             The particles, the ancestor of each particle, and the examples in which a system was
             resampled.
         """
-        states = prefixes.state.walk.states[particles.row]
+        states = prefixes.state.position.states[particles.row]
         found = resample(
             Systems.of(
                 particles.running, states, self.num_particles, self.options.strata, self.reader
@@ -292,10 +292,10 @@ class ParticleFilter(Generic[State]):
             going = turn.ready.repeat_interleave(self.num_particles)
             counts, runs = counts & going, runs & going
         weight = torch.where(counts, before.log_weight - before.log_potential - unit, -torch.inf)
-        walk = prefixes.state.walk
-        assert isinstance(walk, AutomatonPosition)
+        position = prefixes.state.position
+        assert isinstance(position, AutomatonPosition)
         ledger = ledger.with_prefixes(
-            walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+            position, budgets, prefixes.log_p, before.row, weight, self.reader.indices
         )
         drawn = chosen.log_weight - next_tokens.log_g(chosen.row, token) - unit
         if not self.reader.proposal.potential:

@@ -109,7 +109,7 @@ class Removed(NamedTuple):
     def plus(
         self,
         rows: Int64[Tensor, "K"],
-        walk: AutomatonPosition,
+        position: AutomatonPosition,
         used: Int64[Tensor, "K"],
         log_p: Float[Tensor, "K V"],
         log_before: Float64[Tensor, "K"],
@@ -118,12 +118,12 @@ class Removed(NamedTuple):
 
         Args:
             rows: indices of the K prefixes.
-            walk: positions of the K prefixes in their automata.
+            position: positions of the K prefixes in their automata.
             used: number of answer tokens before the position.
             log_p: log-probabilities of the next token at the position.
             log_before: log-probability of the tokens before the position.
         """
-        log_mass = compute_removed(walk, log_p)
+        log_mass = compute_removed(position, log_p)
         added = torch.logaddexp(self.log_mass[rows], log_before + log_mass)
         first = torch.where(added.isneginf(), NEVER, used)
         first = torch.minimum(self.first[rows], first)
@@ -133,33 +133,39 @@ class Removed(NamedTuple):
         )
 
 
-def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
+def binding(position: AutomatonPosition) -> Bool[Tensor, "R"]:
     """Return True for prefixes where the budget changes the mask of next tokens.
 
     Prefixes that can't be completed within their budgets have False.
     """
-    here = walk.states.clamp(min=0)
-    in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
-    return in_time & (walk.automata.reach[here] >= walk.remaining)
+    here = position.states.clamp(min=0)
+    in_time = (position.states >= 0) & (
+        position.automata.steps_to_accept[here] <= position.remaining
+    )
+    return in_time & (position.automata.reach[here] >= position.remaining)
 
 
-def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
+def sufficient_for(position: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
     """Return the smallest budget that removes no token after each prefix; 0 for ended prefixes.
 
     Args:
-        walk: positions of the prefixes in their automata.
+        position: positions of the prefixes in their automata.
         used: number of tokens of each prefix.
     """
-    here = walk.states.clamp(min=0)
-    in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
-    return torch.where(in_time, used + 1 + walk.automata.reach[here], 0)
+    here = position.states.clamp(min=0)
+    in_time = (position.states >= 0) & (
+        position.automata.steps_to_accept[here] <= position.remaining
+    )
+    return torch.where(in_time, used + 1 + position.automata.reach[here], 0)
 
 
-def compute_removed(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
+def compute_removed(
+    position: AutomatonPosition, log_p: Float[Tensor, "R V"]
+) -> Float64[Tensor, "R"]:
     """Return the log of the total probability of the next tokens that only the budget forbids."""
-    steps = walk.steps_after_classes()
-    removed = (steps < UNREACHABLE) & (steps >= walk.remaining.unsqueeze(1))
-    return MaskGuide(log_p, removed, walk.automata.classes, walk.automaton_of_row).log_z
+    steps = position.steps_after_classes()
+    removed = (steps < UNREACHABLE) & (steps >= position.remaining.unsqueeze(1))
+    return MaskGuide(log_p, removed, position.automata.classes, position.automaton_of_row).log_z
 
 
 class Along:
@@ -168,7 +174,7 @@ class Along:
     Whenever a forward pass has computed some of the forced tokens, `see` adds their part.
 
     Args:
-        walks: positions of M prefixes in their automata, before each of K columns of tokens.
+        positions: positions of M prefixes in their automata, before each of K columns of tokens.
         tokens: the forced tokens of each prefix; -1 beyond the last one.
         budgets: the whole budget of each prefix.
 
@@ -178,22 +184,22 @@ class Along:
 
     def __init__(
         self,
-        walks: Sequence[AutomatonPosition],
+        positions: Sequence[AutomatonPosition],
         tokens: Int64[Tensor, "M K"],
         budgets: Int64[Tensor, "M"],
     ) -> None:
         self.removed = Removed.nothing(torch.zeros_like(budgets, dtype=torch.float64))
         self._bound: list[bool] = []
-        if not walks:
+        if not positions:
             return
-        self._walk = walks[0]._replace(
-            states=torch.stack([walk.states for walk in walks], dim=1).flatten(),
-            remaining=torch.stack([walk.remaining for walk in walks], dim=1).flatten(),
+        self._position = positions[0]._replace(
+            states=torch.stack([position.states for position in positions], dim=1).flatten(),
+            remaining=torch.stack([position.remaining for position in positions], dim=1).flatten(),
         )
-        self._used = budgets.repeat_interleave(len(walks)) - self._walk.remaining
+        self._used = budgets.repeat_interleave(len(positions)) - self._position.remaining
         forced = tokens >= 0
-        self._binds = binding(self._walk).view_as(tokens) & forced
-        enough = sufficient_for(self._walk, self._used).view_as(tokens).masked_fill(~forced, 0)
+        self._binds = binding(self._position).view_as(tokens) & forced
+        enough = sufficient_for(self._position, self._used).view_as(tokens).masked_fill(~forced, 0)
         self.removed = self.removed._replace(sufficient=enough.amax(dim=1))
         self._bound = self._binds.any(dim=0).tolist()
 
@@ -221,7 +227,11 @@ class Along:
             prefix, known = rows[some], some if at is None else at[some]
             index = prefix * len(self._bound) + column
             self.removed = self.removed.plus(
-                prefix, self._walk.take(index), self._used[index], log_p[known], log_before[some]
+                prefix,
+                self._position.take(index),
+                self._used[index],
+                log_p[known],
+                log_before[some],
             )
 
 
@@ -238,16 +248,18 @@ class Ledger(NamedTuple):
     sufficient: Int64[Tensor, "B"]
 
     @classmethod
-    def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
+    def empty(
+        cls, position: object, budgets: Int64[Tensor, "B"], *, is_exact: bool
+    ) -> Ledger | None:
         """Return the budget's effect before any step: zero, or None for a run without bounds."""
-        if not (is_exact and isinstance(walk, AutomatonPosition)):
+        if not (is_exact and isinstance(position, AutomatonPosition)):
             return None
         nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
         return cls(nothing, torch.full_like(budgets, NEVER), torch.zeros_like(budgets))
 
     def with_prefixes(
         self,
-        walk: AutomatonPosition,
+        position: AutomatonPosition,
         budgets: Int64[Tensor, "R"],
         log_p: Float[Tensor, "R V"],
         row: Int64[Tensor, "P"],
@@ -257,7 +269,8 @@ class Ledger(NamedTuple):
         """Add the tokens that the budget removes after each prefix of a step.
 
         Args:
-            walk, log_p: positions in the automata, and next-token log-probabilities, of R prefixes.
+            position, log_p: positions of R prefixes in their automata, and their next-token
+                log-probabilities.
             budgets: the whole budget of each prefix.
             row: the prefix of each of P particles.
             log_weight: weights of the particles, whose sum estimates p_lm(prefix); -inf for
@@ -265,18 +278,18 @@ class Ledger(NamedTuple):
             indices: function that returns the indices of a mask
                 (`smc._forward.prefixes.Reader.indices`).
         """
-        used = budgets - walk.remaining
-        some = indices(binding(walk))
+        used = budgets - position.remaining
+        some = indices(binding(position))
         removed = Removed.nothing(used.double())
         if len(some):
             zero = torch.zeros_like(some, dtype=torch.float64)
             rows = log_p if len(some) == len(log_p) else log_p[some]
-            removed = removed.plus(some, walk.take(some), used[some], rows, zero)
+            removed = removed.plus(some, position.take(some), used[some], rows, zero)
         removed = Removed(
             # In static shapes, `some` contains all rows, so the other rows are removed here.
-            removed.log_mass.masked_fill(~binding(walk), -torch.inf),
-            torch.where(binding(walk), removed.first, NEVER),
-            sufficient_for(walk, used),
+            removed.log_mass.masked_fill(~binding(position), -torch.inf),
+            torch.where(binding(position), removed.first, NEVER),
+            sufficient_for(position, used),
         )
         return self.with_runs(removed.at(row), log_weight)
 

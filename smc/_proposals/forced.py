@@ -36,14 +36,14 @@ class Followed(Generic[State]):
         tokens: the forced tokens of each prefix; -1 beyond the last one.
         log_g: log g of the last forced token; 0 if there are no forced tokens.
         state: the proposal's state after the forced tokens.
-        walks: positions in the automata before each column of `tokens`; empty if the proposal's
+        positions: positions in the automata before each column of `tokens`; empty if the proposal's
             state has no positions.
     """
 
     tokens: Int64[Tensor, "M K"]
     log_g: Float64[Tensor, "M"]
     state: State
-    walks: tuple[AutomatonPosition, ...] = ()
+    positions: tuple[AutomatonPosition, ...] = ()
 
     @property
     def length(self) -> Int64[Tensor, "M"]:
@@ -59,16 +59,16 @@ def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> 
         state: the proposal's state, with one row per prefix.
         follows: whether to append forced tokens; if False, the prefixes don't change.
     """
-    log_g = torch.zeros_like(state.walk.states, dtype=torch.float64)
-    columns, walks = [state.walk.states.new_empty(len(log_g), 0)], []
+    log_g = torch.zeros_like(state.position.states, dtype=torch.float64)
+    columns, positions = [state.position.states.new_empty(len(log_g), 0)], []
     while follows:
-        token = proposal.forced(state).masked_fill(~state.walk.running, -1)
+        token = proposal.forced(state).masked_fill(~state.position.running, -1)
         rows = (token >= 0).nonzero().squeeze(1)
         if not len(rows):
             break
         log_g[rows] = proposal.log_g_of_forced(proposal.take(state, rows), token[rows])
-        if isinstance(state.walk, AutomatonPosition):
-            walks.append(state.walk)
+        if isinstance(state.position, AutomatonPosition):
+            positions.append(state.position)
         state = proposal.advance(state, token.unsqueeze(1))
         columns.append(token.unsqueeze(1))
-    return Followed(torch.cat(columns, dim=1), log_g, state, tuple(walks))
+    return Followed(torch.cat(columns, dim=1), log_g, state, tuple(positions))

@@ -91,18 +91,18 @@ class Lookahead(HasTables, Protocol[ModelState]):
         ...
 
     @abstractmethod
-    def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
+    def classes(self, state: ModelState, position: AutomatonPosition) -> Expectation:
         """Return the log-probabilities of all token classes of each prefix's automaton."""
         ...
 
     @abstractmethod
     def tokens(
-        self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
+        self, state: ModelState, position: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
         """Return the log-probabilities of the given tokens."""
         ...
 
-    def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
+    def all_tokens(self, state: ModelState, position: AutomatonPosition) -> Expectation:
         """Return the log-probabilities of all tokens in the vocabulary."""
-        every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
-        return self.tokens(state, walk, every.expand(len(walk.states), -1))
+        every = torch.arange(position.automata.vocabulary.size, device=position.states.device)
+        return self.tokens(state, position, every.expand(len(position.states), -1))

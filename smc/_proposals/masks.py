@@ -86,7 +86,7 @@ class ClassMaskProposal(MaskProposal):
     """
 
     @abstractmethod
-    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+    def alive(self, position: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return True for the token classes that are allowed after each prefix."""
         ...
 
@@ -105,17 +105,17 @@ class LCD(ClassMaskProposal):
     The completion may have any number of tokens.
     """
 
-    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+    def alive(self, position: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return True for classes after which the text can be completed at some length."""
-        return walk.mask.lcd_class_mask(walk.states)
+        return position.mask.lcd_class_mask(position.states)
 
 
 class GCD(ClassMaskProposal):
     """Globally constrained decoding: allow a token if the text still fits into the budget."""
 
-    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+    def alive(self, position: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return True for classes after which the text can be completed within the budget."""
-        return walk.mask.class_mask(walk.states, walk.remaining)
+        return position.mask.class_mask(position.states, position.remaining)
 
 
 class GreedyClose(ClassMaskProposal):
@@ -133,8 +133,8 @@ class GreedyClose(ClassMaskProposal):
     mask includes every token of GCD's mask, so weights are exact.
     """
 
-    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+    def alive(self, position: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return the classes of LCD's mask, or of GCD's mask if a shortest completion just fits."""
-        needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
-        left = torch.where(needed < walk.remaining, UNREACHABLE, walk.remaining)
-        return walk.mask.class_mask(walk.states, left)
+        needed = position.automata.steps_to_accept[position.states.clamp(min=0)]
+        left = torch.where(needed < position.remaining, UNREACHABLE, position.remaining)
+        return position.mask.class_mask(position.states, left)

@@ -133,32 +133,32 @@ class HMMLookahead(Lookahead[HMMState]):
         """Return the state of the prefixes with these indices, which may repeat."""
         return state._replace(predicted=state.predicted[ancestors])
 
-    def classes(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
+    def classes(self, state: HMMState, position: AutomatonPosition) -> Expectation:
         """Return the HMM's log-probabilities of all token classes of each prefix's automaton."""
-        return self._expect(partial(expect_classes, wait=self._wait), state, walk)
+        return self._expect(partial(expect_classes, wait=self._wait), state, position)
 
     def tokens(
-        self, state: HMMState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
+        self, state: HMMState, position: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
         """Return the HMM's log-probabilities of the given tokens."""
-        return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
+        return self._expect(partial(expect_tokens, wait=self._wait), state, position, tokens)
 
-    def all_tokens(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
+    def all_tokens(self, state: HMMState, position: AutomatonPosition) -> Expectation:
         """Return the HMM's log-probabilities of all tokens in the vocabulary."""
-        return self._expect(partial(expect_all_tokens, wait=self._wait), state, walk)
+        return self._expect(partial(expect_all_tokens, wait=self._wait), state, position)
 
     def _expect(
         self,
         expect: Callable[..., Expected],
         state: HMMState,
-        walk: AutomatonPosition,
+        position: AutomatonPosition,
         *tokens: Tensor,
     ) -> Expectation:
-        position = (state.predicted, walk.states, walk.remaining, *tokens)
-        found = expect(state.table, *position)
+        given = (state.predicted, position.states, position.remaining, *tokens)
+        found = expect(state.table, *given)
         if not self.eventual:
             return Expectation(found.log_joint, found.log_mass)
-        eventual = expect(state.table.without_budget, *position).log_joint
+        eventual = expect(state.table.without_budget, *given).log_joint
         return Expectation(found.log_joint, found.log_mass, eventual)
 
     def __repr__(self) -> str:

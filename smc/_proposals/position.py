@@ -49,7 +49,7 @@ class AutomatonPosition(NamedTuple):
     remaining: Int64[Tensor, "R"]
 
     @property
-    def walk(self) -> AutomatonPosition:
+    def position(self) -> AutomatonPosition:
         """The object itself, so that a proposal can use it as its state (`HasPosition`)."""
         return self
 
@@ -156,10 +156,10 @@ class Progress(Protocol):
 
 @runtime_checkable
 class HasPosition(Protocol):
-    """Protocol of a proposal's state, which must have the member `walk` and may have others."""
+    """Protocol of a proposal's state, which must have the member `position` and may have others."""
 
     @property
-    def walk(self) -> Progress:
+    def position(self) -> Progress:
         """The positions of the prefixes in their automata."""
         ...
 

@@ -91,7 +91,7 @@ class Proposal(HasTables, Protocol[State]):
         The sampler appends such a token without a forward pass before it (`smc._proposals.forced`).
         The default returns -1 for all prefixes, so that every token takes a forward pass.
         """
-        states = state.walk.states
+        states = state.position.states
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
@@ -126,4 +126,4 @@ class Proposal(HasTables, Protocol[State]):
         This g must *not* include a defensive mixture, because the filter adds one for each example
         (`smc._inference.discrete_filter`). By default it is the g of `guide`.
         """
-        return candidates_of(self.guide(state, log_p), state.walk.successors())
+        return candidates_of(self.guide(state, log_p), state.position.successors())

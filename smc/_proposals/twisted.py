@@ -80,11 +80,11 @@ class TwistedState(Generic[ModelState]):
     """The positions of R prefixes, and the lookahead's state for them.
 
     Attributes:
-        walk: positions in the automata.
+        position: positions in the automata.
         model: the lookahead's state.
     """
 
-    walk: AutomatonPosition
+    position: AutomatonPosition
     model: ModelState
 
 
@@ -237,13 +237,15 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
     ) -> TwistedState[ModelState]:
         """Return the state after one or more tokens per prefix; -1 means no token."""
-        return TwistedState(state.walk.advance(tokens), self.lookahead.advance(state.model, tokens))
+        model = self.lookahead.advance(state.model, tokens)
+        return TwistedState(state.position.advance(tokens), model)
 
     def take(
         self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
     ) -> TwistedState[ModelState]:
         """Return the state of the prefixes with these indices, which may repeat."""
-        return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
+        model = self.lookahead.take(state.model, ancestors)
+        return TwistedState(state.position.take(ancestors), model)
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
         """Return log g' and log Z; g' is positive for exactly the tokens of GCD's mask.
@@ -264,8 +266,8 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
         """Return the only token of GCD's mask; -1 if the mask has several tokens or none."""
-        walk = state.walk
-        return walk.only(_alive(walk, walk.steps_after_classes()))
+        position = state.position
+        return position.only(_alive(position, position.steps_after_classes()))
 
     def log_g_of_forced(
         self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
@@ -275,9 +277,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         This is log g, or 0 if g is zero, because g' is then GCD's mask.
         """
         item = tokens.unsqueeze(1)
-        steps = state.walk.steps_after_tokens(item)
-        expected = self.lookahead.tokens(state.model, state.walk, item)
-        log_g = self._log_g(expected, steps, _alive(state.walk, steps)).squeeze(1)
+        steps = state.position.steps_after_tokens(item)
+        expected = self.lookahead.tokens(state.model, state.position, item)
+        log_g = self._log_g(expected, steps, _alive(state.position, steps)).squeeze(1)
         if bool(log_g.isnan().any()):
             raise FloatingPointError(self._not_numbers())
         return log_g.masked_fill(log_g.isneginf(), 0.0)
@@ -328,12 +330,12 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
         """Compute g of all tokens."""
-        walk = state.walk
-        class_of = walk.automata.class_of[walk.automaton_of_row].long()
-        steps = walk.steps_after_classes().gather(1, class_of)
-        alive = _alive(walk, steps)
-        log_g = self._log_g(self.lookahead.all_tokens(state.model, walk), steps, alive)
-        successors = walk.successors().of_tokens()
+        position = state.position
+        class_of = position.automata.class_of[position.automaton_of_row].long()
+        steps = position.steps_after_classes().gather(1, class_of)
+        alive = _alive(position, steps)
+        log_g = self._log_g(self.lookahead.all_tokens(state.model, position), steps, alive)
+        successors = position.successors().of_tokens()
         factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
         return _View(factors, alive, alive[:, :0], successors, None)
 
@@ -341,28 +343,28 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
     ) -> _View:
         """Compute g of all classes and of the top-k tokens."""
-        walk, classes = state.walk, state.walk.automata.classes
-        steps = walk.steps_after_classes()
-        alive = _alive(walk, steps)
-        tied = self.lookahead.classes(state.model, walk)
+        position, classes = state.position, state.position.automata.classes
+        steps = position.steps_after_classes()
+        alive = _alive(position, steps)
+        tied = self.lookahead.classes(state.model, position)
         if self._belief is None:
-            sizes = classes.start.diff(dim=1).clamp(min=1)[walk.automaton_of_row]
+            sizes = classes.start.diff(dim=1).clamp(min=1)[position.automaton_of_row]
             tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
 
         K = min(top_k, log_p.shape[1])
-        rest = top_k_and_class_mass(log_p, classes, walk.automaton_of_row, alive, K)
-        exact = self.lookahead.tokens(state.model, walk, rest.tokens)
-        steps_too = walk.steps_after_tokens(rest.tokens)
-        alive_too = _alive(walk, steps_too)
+        rest = top_k_and_class_mass(log_p, classes, position.automaton_of_row, alive, K)
+        exact = self.lookahead.tokens(state.model, position, rest.tokens)
+        steps_too = position.steps_after_tokens(rest.tokens)
+        alive_too = _alive(position, steps_too)
         factors = Factors(
             self._log_g(tied, steps, alive),
             rest.tokens,
             self._log_g(exact, steps_too, alive_too),
             classes,
-            walk.automaton_of_row,
+            position.automaton_of_row,
         )
         masses = Masses(rest.log_mass, rest.best)
-        return _View(factors, alive, alive_too, walk.successors(), masses)
+        return _View(factors, alive, alive_too, position.successors(), masses)
 
     def _log_g(
         self, expected: Expectation, steps: Int32[Tensor, "R K"], alive: Bool[Tensor, "R K"]
@@ -469,9 +471,9 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
     return lookahead
 
 
-def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
+def _alive(position: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
     """Return True for the items after which the text can be completed within the budget."""
-    return fits(steps, walk.remaining.unsqueeze(1))
+    return fits(steps, position.remaining.unsqueeze(1))
 
 
 def _is_number_of_tokens(value: object) -> bool:

@@ -279,17 +279,17 @@ class _Tree:
             return False
         way_out = 0
         if not self.answers:
-            walk = prefixes.state.walk
-            way_out = int(walk.automata.steps_to_accept[walk.states].max())
+            position = prefixes.state.position
+            way_out = int(position.automata.steps_to_accept[position.states].max())
         self.stopped = self._limit.reason(way_out, 1.0)
         return self.stopped is not None
 
     def close(self, prefixes: _Prefixes, ahead: _Ahead) -> None:
         """Complete a prefix by a shortest completion, unless there already is an answer."""
         while prefixes.ids and not self.answers:
-            walk = prefixes.state.walk
-            needed = walk.automata.steps_to_accept[walk.states].long()
-            shorter = walk.mask.mask(walk.states, torch.minimum(walk.remaining, needed))
+            position = prefixes.state.position
+            needed = position.automata.steps_to_accept[position.states].long()
+            shorter = position.mask.mask(position.states, torch.minimum(position.remaining, needed))
             log_p = ahead.log_p.masked_fill(~shorter, -torch.inf)
             value, index = log_p.flatten().max(dim=0)
             if value.isneginf():
@@ -326,7 +326,7 @@ class _Tree:
         known = [len(line) for line in ids]
         runs = followed.tokens.tolist()
         ids = [(*line, *(t for t in run if t >= 0)) for line, run in zip(ids, runs, strict=True)]
-        finished = followed.state.walk.finished.tolist()
+        finished = followed.state.position.finished.tolist()
         gained, next_log_p = self._reader.read(ids, known, finished)
         total = next_log_p.new_tensor(log_p, dtype=torch.float64) + gained
         for line, value, over in zip(ids, total.tolist(), finished, strict=True):
@@ -351,16 +351,18 @@ class _Tree:
         self, prefixes: _Prefixes, total: Float64[Tensor, "R"], next_log_p: Float[Tensor, "R V"]
     ) -> _Ahead:
         """Rank the continuations; store those that complete an answer."""
-        walk = prefixes.state.walk
+        position = prefixes.state.position
         log_p = total.unsqueeze(1) + next_log_p
-        log_p = log_p.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
+        log_p = log_p.masked_fill(
+            ~position.mask.mask(position.states, position.remaining), -torch.inf
+        )
         rank = log_p
         if not isinstance(self._proposal, GCD):
             guide = self._proposal.guide(prefixes.state, next_log_p)
             tilted = total.unsqueeze(1) + guide.tilted(next_log_p)
             rank = tilted.masked_fill(log_p.isneginf(), -torch.inf)
             refuse_nan(rank.isnan().any(), repr(self._proposal))
-        ends: Bool[Tensor, "R V"] = walk.successors().of_tokens().ends
+        ends: Bool[Tensor, "R V"] = position.successors().of_tokens().ends
         complete = log_p.masked_fill(~ends, -torch.inf).flatten()
         best = complete.topk(min(self._wanted, len(complete)))
         for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):

@@ -148,11 +148,13 @@ class BudgetLogitsProcessor(LogitsProcessor):
         generated = input_ids[:, start:].to(scores.device)
         known = self._reach(which, generated)
 
-        walk: AutomatonPosition = known.state.walk
-        alive = ~walk.finished & (walk.states >= 0)
-        alive &= walk.automata.steps_to_accept[walk.states.clamp(min=0)] <= walk.remaining
-        if call is not None and call.plain and not bool((alive | walk.finished).all()):
-            self._refuse_strays(generated, alive | walk.finished)
+        position: AutomatonPosition = known.state.position
+        alive = ~position.finished & (position.states >= 0)
+        alive &= (
+            position.automata.steps_to_accept[position.states.clamp(min=0)] <= position.remaining
+        )
+        if call is not None and call.plain and not bool((alive | position.finished).all()):
+            self._refuse_strays(generated, alive | position.finished)
         if bool(alive.all()):
             return self._scores(known, scores, call)
         # Only EOS is allowed in ended rows, which beam search keeps.
@@ -170,11 +172,13 @@ class BudgetLogitsProcessor(LogitsProcessor):
         self, known: _Known, scores: Float[Tensor, "R V"], call: GenerateCall | None
     ) -> Float[Tensor, "R V"]:
         """Return the scores of the next tokens of unfinished prefixes."""
-        walk: AutomatonPosition = known.state.walk
-        masked = scores.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
+        position: AutomatonPosition = known.state.position
+        masked = scores.masked_fill(
+            ~position.mask.mask(position.states, position.remaining), -torch.inf
+        )
         forbidden = masked.amax(dim=1).isneginf()
         if bool(forbidden.any()):
-            self._refuse_forbidden(walk.take(forbidden.nonzero().squeeze(1)[:1]))
+            self._refuse_forbidden(position.take(forbidden.nonzero().squeeze(1)[:1]))
         if isinstance(self.proposal, GCD):
             return masked
         # The temperature applies to p_lm, not to g, but `generate` divides the returned scores.
@@ -292,7 +296,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
 
     def _extend(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
         """Return the proposal's state after one more token; ended rows don't change."""
-        running = known.state.walk.running
+        running = known.state.position.running
         some = running.nonzero().squeeze(1)
         log_potential = torch.zeros_like(known.log_potential)
         if len(some):
@@ -309,12 +313,14 @@ class BudgetLogitsProcessor(LogitsProcessor):
             self._start[device] = self.proposal.start(Batch(batch, budgets))
         return self._start[device]
 
-    def _refuse_forbidden(self, walk: AutomatonPosition) -> None:
+    def _refuse_forbidden(self, position: AutomatonPosition) -> None:
         """Raise the error for scores that are -inf for every allowed token."""
-        tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
+        tokens = (
+            position.mask.mask(position.states, position.remaining)[0].nonzero().squeeze(1).tolist()
+        )
         others = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
         allowed = self._describe_token(tokens[0]) + others
-        taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
+        taken = int(position.mask.budget[position.automaton_of_row[0]] - position.remaining[0])
         raise ValueError(
             f"expected a finite score for a token allowed after {taken} tokens ({allowed}), got "
             "-inf; remove the logits processor that forbids it (suppress_tokens, bad_words_ids, "

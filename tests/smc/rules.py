@@ -121,14 +121,16 @@ def of_class(automaton: TokenAutomaton, state: int, left: int, klass: int) -> fl
     return wave(automaton, state, left, automaton.class_of.tolist().index(klass)) - 0.3
 
 
-def of_rows(walk: AutomatonPosition, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
+def of_rows(
+    position: AutomatonPosition, log_g: LogG, items: Sequence[int] = TOKENS
+) -> torch.Tensor:
     """Log g of every token (or class), for each row."""
-    found = torch.empty(len(walk.states), len(items), dtype=torch.float64)
+    found = torch.empty(len(position.states), len(items), dtype=torch.float64)
     for row, (state, left) in enumerate(
-        zip(walk.states.clamp(min=0).tolist(), walk.remaining.tolist(), strict=True)
+        zip(position.states.clamp(min=0).tolist(), position.remaining.tolist(), strict=True)
     ):
-        automaton = walk.automata.automata[int(walk.automata.automaton_of[state])]
-        place = automaton, state - int(walk.automata.first_state[state]), left
+        automaton = position.automata.automata[int(position.automata.automaton_of[state])]
+        place = automaton, state - int(position.automata.first_state[state]), left
         values = [log_g(*place, item) for item in items]
         found[row] = torch.tensor(values, dtype=torch.float64)
     return found
@@ -177,12 +179,12 @@ class Guess(smc.Lookahead[torch.Tensor]):
         return state[ancestors]
 
     def tokens(
-        self, state: torch.Tensor, walk: AutomatonPosition, tokens: torch.Tensor
+        self, state: torch.Tensor, position: AutomatonPosition, tokens: torch.Tensor
     ) -> smc.Expectation:
-        log_g = of_rows(walk, guess).gather(1, tokens)
+        log_g = of_rows(position, guess).gather(1, tokens)
         return smc.Expectation(log_g - 1.6, torch.full_like(log_g, -1.6))
 
-    def classes(self, state: torch.Tensor, walk: AutomatonPosition) -> smc.Expectation:
+    def classes(self, state: torch.Tensor, position: AutomatonPosition) -> smc.Expectation:
         raise NotImplementedError("every token is asked about by itself")
 
 

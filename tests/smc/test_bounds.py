@@ -358,7 +358,7 @@ class _Position:
         self.finished, self.running = inner.finished, inner.running
 
     @property
-    def walk(self) -> _Position:
+    def position(self) -> _Position:
         return self
 
 

@@ -113,8 +113,8 @@ def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> Non
     """Drawing from one distribution and weighing by another breaks the law."""
     automaton, every = CONSTRAINTS["few_words"](), {"proposal": smc.LCD(), "forced_runs": False}
 
-    def weigh(self: Any, walk: smc.AutomatonPosition) -> torch.Tensor:
-        return walk.mask.class_mask(walk.states, walk.remaining)
+    def weigh(self: Any, position: smc.AutomatonPosition) -> torch.Tensor:
+        return position.mask.class_mask(position.states, position.remaining)
 
     monkeypatch.setattr("smc._inference.closing.ShortestWay.alive", weigh)
     found = expected_masses(outcomes(automaton, 3, lambda: After(1), particles=1, **every))

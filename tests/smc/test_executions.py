@@ -259,8 +259,8 @@ def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM
 class Waiting(smc.GCD):
     """A user's proposal that synchronizes with the host."""
 
-    def alive(self, walk: smc.AutomatonPosition) -> torch.Tensor:
-        alive = super().alive(walk)
+    def alive(self, position: smc.AutomatonPosition) -> torch.Tensor:
+        alive = super().alive(position)
         assert len(alive.nonzero())
         return alive
 

@@ -65,9 +65,11 @@ class Bigram(smc.Lookahead[Last]):
             state = state._replace(token=torch.where(token >= 0, token, state.token))
         return state
 
-    def tokens(self, state: Last, walk: AutomatonPosition, tokens: torch.Tensor) -> smc.Expectation:
-        after = walk.automata.next(walk.states.unsqueeze(1).expand_as(tokens), tokens)
-        left = (walk.remaining - 1).clamp(min=0).unsqueeze(1)
+    def tokens(
+        self, state: Last, position: AutomatonPosition, tokens: torch.Tensor
+    ) -> smc.Expectation:
+        after = position.automata.next(position.states.unsqueeze(1).expand_as(tokens), tokens)
+        left = (position.remaining - 1).clamp(min=0).unsqueeze(1)
         log_mass = self.log_p[state.token].gather(1, tokens)
         in_time, ever = (
             torch.where(after >= 0, state.beta[r, after.clamp(min=0), tokens], 0.0).log() + log_mass
@@ -75,9 +77,9 @@ class Bigram(smc.Lookahead[Last]):
         )
         return smc.Expectation(in_time, log_mass, ever)
 
-    def classes(self, state: Last, walk: AutomatonPosition) -> smc.Expectation:
-        class_of = walk.automata.classes.of[walk.automaton_of_row].long()
-        each, C = self.all_tokens(state, walk), int(walk.automata.num_classes.max())
+    def classes(self, state: Last, position: AutomatonPosition) -> smc.Expectation:
+        class_of = position.automata.classes.of[position.automaton_of_row].long()
+        each, C = self.all_tokens(state, position), int(position.automata.num_classes.max())
         zero = torch.zeros(len(class_of), C, dtype=torch.float64)
         return smc.Expectation(*(zero.scatter_add(1, class_of, x.exp()).log() for x in each))
 
@@ -221,8 +223,8 @@ def test_support_and_normalizer(twist: str, exact_top_k: int | None) -> None:
     state = proposal.take(state, torch.tensor([0, 0, 0, 1, 1, 1]))
     state = proposal.advance(state, torch.tensor([[0], [0], [2], [0], [1], [2]]))
     log_p = torch.randn(6, VOCABULARY.size, dtype=torch.float64).log_softmax(dim=1)
-    guide, walk = proposal.guide(state, log_p), state.walk
-    mask = BudgetMask(automata, torch.tensor([5, 4])).mask(walk.states, walk.remaining)
+    guide, position = proposal.guide(state, log_p), state.position
+    mask = BudgetMask(automata, torch.tensor([5, 4])).mask(position.states, position.remaining)
     assert torch.equal(guide.log_g > -torch.inf, mask)
     torch.testing.assert_close(guide.log_z, torch.logsumexp(log_p + guide.log_g, dim=1))
     if twist == "conditional":
@@ -257,8 +259,8 @@ def test_joint_twists_sum_to_the_chance_of_completion(exact_top_k: int | None) -
         state = proposal.start(batch)
         log_p = torch.full((1, VOCABULARY.size), -1.0, dtype=torch.float64)
         every = torch.arange(VOCABULARY.size).unsqueeze(0)
-        expected = lookahead.all_tokens(state.model, state.walk).log_joint
-        late = state.walk.steps_after_tokens(every) >= budget
+        expected = lookahead.all_tokens(state.model, state.position).log_joint
+        late = state.position.steps_after_tokens(every) >= budget
         total = expected.masked_fill(late, -torch.inf).logsumexp(dim=1)
         assert proposal.guide(state, log_p).log_g.logsumexp(dim=1) == pytest.approx(total)
 
@@ -282,7 +284,7 @@ def test_an_end_is_certain_and_the_least_defense_holds_what_is_impossible() -> N
     state = proposal.start(smc.Batch(AutomatonBatch([few_words()]), torch.tensor([4])))
     log_p = torch.full((1, VOCABULARY.size), -VOCABULARY.size, dtype=torch.float64).log_softmax(1)
     log_g = proposal.guide(state, log_p).log_g[0]
-    gcd = smc.GCD().guide(state.walk, log_p)
+    gcd = smc.GCD().guide(state.position, log_p)
     even = proposal.guide(state, log_p).log_z - gcd.log_z
     torch.testing.assert_close(log_g[0:1], even + torch.tensor(LEAST_DEFENSE).double().log())
     after = proposal.advance(state, torch.tensor([[0]]))
@@ -298,8 +300,10 @@ def test_an_end_is_certain_and_the_least_defense_holds_what_is_impossible() -> N
 class LateBigram(Bigram):
     """Wrong: assume one token more than the budget."""
 
-    def tokens(self, state: Last, walk: AutomatonPosition, tokens: torch.Tensor) -> smc.Expectation:
-        return super().tokens(state, walk._replace(remaining=walk.remaining + 1), tokens)
+    def tokens(
+        self, state: Last, position: AutomatonPosition, tokens: torch.Tensor
+    ) -> smc.Expectation:
+        return super().tokens(state, position._replace(remaining=position.remaining + 1), tokens)
 
 
 class DoubleBigram(Bigram):
@@ -312,9 +316,9 @@ class DoubleBigram(Bigram):
 class UnevenBigram(Bigram):
     """Wrong: use the most probable token of a class."""
 
-    def classes(self, state: Last, walk: AutomatonPosition) -> smc.Expectation:
-        class_of = walk.automata.classes.of[walk.automaton_of_row].long()
-        each, C = self.all_tokens(state, walk), int(walk.automata.num_classes.max())
+    def classes(self, state: Last, position: AutomatonPosition) -> smc.Expectation:
+        class_of = position.automata.classes.of[position.automaton_of_row].long()
+        each, C = self.all_tokens(state, position), int(position.automata.num_classes.max())
         zero = torch.zeros(len(class_of), C, dtype=torch.float64)
         return smc.Expectation(
             *(zero.scatter_reduce(1, class_of, x.exp(), "amax").log() for x in each)

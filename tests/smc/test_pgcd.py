@@ -87,7 +87,7 @@ def reached(
         log_p = (2 * logits).log_softmax(dim=1)
         if step < steps:
             q = (log_p + proposal.guide(state, log_p).log_g).softmax(dim=1).nan_to_num(0.0)
-            running = state.walk.running
+            running = state.position.running
             token = torch.multinomial(q + 1e-300, 1, generator=generator)
             state = proposal.advance(state, torch.where(running.unsqueeze(1), token, -1))
     return state, log_p
@@ -239,7 +239,7 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defense=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
     log_g, log_z = parts(exact.guide(state, log_p))
-    table, walk = state.model.table, state.walk
+    table, position = state.model.table, state.position
     belief = belief_of("lookahead", lookahead)
     assert belief is None or 0 <= belief <= 1
     near = 1e-10 if belief in (None, 1) else 1e-4  # the other denominators are limits
@@ -247,19 +247,19 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
         tokens = torch.full((len(log_p), 1), token)
         after = exact.advance(state, tokens)
         expected = log_completed(
-            table, after.model.predicted, after.walk.states, walk.remaining - 1
+            table, after.model.predicted, after.position.states, position.remaining - 1
         )
         if lookahead == "joint":
             expected = expected + (state.model.predicted @ hmm.emission[token]).log()
         if belief is not None and belief < 1:
-            endless = torch.full_like(walk.remaining, 10**6)
+            endless = torch.full_like(position.remaining, 10**6)
             completed = log_completed(
-                table.without_budget, after.model.predicted, after.walk.states, endless
+                table.without_budget, after.model.predicted, after.position.states, endless
             )
             expected -= (1 - belief) * torch.where(expected.isneginf(), 0.0, completed)
         # An ended prefix has no next token.
-        expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
-        running = walk.running
+        expected = torch.where(position.running | position.finished, expected, -torch.inf)
+        running = position.running
         torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=near)
     tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defense=0)
     for mine, other in zip(parts(tied.guide(state, log_p)), (log_g, log_z), strict=True):
@@ -273,7 +273,9 @@ def test_in_time_is_gcd_where_there_is_time() -> None:
     for steps in range(3):
         state, log_p = reached(proposal, [automaton], 12, steps)
         log_g, _ = parts(proposal.guide(state, log_p))
-        mask = BudgetMask(state.walk.automata, 12).mask(state.walk.states, state.walk.remaining)
+        mask = BudgetMask(state.position.automata, 12).mask(
+            state.position.states, state.position.remaining
+        )
         torch.testing.assert_close(log_g[mask], torch.zeros(int(mask.sum())).double())
         assert bool(log_g[~mask].isneginf().all())
 
@@ -314,7 +316,9 @@ def test_support_and_normalizer(options: dict, impossible: list[int]) -> None:
         state, log_p = reached(proposal, [a_star_b(), few_words()], 4, steps, seed=steps)
         log_p[0, 1] = log_p[7, 0] = -torch.inf
         log_g, log_z = parts(proposal.guide(state, log_p))
-        mask = BudgetMask(state.walk.automata, 4).mask(state.walk.states, state.walk.remaining)
+        mask = BudgetMask(state.position.automata, 4).mask(
+            state.position.states, state.position.remaining
+        )
         assert torch.equal(log_g > -torch.inf, mask)
         assert not log_g.isnan().any()
         torch.testing.assert_close(log_z, torch.logsumexp(log_p + log_g, dim=1))
@@ -332,7 +336,7 @@ def test_the_defense_mixes_proposals_whatever_their_scale() -> None:
     log_g, log_z = parts(plain.guide(state, log_p))
     assert float(log_g.max()) < -100
     mixed, mixed_z = parts(defended.guide(state, log_p))
-    gcd = smc.GCD().guide(state.walk, log_p)
+    gcd = smc.GCD().guide(state.position, log_p)
     q, q_gcd = ((log_p + g).softmax(dim=1) for g in (log_g, gcd.log_g))
     torch.testing.assert_close((log_p + mixed).softmax(dim=1), 0.8 * q + 0.2 * q_gcd)
     torch.testing.assert_close(mixed_z, log_z)
@@ -382,7 +386,9 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     silent = PGCD(never([3, 5]), defense=0)
     state, log_p = reached(silent, [few_words()], 4, 0)
     for mine, other in zip(
-        parts(silent.guide(state, log_p)), parts(smc.GCD().guide(state.walk, log_p)), strict=True
+        parts(silent.guide(state, log_p)),
+        parts(smc.GCD().guide(state.position, log_p)),
+        strict=True,
     ):
         torch.testing.assert_close(mine, other)
     assert silent.counts == (5, 5, 0)
@@ -425,7 +431,7 @@ def test_several_tokens_at_once() -> None:
             if token >= 0:
                 alone = proposal.advance(alone, torch.tensor([[token]]))
         torch.testing.assert_close(together.model.predicted[row], alone.model.predicted[0])
-        assert together.walk.states[row] == alone.walk.states[0]
+        assert together.position.states[row] == alone.position.states[0]
     assert torch.equal(proposal.advance(state, runs[:, :0]).model.predicted, state.model.predicted)
 
 

@@ -113,14 +113,14 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
 
 
 class TreeState(NamedTuple):
-    """The nodes of R prefixes, with the attributes of a proposal's state and of its `walk`."""
+    """The nodes of R prefixes, with the attributes of a proposal's state and of its `position`."""
 
     tree: Tree
     nodes: Int64[Tensor, "R"]
 
     @property
-    def walk(self) -> TreeState:
-        """The same object, which also has the attributes of a walk."""
+    def position(self) -> TreeState:
+        """The same object, which also has the attributes of a position."""
         return self
 
     @property

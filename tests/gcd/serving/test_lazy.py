@@ -150,7 +150,7 @@ def test_few_bytes_keep_few_rows() -> None:
 # -- sequences ------------------------------------------------------------------------------
 
 
-def _walk(matcher: Matcher, rng: random.Random, patience: int = 400) -> list[int]:
+def _position(matcher: Matcher, rng: random.Random, patience: int = 400) -> list[int]:
     """Append random allowed tokens until the end; fail if a mask is empty."""
     tokens: list[int] = []
     while not matcher.is_finished:
@@ -171,7 +171,7 @@ def test_every_answer_is_finished_within_the_tightest_budgets(language: Automato
     for extra in range(11):
         for _ in range(10):
             matcher = Matcher(shared, budget=fewest + extra)
-            tokens = _walk(matcher, rng)
+            tokens = _position(matcher, rng)
             assert len(tokens) <= fewest + extra
             assert language.accepts(WORDS.decode(tokens[:-1]))
             assert not matcher.is_exact
@@ -412,7 +412,7 @@ def test_a_lift_that_dies_leaves_the_lazy_form(
     with caplog.at_level(logging.WARNING):
         held[0].run()
     assert "keeping the lazy form: MemoryError: no memory" in caplog.text
-    _walk(matcher, random.Random(0))
+    _position(matcher, random.Random(0))
     assert not matcher.is_exact
     with pytest.raises(UndecidedBudgetError, match="MemoryError"):
         Matcher(shared, budget=1)
