@@ -34,7 +34,7 @@ from smc import Diagnostics, Draw, Posterior, Sample, Weights
 from smc._inference.algorithms import SMC
 from smc._inference.resampling import scheme
 from smc._results.posterior import content, posterior
-from smc._results.reliability import strata_of_founders
+from smc._results.reliability import cohorts_of_founders
 from smc._vocabulary.draw import Breaks, Keys, Purpose
 
 
@@ -368,7 +368,7 @@ def _posterior(
         exact=True,
         enumerated=False,
         diagnostics=diagnostics,
-        strata=strata_of_founders(founders, len(system)),
+        cohorts=cohorts_of_founders(founders, len(system)),
         num_particles=len(system),
     )
 
