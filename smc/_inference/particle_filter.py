@@ -180,7 +180,7 @@ class ParticleFilter(Generic[State]):
             ess=final.ess,
             enumerated=torch.zeros_like(self.examples, dtype=torch.bool),
             history=history,
-            log_mass=None if carry.frontier is None else carry.frontier.log_mass,
+            log_upper=None if carry.frontier is None else carry.frontier.log_upper,
             founder=particles.founder,
             ledger=carry.ledger,
         )

@@ -386,7 +386,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     )  # fmt: skip
     founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
     enumerated = outcome.enumerated.tolist()
-    log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
+    log_upper = [None] * len(tasks) if outcome.log_upper is None else outcome.log_upper.tolist()
     N = settings.particles
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
     effects: list[BudgetEffect | None] = [None] * len(tasks)
@@ -430,7 +430,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 exact=settings.top_p == 1,
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
-                log_mass=log_mass[b],
+                log_upper=log_upper[b],
                 algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
                 cohorts=_cohorts_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,

@@ -326,7 +326,7 @@ def posterior(
     exact: bool,
     enumerated: bool,
     diagnostics: Diagnostics,
-    log_mass: float | None = None,
+    log_upper: float | None = None,
     cohorts: Sequence[Cohort] | None = None,
     num_particles: int | None = None,
     stopped: str | None = None,
@@ -346,7 +346,7 @@ def posterior(
         stopped: the reason for closing answers early; None if they weren't closed.
         budget: the effect of the budget; None if unknown.
         algorithm: the algorithm that found the sequences.
-        log_mass: log of the probability of all found answers and all branches that weren't
+        log_upper: log of the probability of all found answers and all branches that weren't
             computed (`smc._inference.bounds`); None if unknown.
         cohorts: ancestors of the sequences, from which errors are estimated
             (`smc._results.reliability`); None if the sequences aren't a random sample.
@@ -362,8 +362,8 @@ def posterior(
     ranked = sorted(mass.items(), key=lambda item: (-item[1], item[0]))
     eos = set(automaton.vocabulary.eos_ids)
     bounds = None
-    if log_mass is not None:
-        bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_mass)
+    if log_upper is not None:
+        bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_upper)
     ancestry = None
     if cohorts is not None and alive:
         number = {answer: i for i, (answer, _) in enumerate(ranked)}
