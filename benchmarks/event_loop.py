@@ -29,7 +29,7 @@ from benchmarks.first_mask import percentiles
 from gcd import Vocabulary
 from gcd._serving.compiler import COMPILERS
 from gcd_vllm import CompilingMiddleware, Processor
-from gcd_vllm._admission import Engine
+from gcd_vllm._admission import Admission
 
 BUDGET = 4096  # tokens
 SLEEP = 0.001  # seconds
@@ -139,7 +139,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     os.environ["GCD_CACHE_DIR"] = ""
     vocabulary = read_ranks(arguments.ranks)
-    Engine._vocabulary = lambda self: vocabulary  # type: ignore[method-assign]
+    Admission._vocabulary = lambda self: vocabulary  # type: ignore[method-assign]
     paths = sorted(arguments.schemas.glob("*.json"))[:: arguments.every]
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
     results = {}

@@ -228,13 +228,13 @@ def apply(options: argparse.Namespace) -> None:
     from vllm.v1.sample.logits_processor.interface import BatchUpdate
 
     from gcd_vllm import Processor
-    from gcd_vllm._admission import engine_of
+    from gcd_vllm._admission import admission_of
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = EngineArgs(options.model, max_model_len=2048).create_engine_config()
     processor = Processor(config, torch.device("cpu"), False)
-    vocabulary = engine_of(config).cache.vocabulary
+    vocabulary = admission_of(config).cache.vocabulary
     paths = sorted((Path(__file__).parent / "schemas").glob("*.json"))
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
     given = [

@@ -95,7 +95,7 @@ class Processor(*_bases()):  # type: ignore[misc]
             chosen = import_module(f"gcd_vllm._{engine}").EngineProcessor
             made = object.__new__(chosen)
             # An entry point and an option may both name the processor, but it must be applied once.
-            if not import_module("gcd_vllm._admission").engine_of(vllm_config).takes(made):
+            if not import_module("gcd_vllm._admission").admission_of(vllm_config).register(made):
                 made = object.__new__(Disabled)
         except Exception as error:  # whatever an incomplete installation raises
             _LOG.warning("gcd is disabled: %s: %s", type(error).__name__, error)

@@ -3,7 +3,7 @@
 The frontend and the engine make the same checks. The frontend makes them first, because it can
 return an error to the client, whereas the engine can only end the request. Some errors are only
 found by the engine, for example if the frontend doesn't have the vocabulary. The engine then forces
-the answer to be the text of the error (`Engine.refuse`).
+the answer to be the text of the error (`Admission.refuse`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Admitted(NamedTuple):
     reason: str | None = None
 
 
-class Engine:
+class Admission:
     """State shared by the requests of one model: its vocabulary and the compiled constraints.
 
     Args:
@@ -251,7 +251,7 @@ class Engine:
             lift = is_particle or config is None or bool(config.use_v2_model_runner)
             self.cache.prepare(request, lift=lift, budget=min(limits, default=None))
 
-    def takes(self, processor: Any) -> bool:
+    def register(self, processor: Any) -> bool:
         """Return whether the processor is the first one of this engine, which masks requests."""
         with self._lock:
             if self._processor() is None:
@@ -276,7 +276,7 @@ class Engine:
         known = [token for token in ends if token is not None and 0 <= token < size]
         return AutomatonPool(size, known or (0,), device, self._max_bytes)
 
-    def take(
+    def admit_or_refuse(
         self,
         params: Any,
         text: str,
@@ -402,24 +402,24 @@ def prefix_of(particle: ParticleRequest, prompt: Sequence[int]) -> list[int]:
     return list(prompt[max(0, len(prompt) - particle.prefix_tokens) :])
 
 
-_engines: dict[int, tuple[ref[Any], Engine]] = {}
-_engines_lock = Lock()
+_admissions: dict[int, tuple[ref[Any], Admission]] = {}
+_admissions_lock = Lock()
 
 
-def engine_of(vllm_config: Any) -> Engine:
-    """Return the `Engine` object for a configuration; it is created once in each process."""
+def admission_of(vllm_config: Any) -> Admission:
+    """Return the `Admission` object for a configuration; it is created once in each process."""
     key = id(vllm_config)
-    with _engines_lock:
-        if key not in _engines:
-            gone = ref(vllm_config, lambda _: _engines.pop(key, None))
-            _engines[key] = gone, Engine(vllm_config)
-        return _engines[key][1]
+    with _admissions_lock:
+        if key not in _admissions:
+            gone = ref(vllm_config, lambda _: _admissions.pop(key, None))
+            _admissions[key] = gone, Admission(vllm_config)
+        return _admissions[key][1]
 
 
 def count_processors() -> int:
     """Return the number of engines in this process that have a processor."""
-    with _engines_lock:
-        return sum(engine.has_processor for _, engine in _engines.values())
+    with _admissions_lock:
+        return sum(each.has_processor for _, each in _admissions.values())
 
 
 def spell(vocabulary: Vocabulary, text: bytes) -> list[int]:

@@ -31,7 +31,7 @@ from torch import Tensor
 from gcd import TokenAutomaton
 from gcd._serving.pool import on_device
 from gcd_vllm._registered import PGCD
-from gcd_vllm._twist import Group, Groups, Twisted, twist
+from gcd_vllm._twist import Group, Groups, TwistedLogits, twist
 from hmm import HMM, predict_first
 
 
@@ -112,7 +112,7 @@ class DeviceTwists:
     @torch.inference_mode()
     def of(
         self, logits: Float[Tensor, "L V"], batch: list[int], states: SlotStates
-    ) -> list[Twisted]:
+    ) -> list[TwistedLogits]:
         """Compute P-GCD's logits of the batch's rows, from logits that aren't masked yet.
 
         Args:
@@ -128,7 +128,7 @@ class DeviceTwists:
 
     def _of(
         self, logits: Float[Tensor, "L V"], rows: list[int], batch: list[int], states: SlotStates
-    ) -> Twisted:
+    ) -> TwistedLogits:
         members = [batch[row] for row in rows]
         group = self._slots[members[0]].group
         slots = self._numbers(members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gcd_vllm._parts import Drawn
+from gcd_vllm._parts import DrawnPart
 from smc import Sample
 
 
@@ -24,7 +24,7 @@ class EngineStoppedError(RuntimeError):
 
     def __init__(
         self,
-        drawn: Mapping[tuple[int, int], Drawn],
+        drawn: Mapping[tuple[int, int], DrawnPart],
         total: int,
         cause: BaseException,
         answers: Mapping[tuple[int, int], Sample] | None = None,

@@ -22,7 +22,7 @@ from typing import Any
 
 from gcd import ConstraintError
 from gcd._requests import ConstraintRequest
-from gcd_vllm._admission import NAME, NO_TOKENS, check_conflicts, check_prefix, engine_of
+from gcd_vllm._admission import NAME, NO_TOKENS, admission_of, check_conflicts, check_prefix
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
 
 _DEPTH = 12  # number of stack frames in which the input processor is searched
@@ -92,9 +92,9 @@ def validate(params: Any) -> None:
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
     length = None if known is None else len(known)
     at_once = "no" if config.use_v2_model_runner else "check"
-    engine = engine_of(config)
-    automaton, budget = engine.admit(params, text, length, at_once, particle)
-    engine.hand_over(params, text, automaton)
+    admission = admission_of(config)
+    automaton, budget = admission.admit(params, text, length, at_once, particle)
+    admission.hand_over(params, text, automaton)
     if particle is not None:
         check_prefix(automaton, budget, particle, prompt.get("prompt_token_ids") or ())
 

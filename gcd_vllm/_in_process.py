@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
-from gcd_vllm._admission import NAME, check_twist, engine_of
+from gcd_vllm._admission import NAME, admission_of, check_twist
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
-from gcd_vllm._parts import Drawn, Part, Plan
+from gcd_vllm._parts import DrawnPart, PartRequest, Plan
 from gcd_vllm._prefill import check_prefill
 from gcd_vllm._watch import is_dead, watch
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
@@ -56,7 +56,7 @@ class InProcessEngine:
     @property
     def cache(self) -> Any:
         """The cache of compiled constraints that the engine's frontend uses, too."""
-        return engine_of(self._config).cache
+        return admission_of(self._config).cache
 
     def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
         """Store an automaton in the engine's cache; return a constraint that refers to it."""
@@ -77,7 +77,7 @@ class InProcessEngine:
             return list(self._llm.get_tokenizer().encode(prompt))
         return [int(token) for token in prompt]
 
-    def draw(self, parts: Sequence[Part]) -> list[Drawn]:
+    def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         """Draw all parts in one batch of requests.
 
         The engine's workers store the weights. So those of finished parts are fetched about once
@@ -90,7 +90,7 @@ class InProcessEngine:
         with watch(self._llm):
             return self._draw(parts)
 
-    def _draw(self, parts: Sequence[Part]) -> list[Drawn]:
+    def _draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         run = secrets.token_hex(8)
         outputs: dict[str, Any] = {}
         weights: dict[str, Any] = {}
@@ -128,8 +128,11 @@ class InProcessEngine:
         ]
 
     def _keep_finished(
-        self, parts: Mapping[str, Part], outputs: Mapping[str, Any], weights: Mapping[str, Any]
-    ) -> dict[tuple[int, int], Drawn]:
+        self,
+        parts: Mapping[str, PartRequest],
+        outputs: Mapping[str, Any],
+        weights: Mapping[str, Any],
+    ) -> dict[tuple[int, int], DrawnPart]:
         """Return the finished parts whose weights are known, by (example, particle)."""
         return {
             (part.example, part.particle): self._read_drawn(outputs[key], weights[key], part)
@@ -137,13 +140,13 @@ class InProcessEngine:
             if key in outputs and isinstance(weights.get(key), list)
         }
 
-    def _render(self, parts: Sequence[Part]) -> Sequence[Any]:
+    def _render(self, parts: Sequence[PartRequest]) -> Sequence[Any]:
         """Return the prompts of these parts in the form that vLLM expects."""
         prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
         renderer = getattr(self._llm, "renderer", None)
         return prompts if renderer is None else list(renderer.render_cmpl(prompts))
 
-    def _hides_last(self, part: Part) -> bool:
+    def _hides_last(self, part: PartRequest) -> bool:
         """Return whether the workers may miss the last token of a part, if it isn't an EOS.
 
         With asynchronous scheduling, V1 doesn't pass the last token of a part to them.
@@ -215,7 +218,7 @@ class InProcessEngine:
                 found[key] = max(found.get(key, values), values, key=len)
         return found
 
-    def _read_drawn(self, output: Any, values: Any, part: Part) -> Drawn:
+    def _read_drawn(self, output: Any, values: Any, part: PartRequest) -> DrawnPart:
         ids = tuple(output.outputs[0].token_ids)
         if isinstance(values, str):
             raise ConstraintError(values)
@@ -232,13 +235,13 @@ class InProcessEngine:
                 log_p[position] = self._find_log_p(output.outputs[0], position, values[position])
         cached = int(output.num_cached_tokens or 0)
         if part.pgcd is None:
-            return Drawn(ids, log_z, tuple(log_p), cached)
+            return DrawnPart(ids, log_z, tuple(log_p), cached)
         ratios = tuple(p - step[LOG_Q] for p, step in zip(log_p, values, strict=False))
         # p / q = Z / g, and g of the last token is the potential.
-        return Drawn(ids, ratios, tuple(log_p), cached, log_potential=log_z[-1] - ratios[-1])
+        return DrawnPart(ids, ratios, tuple(log_p), cached, log_potential=log_z[-1] - ratios[-1])
 
 
-def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
+def parameters(part: PartRequest, key: str, with_log_p: bool = False) -> Any:
     """Return vLLM's `SamplingParams` for a part; options that change the distribution are off.
 
     Args:

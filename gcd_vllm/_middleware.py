@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gcd._serving.compiler import COMPILERS
-from gcd_vllm._admission import NAME, Engine, engine_of
+from gcd_vllm._admission import NAME, Admission, admission_of
 from gcd_vllm._frontend import adopt
 from gcd_vllm._particle_request import PARTICLE
 
@@ -52,9 +52,9 @@ class CompilingMiddleware:
         """Pass a connection to the application, and compile the constraint of its request."""
         if scope["type"] == "lifespan":
             self._pool.submit(COMPILERS.start)
-            engine = _engine(scope)
-            if engine is not None:
-                self._pool.submit(_log_errors, lambda: engine.cache)
+            admission = _admission(scope)
+            if admission is not None:
+                self._pool.submit(_log_errors, lambda: admission.cache)
         if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
             await self._app(scope, receive, send)
             return
@@ -84,10 +84,10 @@ class CompilingMiddleware:
             return  # vLLM reports the problem itself
         if text is None and self._adopts:
             text = adopt(_read_wanted(request))
-        engine = _engine(scope)
-        if engine is not None and isinstance(text, str):
+        admission = _admission(scope)
+        if admission is not None and isinstance(text, str):
             limit = request.get("max_completion_tokens") or request.get("max_tokens")
-            engine.prepare(text, limit, extra.get(PARTICLE) is not None)
+            admission.prepare(text, limit, extra.get(PARTICLE) is not None)
 
 
 def _read_wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,13 +105,13 @@ def _is_json(scope: Message) -> bool:
     return not kinds or b"json" in kinds[0]
 
 
-def _engine(scope: Message) -> Engine | None:
-    """Return the `Engine` object of a server; None if its configuration isn't found."""
+def _admission(scope: Message) -> Admission | None:
+    """Return the `Admission` object of a server; None if its configuration isn't found."""
     state = getattr(scope.get("app"), "state", None)
     config = getattr(getattr(state, "engine_client", None), "vllm_config", None)
     if config is None:
         _LOG.warning(_WARNING, "expected the server to have app.state.engine_client.vllm_config")
-    return None if config is None else engine_of(config)
+    return None if config is None else admission_of(config)
 
 
 def _log_errors(call: Callable[[], Any]) -> None:

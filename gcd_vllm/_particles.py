@@ -28,13 +28,13 @@ from torch import Tensor
 
 from gcd import TokenAutomaton, Vocabulary
 from gcd_vllm._errors import EngineStoppedError
-from gcd_vllm._parts import Drawn, Engine, Part, PartRecord, Plan, part_end
+from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end
 from gcd_vllm._seeds import request_seed
 from smc import Diagnostics, Draw, Posterior, Sample, Weights
 from smc._inference.algorithms import SMC
 from smc._inference.resampling import scheme
 from smc._results.posterior import content, posterior
-from smc._results.reliability import strata_of_founders
+from smc._results.reliability import cohorts_of_founders
 from smc._vocabulary.draw import Breaks, Keys, Purpose
 
 
@@ -62,11 +62,11 @@ class Rollout(Sample):
 class EngineDiagnostics(Diagnostics):
     """Statistics of sampling answers to one prompt in an engine.
 
-    `ess`, `resampled`, `running` and `alive` have one entry for each part of the answers, whereas
-    in `smc.Diagnostics` they have one for each token.
+    `ess`, `resampled`, `running` and `alive` have one entry for each round of parts, whereas in
+    `smc.Diagnostics` they have one for each token.
 
     Attributes:
-        parts: cost of each part.
+        parts: cost of each round of parts.
     """
 
     parts: tuple[PartRecord, ...] = ()
@@ -129,7 +129,7 @@ class _Particle(NamedTuple):
             token_log_z=self.log_z,
         )
 
-    def extend(self, drawn: Drawn, task: Task) -> _Particle:
+    def extend(self, drawn: DrawnPart, task: Task) -> _Particle:
         """Return the particle with the tokens of a part appended.
 
         Raises:
@@ -192,7 +192,7 @@ def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[P
             new = engine.draw(parts)
         except EngineStoppedError as error:
             raise _with_answers(error, systems, tasks) from error.__cause__
-        found: dict[int, list[tuple[Part, Drawn]]] = defaultdict(list)
+        found: dict[int, list[tuple[PartRequest, DrawnPart]]] = defaultdict(list)
         for part, drawn in zip(parts, new, strict=True):
             found[part.example].append((part, drawn))
         for b, pairs in found.items():
@@ -234,7 +234,7 @@ def _parts(
     plan: Plan,
     number: int,
     block: int | None,
-) -> list[Part]:
+) -> list[PartRequest]:
     """Return the requests for the next tokens of every running particle of a prompt."""
     parts = []
     for n, particle in enumerate(system):
@@ -244,7 +244,7 @@ def _parts(
         if plan.chunk is not None:
             end = part_end(len(task.prompt), taken, task.budget, plan.chunk, block)
         parts.append(
-            Part(
+            PartRequest(
                 example=example,
                 particle=n,
                 constraint=task.constraint,
@@ -317,7 +317,9 @@ def _ancestors(
     return [members[i] for i in chosen[0].tolist()]
 
 
-def _record(pairs: Sequence[tuple[Part, Drawn]], ess: float, resampled: bool) -> PartRecord:
+def _record(
+    pairs: Sequence[tuple[PartRequest, DrawnPart]], ess: float, resampled: bool
+) -> PartRecord:
     return PartRecord(
         admissions=len(pairs),
         prompt_tokens=sum(len(part.prompt) + len(part.prefix) for part, _ in pairs),
@@ -366,7 +368,7 @@ def _posterior(
         exact=True,
         enumerated=False,
         diagnostics=diagnostics,
-        strata=strata_of_founders(founders, len(system)),
+        cohorts=cohorts_of_founders(founders, len(system)),
         num_particles=len(system),
     )
 

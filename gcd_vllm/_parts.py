@@ -4,6 +4,8 @@ If particles may be resampled, they are drawn in parts of about `chunk` tokens. 
 tokens so far are resubmitted at the end of the prompt. An engine's prefix cache has the keys and
 values of whole blocks of B tokens. For a prompt of k B + 1 tokens, it has all keys and values
 except the last token's. So a part ends one token after the end of a block.
+
+In a *round*, the next parts of all running particles are drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Plan(NamedTuple):
     pgcd: PGCD | None = None
 
 
-class Part(NamedTuple):
+class PartRequest(NamedTuple):
     """A request for the next tokens of one particle.
 
     Attributes:
@@ -68,7 +70,7 @@ class Part(NamedTuple):
     pgcd: PGCD | None = None
 
 
-class Drawn(NamedTuple):
+class DrawnPart(NamedTuple):
     """Tokens that an engine has drawn for a part.
 
     Attributes:
@@ -131,7 +133,7 @@ class Engine(Protocol):
         """Raise `ValueError` if the engine would stop while it reads these prompts."""
         ...
 
-    def draw(self, parts: Sequence[Part]) -> list[Drawn]:
+    def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         """Draw the tokens of all parts."""
         ...
 
@@ -154,15 +156,15 @@ def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None
 
 
 class PartRecord(NamedTuple):
-    """Cost of one part, for one prompt.
+    """Cost of one round for one prompt: of the parts that its running particles drew.
 
     Attributes:
         admissions: number of requests.
         prompt_tokens: number of tokens of the requests' prompts, including answers so far.
         cached_tokens: how many of these tokens were found in the prefix cache.
         drawn_tokens: number of tokens that the engine drew.
-        ess: effective sample size of the weights after the part.
-        resampled: whether particles were resampled after the part.
+        ess: effective sample size of the weights after the round.
+        resampled: whether particles were resampled after the round.
         scored_tokens: number of tokens that the model computed again to report their
             log-probabilities (over HTTP only).
     """
@@ -177,5 +179,5 @@ class PartRecord(NamedTuple):
 
     @property
     def recomputed_tokens(self) -> int:
-        """Number of prompt tokens that the model computed in this part."""
+        """Number of prompt tokens that the model computed in this round."""
         return self.prompt_tokens - self.cached_tokens

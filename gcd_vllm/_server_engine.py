@@ -7,7 +7,7 @@ It only uses public fields of requests. For each part:
 2. A second request to the same path has `prompt_logprobs`, and the tokens at the end of its prompt.
   It reports log p(x_t), without a mask and at temperature 1. Equal sequences are requested once.
   vLLM doesn't use its prefix cache for such a request, so it computes the whole prompt
-  (`Drawn.scored`).
+  (`DrawnPart.scored`).
 
 Then log Z_t = log p(x_t) - log q(x_t).
 """
@@ -28,7 +28,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, REFUSED
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import PARTICLE, ParticleRequest
-from gcd_vllm._parts import Drawn, Part, Plan
+from gcd_vllm._parts import DrawnPart, PartRequest, Plan
 
 START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs"
 """Command that starts a suitable server."""
@@ -109,7 +109,7 @@ class ServerEngine:
     ) -> None:
         """Do nothing, because the server's configuration isn't known."""
 
-    def draw(self, parts: Sequence[Part]) -> list[Drawn]:
+    def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         """Draw all parts, and compute log p of the drawn tokens.
 
         log p of a part is requested as soon as its tokens are known, because parts without it have
@@ -121,13 +121,13 @@ class ServerEngine:
         """
         scores = _Once(self._score)
 
-        def draw(part: Part) -> tuple[Any, ...]:
+        def draw(part: PartRequest) -> tuple[Any, ...]:
             ids, log_q, cached = self._draw(part)
             text = (part.prompt + part.prefix, ids)
             return text, log_q, cached, scores(text)
 
         answered = self._all(draw, parts)
-        found: dict[int, Drawn] = {}
+        found: dict[int, DrawnPart] = {}
         paid: set[Any] = set()
         for i, each in answered.items():
             if isinstance(each, BaseException):
@@ -138,7 +138,7 @@ class ServerEngine:
             log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
             cost = 0 if text in paid else len(text[0]) + len(ids)
             paid.add(text)
-            found[i] = Drawn(ids, log_z, log_p, cached, cost)
+            found[i] = DrawnPart(ids, log_z, log_p, cached, cost)
         errors = [each for each in answered.values() if isinstance(each, BaseException)]
         if errors:
             refused = next((each for each in errors if isinstance(each, ConstraintError)), None)
@@ -164,7 +164,7 @@ class ServerEngine:
         with ThreadPoolExecutor(self._connections) as pool:
             return dict(enumerate(pool.map(attempt, given)))
 
-    def _draw(self, part: Part) -> tuple[tuple[int, ...], tuple[float, ...], int]:
+    def _draw(self, part: PartRequest) -> tuple[tuple[int, ...], tuple[float, ...], int]:
         """Draw a part; return its tokens, log q of each, and the number of cached prompt tokens."""
         particle = ParticleRequest("", len(part.prefix), part.partial, part.proposal, part.pgcd)
         reply = self._complete(
@@ -202,7 +202,7 @@ class ServerEngine:
         token = lone_byte(self.vocabulary)
         text = self.vocabulary.token_bytes[token].decode("ascii")
         constraint = json.dumps({"choice": [text], "budget": 2})
-        part = Part(0, 0, constraint, (token,), (), 1, True, 0, 1.0, "gcd")
+        part = PartRequest(0, 0, constraint, (token,), (), 1, True, 0, 1.0, "gcd")
         try:
             ids, log_q, _ = self._draw(part)
         except ConstraintError as error:

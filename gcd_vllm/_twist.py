@@ -118,7 +118,7 @@ class TwistedRow:
         self._slot, self._known = slot, list(self._tokens)
 
 
-class Twisted(NamedTuple):
+class TwistedLogits(NamedTuple):
     """New logits of some rows in one step, which have P-GCD's distribution.
 
     Attributes:
@@ -185,14 +185,16 @@ class Twists:
     @torch.inference_mode()
     def of(
         self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
-    ) -> list[Twisted]:
+    ) -> list[TwistedLogits]:
         """Compute P-GCD's logits of these rows from logits that aren't masked yet."""
         groups: dict[int, list[tuple[int, TwistedRow]]] = defaultdict(list)
         for index, row in rows:
             groups[id(row.group)].append((index, row))
         return [self._of(logits, each) for each in groups.values()]
 
-    def _of(self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]) -> Twisted:
+    def _of(
+        self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
+    ) -> TwistedLogits:
         group = rows[0][1].group
         state = group.step([row for _, row in rows])
         at = [index for index, _ in rows]
@@ -205,7 +207,7 @@ def twist(
     proposal: Any,
     state: Any,
     temperatures: Sequence[float],
-) -> Twisted:
+) -> TwistedLogits:
     """Compute P-GCD's logits of some rows.
 
     Args:
@@ -222,10 +224,10 @@ def twist(
     guide = proposal.guide(state, log_p)
     tilted = (guide.tilted(log_p) * temperature).to(logits.dtype)
     known = torch.isfinite(guide.log_z) & state.position.running
-    return Twisted(at, tilted, guide.log_z, known)
+    return TwistedLogits(at, tilted, guide.log_z, known)
 
 
-def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | None:
+def log_z_of(twisted: Sequence[TwistedLogits], rows: int) -> Float64[Tensor, "L"] | None:
     """Return log Z of each row of the logits; NaN for rows that don't use P-GCD.
 
     The result is None if no row uses P-GCD.
@@ -238,7 +240,7 @@ def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | No
     return found
 
 
-def write(logits: Float[Tensor, "L V"], twisted: Sequence[Twisted]) -> None:
+def write(logits: Float[Tensor, "L V"], twisted: Sequence[TwistedLogits]) -> None:
     """Replace rows of the masked logits by P-GCD's logits, in place."""
     for each in twisted:
         masked = logits.index_select(0, each.rows)

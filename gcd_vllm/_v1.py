@@ -29,7 +29,7 @@ from gcd._serving.reading import LazyReader, TokenReader
 from gcd._tokens.bitmask import unpack
 from gcd._tokens.vocabulary import num_words
 from gcd_vllm import Processor
-from gcd_vllm._admission import NAME, Admitted, engine_of, prefix_of
+from gcd_vllm._admission import NAME, Admitted, admission_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
@@ -98,8 +98,8 @@ class EngineProcessor(Processor):
     """Logits processor that masks the rows of constrained requests in the V1 engine."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self._engine = engine_of(vllm_config)
-        self._engine.warm_up()
+        self._admission = admission_of(vllm_config)
+        self._admission.warm_up()
         self._device = device
         self._pool: AutomatonPool | None = None
         self._rows: dict[int, _Row] = {}
@@ -136,13 +136,15 @@ class EngineProcessor(Processor):
 
     def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
         if self._pool is None:
-            self._pool = self._engine.pool(self._device)
+            self._pool = self._admission.pool(self._device)
         length = None if prompt is None else len(prompt)
-        taken = self._engine.take(params, text, length, at_once="serve", prompt=prompt or ())
+        taken = self._admission.admit_or_refuse(
+            params, text, length, at_once="serve", prompt=prompt or ()
+        )
         until = self._deadlines.begin(params, text)
         prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
         taken, twist = self._twist(taken, prefix, tokens, params.temperature)
-        admitted, location = self._engine.lodge(self._pool, taken)
+        admitted, location = self._admission.lodge(self._pool, taken)
         if admitted.particle is None:
             prefix, twist = [], None
         record = self._record(params, admitted)
@@ -167,7 +169,7 @@ class EngineProcessor(Processor):
                 pgcd, taken.automaton, taken.budget, prefix, tokens, temperature
             )
         except Exception as error:  # an error in one request must not stop the engine
-            return self._engine.refuse(error, taken.room), None
+            return self._admission.refuse(error, taken.room), None
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
         """Return the record of a particle's weights; None if they weren't requested."""
@@ -175,7 +177,7 @@ class EngineProcessor(Processor):
         if not key:
             return None
         if self._weights is None:
-            self._weights = StepWeights(self._device, self._engine.cache.vocabulary.eos_ids)
+            self._weights = StepWeights(self._device, self._admission.cache.vocabulary.eos_ids)
         return self._weights.begin(key, params.max_tokens, admitted.reason)
 
     def _remove(self, index: int) -> None:

@@ -32,12 +32,12 @@ from torch import Tensor
 from gcd import LazyAutomaton, TokenAutomaton
 from gcd._serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd_vllm import Processor
-from gcd_vllm._admission import NAME, Admitted, engine_of
+from gcd_vllm._admission import NAME, Admitted, admission_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._device_twist import DeviceTwists, SlotStates
 from gcd_vllm._device_weights import DeviceRows, DeviceWeights
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._twist import Group, Twisted, log_z_of, write
+from gcd_vllm._twist import Group, TwistedLogits, log_z_of, write
 from gcd_vllm._weight_table import NO_ROW, Record
 
 
@@ -45,8 +45,8 @@ class EngineProcessor(Processor):
     """Logits processor that masks the rows of constrained requests in the V2 model runner."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
-        self._engine = engine_of(vllm_config)
-        self._engine.warm_up()
+        self._admission = admission_of(vllm_config)
+        self._admission.warm_up()
         self._requests = req_states
         self._drafts = int(vllm_config.num_speculative_tokens or 0)
         slots, device = req_states.max_num_reqs, req_states.device
@@ -83,8 +83,10 @@ class EngineProcessor(Processor):
             return False
         length = int(self._requests.prompt_len.np[req_idx])
         if self._pool is None:
-            self._pool = self._engine.pool(self._requests.device)
-        taken = self._taken[req_idx] = self._engine.take(sampling_params, text, length)
+            self._pool = self._admission.pool(self._requests.device)
+        taken = self._taken[req_idx] = self._admission.admit_or_refuse(
+            sampling_params, text, length
+        )
         self._until[req_idx] = self._deadlines.begin(sampling_params, text)
         self._temperatures[req_idx] = sampling_params.temperature
         self._note_particle(req_idx, sampling_params, taken.reason)
@@ -130,7 +132,7 @@ class EngineProcessor(Processor):
         try:
             return taken, self._twists.group(pgcd, taken.automaton, taken.budget)
         except Exception as error:  # an error in one request must not stop the engine
-            return self._engine.refuse(error, taken.room), None
+            return self._admission.refuse(error, taken.room), None
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
         """Copy the automata of the batch's requests to the device, unless they are already there.
@@ -152,7 +154,7 @@ class EngineProcessor(Processor):
             if slot not in self._new:  # without room it ends; there is none for a text any more
                 taken = taken._replace(room=1)
             wanted, group = self._group(taken)
-            admitted, location = self._engine.lodge(pool, wanted)
+            admitted, location = self._admission.lodge(pool, wanted)
             if group is not None and admitted is wanted:
                 self._enter_group(slot, group, admitted)
             record = self._particles.get(slot)
@@ -246,7 +248,7 @@ class EngineProcessor(Processor):
         weighted = self._find_weighted(ctx, slots)
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
-        twisted: list[Twisted] = []
+        twisted: list[TwistedLogits] = []
         if self._twists is not None:
             positions = SlotStates(*self._slots[:, 4:8].unbind(1))
             twisted = self._twists.of(logits, ctx.idx_mapping_np.tolist(), positions)

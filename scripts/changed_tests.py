@@ -21,12 +21,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from scripts.packages import LIBRARY
+
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ("tests/test_architecture.py", "tests/hmm/test_inference.py", "tests/smc/test_walk.py",
         "tests/gcd/test_paper.py", "tests/gcd/tokens/test_lifting.py")  # fmt: skip
 """Tests to run if nothing has changed: laws and oracles that take a minute."""
 _PAGES = ("tests/test_docs.py", "tests/test_pages.py", "tests/test_readme.py")
-_LIBRARY = ("gcd", "gcd_cli", "gcd_vllm", "hmm", "smc")
 _OF_LIBRARY = ("tests/test_architecture.py", "tests/test_interface.py")
 _INTERFACE = "docs/reference/interface.txt"
 _CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")
@@ -61,7 +62,7 @@ def tests_of(changed: Iterable[str]) -> list[str]:
             found |= {*_OF_LIBRARY}
         elif path.suffix in (".py", ".pxd"):
             found |= {*_tests_of_module(path)}
-            if path.parts[0] in _LIBRARY:
+            if path.parts[0] in LIBRARY:
                 found |= {*_OF_LIBRARY}
     return sorted(each for each in found if not _is_within(each, found))
 

@@ -16,7 +16,8 @@ from itertools import groupby
 from pathlib import Path
 
 from scripts.check_prose import ROOT, files, markdown_blocks
-from scripts.list_errors import PACKAGES, messages
+from scripts.list_errors import messages
+from scripts.packages import LIBRARY
 
 FEWEST_WORDS = 8  # shorter paragraphs are headings and links
 
@@ -52,8 +53,8 @@ def collect() -> dict[str, list[str]]:
     """Return all docstrings, errors and paragraphs of the project, by kind."""
     pages = (path for path in files(["README.md", "docs"]) if path.suffix == ".md")
     return {
-        "docstrings": [text for package in PACKAGES for text in docstrings(package)],
-        "errors": [text for package in PACKAGES for text in errors(package)],
+        "docstrings": [text for package in LIBRARY for text in docstrings(package)],
+        "errors": [text for package in LIBRARY for text in errors(package)],
         "paragraphs": [text for page in pages for text in paragraphs(page)],
     }
 

@@ -3,7 +3,7 @@
     python -m scripts.list_api            # print the listing
     python -m scripts.list_api --write    # update docs/reference/interface.txt
 
-The listing has each name that `gcd`, `gcd_vllm`, `hmm`, `smc` and `smc.testing` export, with the
+The listing has each name that a package of the library or `smc.testing` exports, with the
 signatures of functions and of public methods, and the fields of classes. It is read from the
 sources by griffe, so it doesn't depend on the versions of Python or of the dependencies.
 """
@@ -16,9 +16,11 @@ from pathlib import Path
 
 import griffe
 
+from scripts.packages import EXPORTING
+
 ROOT = Path(__file__).resolve().parent.parent
 LISTING = ROOT / "docs" / "reference" / "interface.txt"
-MODULES = ("gcd", "gcd_vllm", "hmm", "smc", "smc.testing")
+MODULES = sorted([*EXPORTING, "smc.testing"])
 
 
 def list_interface() -> str:

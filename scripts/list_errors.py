@@ -1,6 +1,6 @@
 """List of the error messages in the source, for review, with checks of their style.
 
-    python -m scripts.list_errors               the packages of `PACKAGES`
+    python -m scripts.list_errors               the packages of the library
     python -m scripts.list_errors smc           other folders
 
 A message is a text among the arguments of a raised call; `{}` marks values. A call with several
@@ -21,8 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from scripts.packages import LIBRARY
+
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gcd", "gcd_cli", "gcd_vllm", "hmm", "smc")
 
 _RULES = {  # pattern of a bad message -> the rule
     r"^\s*$": "is not empty",
@@ -83,7 +84,7 @@ def _error_functions() -> dict[tuple[Path, str], tuple[list[str], ast.Call]]:
     Keys are the module and the name of the function.
     """
     found = {}
-    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+    for path in (path for package in LIBRARY for path in sorted((ROOT / package).rglob("*.py"))):
         for node in _tree(path).body:
             if isinstance(node, ast.FunctionDef) and isinstance(last := node.body[-1], ast.Return):
                 call = last.value
@@ -130,7 +131,7 @@ def _text(node: ast.expr, values: Mapping[str, str | None] = MappingProxyType({}
 def main(packages: list[str]) -> int:
     """Print all messages; return 1 if some violate a rule."""
     is_clean = True
-    for package in packages or PACKAGES:
+    for package in packages or LIBRARY:
         for message in messages(package):
             print(f"{message.place}: {message.error}: {message.text}")
             for rule in faults(message):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from scripts.packages import LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
@@ -36,6 +39,19 @@ ROOMS["smc._search"] = {room for room in ROOMS if room.startswith("smc.")}
 ROOMS["smc._interface"] = {room for room in ROOMS if room.startswith("smc.")}
 ROOMS["smc._transformers"] = {room for room in ROOMS if room.startswith("smc.")}
 OURS = {*ALLOWED, "scripts", "tests", "benchmarks", "configs"}
+
+
+def test_every_package_is_installed_and_has_its_imports_declared():
+    found = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    missing = sorted(found - {*LIBRARY, "experiments", "scripts", "tests"})
+    assert not missing, f"add {missing} to tool.setuptools.packages.find in pyproject.toml"
+    assert {*ALLOWED} == {*LIBRARY, "experiments"}, "add the package to ALLOWED"
+
+
+def test_every_package_is_type_checked():
+    settings_of = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    missing = sorted({*ALLOWED, "scripts"} - {*settings_of["mypy"]["files"]})
+    assert not missing, f"add {missing} to tool.mypy in pyproject.toml"
 
 
 def imported_packages(path: Path) -> set[str]:
@@ -120,7 +136,7 @@ FACTORIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("package", ["gcd", "hmm", "smc", "gcd_vllm"])
+@pytest.mark.parametrize("package", LIBRARY)
 def test_tensors_are_made_on_a_device_that_is_named(package):
     """`torch.set_default_device` of the caller changes nothing."""
     for path in sorted((ROOT / package).rglob("*.py")):

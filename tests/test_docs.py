@@ -12,6 +12,7 @@ from typing import get_type_hints
 import pytest
 
 from experiments.harness.config import Config
+from scripts.packages import LIBRARY
 from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,27 +22,17 @@ PAGES = sorted(
     for page in (ROOT / folder).glob("*.md")
     if page.name != "CHANGELOG.md"  # also names what was removed
 )
-PATH = re.compile(
-    r"`((?:gcd|gcd_cli|gcd_vllm|hmm|smc|experiments|scripts|tests|tests_vllm|benchmarks|configs|docs"
-    r"|\.github)/[\w/.]+)(?:::(\w+))?`"
-)
-# `hmm.…` on these pages is a key of the configuration.
-DOTTED = re.compile(r"`((?:gcd|smc|experiments)(?:\.\w+)+)(?:\([^`]*)?`")
+CODE = (*LIBRARY, "experiments", "scripts", "benchmarks")
+FOLDERS = "|".join((*CODE, r"tests\w*", "configs", "docs", r"\.github"))
+PATH = re.compile(rf"`((?:{FOLDERS})/[\w/.]+)(?:::(\w+))?`")
+# `hmm.…` on these pages is a key of the configuration, and removed benchmarks are named, too.
+DOTTED = re.compile(rf"`((?:{'|'.join({*CODE} - {'hmm', 'benchmarks'})})(?:\.\w+)+)(?:\([^`]*)?`")
 
 
 # In code whole files are meant, wherever they are named.
-FILE = re.compile(
-    r"(?<![\w/.-])((?:gcd|hmm|smc|gcd_cli|experiments|scripts|tests|benchmarks|configs|docs)"
-    r"/[\w/-]+\.(?:py|md|yaml|jsonl?))\b"
-)
-NAMED = re.compile(
-    r"`((?:gcd|hmm|smc|gcd_cli|experiments|scripts|benchmarks)(?:\.\w+)+)(?:\([^`]*)?`"
-)
-SOURCES = sorted(
-    path
-    for folder in ("gcd", "hmm", "smc", "gcd_cli", "experiments", "scripts", "benchmarks")
-    for path in (ROOT / folder).rglob("*.py")
-)
+FILE = re.compile(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/-]+\.(?:py|md|yaml|jsonl?))\b")
+NAMED = re.compile(rf"`((?:{'|'.join(CODE)})(?:\.\w+)+)(?:\([^`]*)?`")
+SOURCES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
 NOT_INSTALLED = {"benchmarks.genlm_potentials"}  # a module that needs an optional extra
 
 
@@ -121,6 +112,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = processes.run(*command, "-d", str(tmp_path / "trees"), ".", str(tmp_path / "site"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "docs" / "index.html").exists()
+
+
+@pytest.mark.parametrize("folder", CODE)
+def test_the_layout_describes_every_folder(folder: str) -> None:
+    layout = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("## 2. Layout")[2]
+    assert re.search(rf"^    (?:\w+/, )?{folder}/", layout, re.MULTILINE)
 
 
 def test_the_paper_is_held_by_tests() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.packages import LIBRARY
+
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
@@ -28,7 +30,9 @@ class Hiding(PathFinder):
 HIDDEN = set(sys.argv[1].split(","))
 sys.meta_path = [Hiding if finder is PathFinder else finder for finder in sys.meta_path]
 
-import gcd, gcd_cli, gcd_vllm, hmm, smc, torch
+import gcd, gcd_cli, hmm, smc, torch
+for package in sys.argv[2].split(","):
+    __import__(package)
 
 folder = pathlib.Path(tempfile.mkdtemp())
 (folder / "tokenizer.json").write_text("{}")
@@ -105,12 +109,19 @@ NAMED = {
 @pytest.fixture(scope="module")
 def messages() -> dict[str, list[str]]:
     """Return the error of each call in a process where no optional dependency can be imported."""
-    command = [sys.executable, "-c", SCRIPT, HIDDEN]
+    command = [sys.executable, "-c", SCRIPT, HIDDEN, ",".join(LIBRARY)]
     paths = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=paths, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stdout)
     return found
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_described(extra: str) -> None:
+    page = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
+    table = page.partition("## Optional dependencies")[2].partition("## ")[0]
+    assert f"`{extra}`" in table
 
 
 @pytest.mark.parametrize("call", NAMED)

@@ -15,9 +15,9 @@ import pytest
 
 import gcd
 from gcd._support.native import FOLDERS, RECORD, SUFFIX
+from scripts.packages import LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = ("gcd", "hmm", "smc", "gcd_cli", "gcd_vllm")
 KERNELS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob(f"*{SUFFIX}"))
 
 

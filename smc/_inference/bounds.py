@@ -45,7 +45,7 @@ from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
 from smc._inference.turn import Turn
 from smc._proposals import AutomatonPosition
-from smc._vocabulary.class_mass import MaskGuide
+from smc._vocabulary.class_sums import MaskGuide
 from smc._vocabulary.competition import sums_by
 
 ROUNDING = 1e-9
@@ -115,26 +115,27 @@ class Bounds:
         return 1.0 if self.log_upper == -math.inf else math.exp(log_p - self.log_upper)
 
 
-def bounds_of(log_found: float, log_mass: float) -> Bounds:
+def bounds_of(log_found: float, log_upper: float) -> Bounds:
     """Return bounds, rounded outward.
 
     Args:
         log_found: log of the probability of the found token sequences.
-        log_mass: log of the probability of found answers and open branches (`Frontier`).
+        log_upper: log of the probability of found answers and open branches (`Frontier`), which is
+            at least the evidence.
     """
-    return Bounds(min(0.0, log_found) - ROUNDING, min(0.0, log_mass + ROUNDING))
+    return Bounds(min(0.0, log_found) - ROUNDING, min(0.0, log_upper + ROUNDING))
 
 
 class Frontier(NamedTuple):
     """Probability of the found answers and of the open branches, in all steps so far.
 
     Attributes:
-        log_mass: log of this probability, for each example.
+        log_upper: log of this probability, an upper bound on the evidence, for each example.
         first: for each row, the first row with the same prefix, if several rows may have the same
             prefix (static shapes); None otherwise.
     """
 
-    log_mass: Float64[Tensor, "B"]
+    log_upper: Float64[Tensor, "B"]
     first: Int64[Tensor, "P"] | None
 
     @classmethod
@@ -205,11 +206,11 @@ class Frontier(NamedTuple):
         nats = torch.where(log_left.isneginf(), 0.0, log_left.abs())
         slack = NORMALIZATION * (1 + position.remaining) + nats
         slack = torch.finfo(prefixes.log_p.dtype).eps * slack
-        mass = sums_by(log_prefix + log_left + slack, prefixes.example, len(self.log_mass))
+        mass = sums_by(log_prefix + log_left + slack, prefixes.example, len(self.log_upper))
         first = self.first
         if first is not None:
-            first = first_of_equal(taken, extension.running, len(first) // len(self.log_mass))
-        return Frontier(torch.logaddexp(self.log_mass, mass), first)
+            first = first_of_equal(taken, extension.running, len(first) // len(self.log_upper))
+        return Frontier(torch.logaddexp(self.log_upper, mass), first)
 
 
 def first_of_equal(

@@ -76,7 +76,7 @@ class Closing:
 
     def __init__(self, reader: Reader[Any], limit: TimeLimit) -> None:
         self._reader, self._limit = reader, limit
-        self._log_mass: Float64[Tensor, "B"] | None = None
+        self._log_upper: Float64[Tensor, "B"] | None = None
         self.reason: str | None = None
         self.closed: Bool[Tensor, "B"] | None = None
 
@@ -99,10 +99,10 @@ class Closing:
         self.closed = particles.running.view(B, -1).any(dim=1)
         if carry.frontier is not None:
             nothing = torch.zeros_like(particles.running)
-            self._log_mass = carry.frontier.advance(
+            self._log_upper = carry.frontier.advance(
                 prefixes, particles, particles.row, torch.zeros_like(particles.row), nothing,
                 _nothing_taken(prefixes, particles, B),
-            ).log_mass  # fmt: skip
+            ).log_upper  # fmt: skip
         reader.proposal = ShortestWay()
         state = _position(prefixes, particles, reader.batch)
         return carry._replace(prefixes=replace(prefixes, state=state), frontier=None)
@@ -126,7 +126,7 @@ class Closing:
             return outcome
         return outcome._replace(
             enumerated=outcome.enumerated & ~self.closed,
-            log_mass=self._log_mass,
+            log_upper=self._log_upper,
             closed=self.closed,
             closed_because=self.reason,
         )

@@ -185,9 +185,9 @@ class DiscreteFilter(Generic[State]):
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, ordered by example; their weights sum to the estimated evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
-        log_mass = None if carry.frontier is None else carry.frontier.log_mass
+        log_upper = None if carry.frontier is None else carry.frontier.log_upper
         found = carry.answers.outcome(whole, history)
-        return found._replace(log_mass=log_mass, selections=carry.selections, ledger=carry.ledger)
+        return found._replace(log_upper=log_upper, selections=carry.selections, ledger=carry.ledger)
 
     def _remove_ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]

@@ -111,7 +111,7 @@ class Outcome(NamedTuple):
             probabilities.
         history: the records of all steps on the host, as [steps, B] arrays.
         start_seconds: time until the first step, for prompts, tables and graph capture.
-        log_mass: log of the probability of found answers and open branches, for each example
+        log_upper: log of the probability of found answers and open branches, for each example
             (`smc._inference.bounds.Frontier`); None if unknown.
         founder: each sequence's ancestor in the first step; None for the discrete filter.
         log_pi: log-probability with which each token was selected (`Particles.log_pi`); None for
@@ -135,7 +135,7 @@ class Outcome(NamedTuple):
     enumerated: Bool[Tensor, "B"]
     history: StepRecord
     start_seconds: float = 0.0
-    log_mass: Float64[Tensor, "B"] | None = None
+    log_upper: Float64[Tensor, "B"] | None = None
     founder: Int64[Tensor, "M"] | None = None
     log_pi: Float64[Tensor, "M S"] | None = None
     selections: Selections | None = None

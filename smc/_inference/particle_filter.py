@@ -50,7 +50,7 @@ from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles, start_particles
 from smc._inference.resampling import scheme
-from smc._inference.systems import Systems, resample
+from smc._inference.strata import Strata, resample
 from smc._inference.turn import Turn, fallbacks_of, prefixes_in_use
 from smc._inference.weights import Weights
 from smc._proposals import AutomatonPosition, State
@@ -180,7 +180,7 @@ class ParticleFilter(Generic[State]):
             ess=final.ess,
             enumerated=torch.zeros_like(self.examples, dtype=torch.bool),
             history=history,
-            log_mass=None if carry.frontier is None else carry.frontier.log_mass,
+            log_upper=None if carry.frontier is None else carry.frontier.log_upper,
             founder=particles.founder,
             ledger=carry.ledger,
         )
@@ -208,15 +208,15 @@ class ParticleFilter(Generic[State]):
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
-        """Resample each system of competing particles whose weights are too unequal.
+        """Resample each stratum of competing particles whose weights are too unequal.
 
         Returns:
-            The particles, the ancestor of each particle, and the examples in which a system was
-            resampled.
+            The particles, the ancestor of each particle, and the examples in which a stratum
+            was resampled.
         """
         states = prefixes.state.position.states[particles.row]
         found = resample(
-            Systems.of(
+            Strata.of(
                 particles.running, states, self.num_particles, self.options.strata, self.reader
             ),
             particles.log_weight,

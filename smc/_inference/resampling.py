@@ -10,10 +10,11 @@ schemes differ in the variance that they add (Douc, Cappé & Moulines, 2005):
     residual       floor(N·W_n) copies of each particle with certainty, the others multinomially
 
 Each scheme is a function of the weights and of `uniform`. `uniform(M, breaks)` returns M uniform
-numbers for each system of particles (`smc._inference.systems`). `breaks` returns the points where
-the outcome changes, which tests use to enumerate the outcomes (`smc._vocabulary.draw`). Schemes
-process B independent systems at once, in O(B·N log N). Systems may have fewer than N particles:
-their rows are padded to N with weight 0, and only their first `size` ancestors are meaningful.
+numbers for each system of particles that is resampled separately (a stratum in
+`smc._inference.strata`). `breaks` returns the points where the outcome changes, which tests use to
+enumerate the outcomes (`smc._vocabulary.draw`). Schemes process B independent systems at once, in
+O(B·N log N). Systems may have fewer than N particles: their rows are padded to N with weight 0, and
+only their first `size` ancestors are meaningful.
 
 A particle of weight zero must never be selected. A float32 cumulative sum with binary search and
 clipping would select one about once in 10⁴ steps at N = 1024. Here sums are in float64, and the

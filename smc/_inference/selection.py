@@ -140,8 +140,8 @@ def select(
     certain = sure.sum(dim=1)
     slots_are_known = floor == 0 and finished is None
     slots_left = N - count_of(group.example, B, certain) if slots_are_known else None
-    spread = sum_mass(best, sure, group, log_c, slots_left)
-    dropped = spread.mass.sum(dim=1) > 0
+    spread = sum_pi(best, sure, group, log_c, slots_left)
+    dropped = spread.by_row.sum(dim=1) > 0
     known = Known(best.tokens, certain)
 
     def changes() -> Float64[Tensor, "B M"]:
@@ -298,46 +298,46 @@ def thresholds(
     return log_c
 
 
-class SpreadMass(NamedTuple):
+class SpreadPi(NamedTuple):
     """Sums of the probabilities pi over the candidates that are not kept with certainty.
 
     Attributes:
-        mass: sum of pi over the candidates of each row that are not kept with certainty.
-        ends: cumulative sums of `mass` over the rows of each example.
+        by_row: sum of pi over the candidates of each row that are not kept with certainty.
+        ends: cumulative sums of `by_row` over the rows of each example.
     """
 
-    mass: Float64[Tensor, "B N"]
+    by_row: Float64[Tensor, "B N"]
     ends: Float64[Tensor, "B N"]
 
 
-def sum_mass(
+def sum_pi(
     best: Best,
     sure: Bool[Tensor, "R K"],
     group: Group,
     log_c: Float64[Tensor, "B"],
     slots_left: Int64[Tensor, "B"] | None,
-) -> SpreadMass:
+) -> SpreadPi:
     """Sum pi over the candidates of each row that are not kept with certainty.
 
     If the number of free slots is known, the cumulative sums are scaled to it, which removes
     rounding errors.
     """
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
-    log_mass = torch.logaddexp(others, best.log_rest)
+    log_score = torch.logaddexp(others, best.log_rest)
     of_row = log_c[group.example]
-    each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
-    mass = each.new_zeros(group.num_examples, group.width)
-    mass[group.example, group.rank] = each
-    ends = mass.cumsum(dim=1)
+    each = torch.where(log_score.isneginf(), 0.0, (log_score - of_row).exp())
+    by_row = each.new_zeros(group.num_examples, group.width)
+    by_row[group.example, group.rank] = each
+    ends = by_row.cumsum(dim=1)
     if slots_left is not None:
         # After scaling, the number of points is exactly the number of free slots.
         total = ends[:, -1:]
         whole = torch.where(total > 0, slots_left.unsqueeze(1).double(), 0.0)
         ends = ends * (whole / torch.where(total > 0, total, 1.0))
         column = torch.arange(group.width, device=ends.device)
-        last = torch.where(mass > 0, column, -1).amax(dim=1, keepdim=True)
+        last = torch.where(by_row > 0, column, -1).amax(dim=1, keepdim=True)
         ends = torch.where(column >= last, whole, ends)
-    return SpreadMass(mass, ends)
+    return SpreadPi(by_row, ends)
 
 
 def points(
@@ -369,7 +369,7 @@ def breaks(
     factors: Factors,
     known: Known,
     log_c: Float64[Tensor, "B"],
-    spread: SpreadMass,
+    spread: SpreadPi,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
     """Return the uniform numbers u in (0, 1) at which the selection of each example changes."""

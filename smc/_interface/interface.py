@@ -38,7 +38,7 @@ from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import Batch, Proposal
 from smc._proposals.budgeting import BudgetEffect, effect_of
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
-from smc._results.reliability import Stratum, strata_of_founders, strata_of_selections
+from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
 from smc._search.certifying import Sampled, read_on
 from smc._vocabulary.draw import CounterDraw, Draw
 
@@ -386,7 +386,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     )  # fmt: skip
     founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
     enumerated = outcome.enumerated.tolist()
-    log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
+    log_upper = [None] * len(tasks) if outcome.log_upper is None else outcome.log_upper.tolist()
     N = settings.particles
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
     effects: list[BudgetEffect | None] = [None] * len(tasks)
@@ -430,9 +430,9 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 exact=settings.top_p == 1,
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
-                log_mass=log_mass[b],
+                log_upper=log_upper[b],
                 algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
-                strata=_strata_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N),
+                cohorts=_cohorts_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,
                 stopped=outcome.closed_because if closed[b] else None,
                 budget=effects[b],
@@ -441,16 +441,16 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     return results
 
 
-def _strata_of(
+def _cohorts_of(
     outcome: Outcome,
     founder: Int64[np.ndarray, "M"] | None,
     b: int,
     rows: slice,
     num_particles: int,
-) -> list[Stratum]:
+) -> list[Cohort]:
     """Return the ancestry of an example's sequences, from which errors are estimated.
 
-    `smc._results.reliability` explains these strata.
+    `smc._results.reliability` explains these cohorts.
 
     Args:
         founder: `outcome.founder` on the host.
@@ -459,9 +459,9 @@ def _strata_of(
         num_particles: N.
     """
     if founder is not None:
-        return strata_of_founders(founder[rows], num_particles)
+        return cohorts_of_founders(founder[rows], num_particles)
     assert outcome.log_pi is not None
     assert outcome.selections is not None
     tokens, log_pi = outcome.tokens[rows].cpu().numpy(), outcome.log_pi[rows].cpu().numpy()
     uncertain, slack = (field[b].cpu().numpy() for field in outcome.selections)
-    return strata_of_selections(tokens, log_pi, uncertain, slack)
+    return cohorts_of_selections(tokens, log_pi, uncertain, slack)

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from gcd._tokens.distances import UNREACHABLE
 from smc._proposals.position import AutomatonPosition
-from smc._vocabulary.class_mass import MaskGuide
+from smc._vocabulary.class_sums import MaskGuide
 from smc._vocabulary.competition import sums_by
 
 NEVER = UNREACHABLE

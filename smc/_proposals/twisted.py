@@ -67,7 +67,7 @@ from gcd._support.indices import check_shape
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.lookahead import Expectation, Lookahead, ModelState
-from smc._vocabulary.class_mass import top_k_and_class_mass
+from smc._vocabulary.class_sums import top_k_and_class_sums
 from smc._vocabulary.competition import LEAST_DEFENSE, CandidateGuide, Masses, Successors
 from smc._vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
@@ -352,7 +352,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
 
         K = min(top_k, log_p.shape[1])
-        rest = top_k_and_class_mass(log_p, classes, position.automaton_of_row, alive, K)
+        rest = top_k_and_class_sums(log_p, classes, position.automaton_of_row, alive, K)
         exact = self.lookahead.tokens(state.model, position, rest.tokens)
         steps_too = position.steps_after_tokens(rest.tokens)
         alive_too = _alive(position, steps_too)

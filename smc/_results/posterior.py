@@ -31,7 +31,7 @@ from gcd import TokenAutomaton
 from smc._inference.bounds import Bounds, bounds_of
 from smc._proposals.budgeting import BudgetEffect
 from smc._results.fields import Field, fields_of
-from smc._results.reliability import Ancestry, Reliability, Stratum, reliability_of
+from smc._results.reliability import Ancestry, Cohort, Reliability, reliability_of
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
 
 SHOWN = 60
@@ -326,8 +326,8 @@ def posterior(
     exact: bool,
     enumerated: bool,
     diagnostics: Diagnostics,
-    log_mass: float | None = None,
-    strata: Sequence[Stratum] | None = None,
+    log_upper: float | None = None,
+    cohorts: Sequence[Cohort] | None = None,
     num_particles: int | None = None,
     stopped: str | None = None,
     budget: BudgetEffect | None = None,
@@ -346,9 +346,9 @@ def posterior(
         stopped: the reason for closing answers early; None if they weren't closed.
         budget: the effect of the budget; None if unknown.
         algorithm: the algorithm that found the sequences.
-        log_mass: log of the probability of all found answers and all branches that weren't
+        log_upper: log of the probability of all found answers and all branches that weren't
             computed (`smc._inference.bounds`); None if unknown.
-        strata: ancestors of the sequences, from which errors are estimated
+        cohorts: ancestors of the sequences, from which errors are estimated
             (`smc._results.reliability`); None if the sequences aren't a random sample.
         num_particles: N; None if each sequence is a particle.
     """
@@ -362,16 +362,16 @@ def posterior(
     ranked = sorted(mass.items(), key=lambda item: (-item[1], item[0]))
     eos = set(automaton.vocabulary.eos_ids)
     bounds = None
-    if log_mass is not None:
-        bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_mass)
+    if log_upper is not None:
+        bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_upper)
     ancestry = None
-    if strata is not None and alive:
+    if cohorts is not None and alive:
         number = {answer: i for i, (answer, _) in enumerate(ranked)}
         log_weights = np.array([sample.log_weight for sample in samples], dtype=float)
         ancestry = Ancestry(
             np.exp(log_weights - top) / total,
             np.array([number.get(sample.answer, 0) for sample in samples], dtype=np.int64),
-            tuple(strata),
+            tuple(cohorts),
         )
     reliability = reliability_of(
         ancestry,

@@ -1,22 +1,22 @@
 """Statistical errors of a posterior, estimated from a single run, and a label for its reliability.
 
 Variances are estimated from ancestry. A *unit* is a particle or prefix in an earlier step, and a
-*stratum* is a set of units that are compared with each other. Let S be the sum of the final
-weights, and S_i the part of S that descends from unit i. Descendants of different units are nearly
-independent. Therefore the spread of the S_i estimates the variance of S. Let a_i be 1 minus the
-probability of keeping unit i, and x_i = S_i / S. Then
+*cohort* is a set of units of one step, which are compared with each other. Let S be the sum of the
+final weights, and S_i the part of S that descends from unit i. Descendants of different units are
+nearly independent. Therefore the spread of the S_i estimates the variance of S. Let a_i be 1 minus
+the probability of keeping unit i, and x_i = S_i / S. Then
 
-    relative variance of S = sum over strata of  m / (m - 1) * sum_i a_i (x_i - x)^2,
-    x = sum_i a_i x_i / sum_i a_i,    m = number of the stratum's units.
+    relative variance of S = sum over cohorts of  m / (m - 1) * sum_i a_i (x_i - x)^2,
+    x = sum_i a_i x_i / sum_i a_i,    m = number of the cohort's units.
 
-    SMC                one stratum: the N particles of the first step, a_i = 1 (Chan and Lai 2013;
+    SMC                one cohort: the N particles of the first step, a_i = 1 (Chan and Lai 2013;
                        Lee and Whiteley 2018, "Variance estimation in the particle filter")
-    discrete filter    one stratum per step: the prefixes kept with probability pi_i < 1,
+    discrete filter    one cohort per step: the prefixes kept with probability pi_i < 1,
                        a_i = 1 - pi_i (Hajek 1964, for unequal probabilities without replacement).
                        The spread of the S_i includes the variance of all later steps, which is
                        therefore counted several times: the estimate is conservative
 
-A stratum with a single unit has no spread, so its mean x is set to zero. The variance of a
+A cohort with a single unit has no spread, so its mean x is set to zero. The variance of a
 probability P(y) = S(y) / S follows from the same formula with x_i = (S_i(y) - P(y) S_i) / S
 (linearization).
 
@@ -53,8 +53,8 @@ FEWEST_IN_TAIL = 5
 """Minimum number of weights to which a Pareto distribution is fitted."""
 
 
-class Stratum(NamedTuple):
-    """A stratum: units whose descendants are compared with each other to estimate a variance.
+class Cohort(NamedTuple):
+    """Units of one step, whose descendants are compared with each other to estimate a variance.
 
     A unit is an ancestor of the final sequences: a particle or prefix in an earlier step.
 
@@ -74,26 +74,26 @@ class Stratum(NamedTuple):
     is_of_founders: bool = False
 
 
-def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Stratum]:
-    """Return the stratum of an SMC run; its units are the N particles of the first step.
+def cohorts_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Cohort]:
+    """Return the cohort of an SMC run; its units are the N particles of the first step.
 
-    `Stratum` explains both terms.
+    `Cohort` explains both terms.
 
     Args:
         founder: index of each sequence's ancestor in the first step.
         num_particles: N.
     """
     every = np.ones(num_particles)
-    return [Stratum(founder, every, num_particles, float(num_particles), is_of_founders=True)]
+    return [Cohort(founder, every, num_particles, float(num_particles), is_of_founders=True)]
 
 
-def strata_of_selections(
+def cohorts_of_selections(
     tokens: Int64[np.ndarray, "M T"],
     log_pi: Float64[np.ndarray, "M T"],
     uncertain: Int64[np.ndarray, "S"],
     slack: Float64[np.ndarray, "S"],
-) -> list[Stratum]:
-    """Return the strata of a discrete filter: one per step that kept some prefixes only by chance.
+) -> list[Cohort]:
+    """Return the cohorts of a discrete filter: one per step that kept some prefixes only by chance.
 
     Args:
         tokens: tokens of each sequence.
@@ -105,7 +105,7 @@ def strata_of_selections(
     chosen = log_pi <= 0
     step = chosen.cumsum(axis=1) - 1
     last = chosen.sum(axis=1).max(initial=0)
-    strata = []
+    cohorts = []
     for s in np.flatnonzero(uncertain[:last]).tolist():
         at = chosen & (step == s)
         column = at.argmax(axis=1)
@@ -121,8 +121,8 @@ def strata_of_selections(
             )
             unit[some] = number.reshape(-1)  # numpy 2.0 returns an additional axis
             factor = -np.expm1(here[some][first])
-        strata.append(Stratum(unit, factor, int(uncertain[s]), float(slack[s])))
-    return strata
+        cohorts.append(Cohort(unit, factor, int(uncertain[s]), float(slack[s])))
+    return cohorts
 
 
 class Spread(NamedTuple):
@@ -146,12 +146,12 @@ class Ancestry(NamedTuple):
     Attributes:
         share: weight of each sequence, divided by the sum of all weights.
         text: index of each sequence's text.
-        strata: the strata of the units.
+        cohorts: the cohorts of the units.
     """
 
     share: Float64[np.ndarray, "M"]
     text: Int64[np.ndarray, "M"]
-    strata: tuple[Stratum, ...]
+    cohorts: tuple[Cohort, ...]
 
     def spread(self, group: Int64[np.ndarray, "L"], count: int) -> Spread:
         """Estimate the variances of the evidence, and of the probabilities of groups of texts.
@@ -160,11 +160,11 @@ class Ancestry(NamedTuple):
             group: the group of each text, from 0 to K - 1.
             count: K, the number of groups.
         """
-        share, strata, K = self.share, self.strata, count
+        share, cohorts, K = self.share, self.cohorts, count
         of_sequence = group[self.text]
         P = np.bincount(of_sequence, share, minlength=K)
         evidence, variance, largest = 0.0, np.zeros(K), 0.0
-        for unit, a, units, total, _ in strata:
+        for unit, a, units, total, _ in cohorts:
             some = unit >= 0
             x = np.bincount(unit[some], share[some], minlength=len(a))
             largest = max(largest, float((a * x).max(initial=0)))
@@ -323,7 +323,7 @@ def reliability_of(
     else:
         found = ancestry.spread(np.arange(num_texts), num_texts)
     ess = max(1.0, 1 / (found.evidence + 1 / num_particles)) if num_texts else 0.0
-    drawn = ancestry is not None and any(each.is_of_founders for each in ancestry.strata)
+    drawn = ancestry is not None and any(each.is_of_founders for each in ancestry.cohorts)
     looked_at = None
     if bounds is not None and bounds.log_upper > -math.inf:
         looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
@@ -336,7 +336,7 @@ def reliability_of(
         label = "unknown"
     k = None
     if drawn and ancestry is not None:
-        k = pareto_k(np.bincount(ancestry.strata[0].unit, ancestry.share, num_particles))
+        k = pareto_k(np.bincount(ancestry.cohorts[0].unit, ancestry.share, num_particles))
     return Reliability(
         label=label,
         certified=certified,

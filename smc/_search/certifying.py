@@ -153,7 +153,7 @@ def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: 
             read_on=tokens,
             seconds=how.seconds + seconds,
         ),
-        log_mass=tree.log_upper,
+        log_upper=tree.log_upper,
         budget=before.budget,
         algorithm=before.algorithm,
     )

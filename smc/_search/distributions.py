@@ -242,7 +242,7 @@ def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
         exact=True,
         enumerated=tree.is_whole,
         diagnostics=diagnostics,
-        log_mass=tree.log_mass,
+        log_upper=tree.log_mass,
         algorithm="enumeration",
     )
 

@@ -18,7 +18,7 @@ weight times (sum of s) / (sum of w), with the sums over the example's candidate
 answers and a lookahead that considers the end improbable, N answers would take all slots.)
 
 Cost: O(R C) for R prefixes and C classes. If the proposal hasn't computed the probabilities of the
-classes, they take one pass over R x V numbers (`smc._vocabulary.class_mass.top_k_and_class_mass`).
+classes, they take one pass over R x V numbers (`smc._vocabulary.class_sums.top_k_and_class_sums`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from gcd._tokens.batch import TokenClasses
-from smc._vocabulary.class_mass import MaskGuide, top_k_and_class_mass
+from smc._vocabulary.class_sums import MaskGuide, top_k_and_class_sums
 from smc._vocabulary.factors import Factors, Guide, by_class_alone
 
 LEAST_DEFENSE = 1e-3
@@ -241,7 +241,7 @@ def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:
     before = (factors.tokens.unsqueeze(2) == factors.tokens.unsqueeze(1)).tril(-1).any(dim=2)
     by_token = log_p.gather(1, factors.tokens).double().masked_fill(before, -torch.inf)
     others = log_p.scatter(1, factors.tokens, -torch.inf) if factors.tokens.shape[1] else log_p
-    rest = top_k_and_class_mass(others, classes, factors.automaton_of_row, candidates.alive, 0)
+    rest = top_k_and_class_sums(others, classes, factors.automaton_of_row, candidates.alive, 0)
     return Masses(rest.log_mass, by_token)
 
 

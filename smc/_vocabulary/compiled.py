@@ -23,7 +23,7 @@ from torch import Tensor
 from gcd._support.indices import check_indices
 from gcd._support.threads import share_out
 from smc._vocabulary import tensors
-from smc._vocabulary.class_mass import FEW, MaskGuide
+from smc._vocabulary.class_sums import FEW, MaskGuide
 from smc._vocabulary.factors import Factors, Guide, as_unsigned
 from smc._vocabulary.kernels import blocks, selection
 from smc._vocabulary.kernels.lines import Lines

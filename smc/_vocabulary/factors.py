@@ -7,7 +7,7 @@ With p the language model's distribution of the next token, the sampler draws fr
 A guide has one row for each of R prefixes. `DenseGuide` has one number for every token. `TiedGuide`
 has one number for every class of tokens, and one for each of a few tokens (`Factors`). A
 `TiedGuide` is hundreds of times smaller than a `DenseGuide`, and is only expanded over the
-vocabulary when a token is drawn. `MaskGuide` (`smc._vocabulary.class_mass`) allows or forbids each
+vocabulary when a token is drawn. `MaskGuide` (`smc._vocabulary.class_sums`) allows or forbids each
 class as a whole, and computes Z only on demand.
 """
 

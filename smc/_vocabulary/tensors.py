@@ -1,7 +1,7 @@
 """Passes over the vocabulary as tensor operations: the reference implementation for any device.
 
 The passes over V tokens take most of the time of a step. This module implements three of the four
-passes, and `smc._vocabulary.class_mass` implements the fourth:
+passes, and `smc._vocabulary.class_sums` implements the fourth:
 
     draws     log Z of every prefix, and the token at a given quantile of its distribution q
     best      the K candidates with the highest scores of every prefix, and the sum of the others

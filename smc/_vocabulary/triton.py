@@ -27,7 +27,7 @@ from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from smc._vocabulary import tensors
-from smc._vocabulary.class_mass import MaskGuide
+from smc._vocabulary.class_sums import MaskGuide
 from smc._vocabulary.factors import Factors, Guide
 from smc._vocabulary.kernels import triton_blocks as kernels
 from smc._vocabulary.tensors import FactorSampler, Known, TokenSampler, is_repeated

@@ -24,8 +24,8 @@ LENGTH, SLOTS = 48, 4
 
 def processors(monkeypatch, drafts):
     """A processor on the CPU, one on the device, and what their runners keep."""
-    monkeypatch.setattr("gcd_vllm._admission.Engine._vocabulary", lambda self: vocabulary())
-    monkeypatch.setattr("gcd_vllm._admission.Engine.warm_up", lambda self: None)
+    monkeypatch.setattr("gcd_vllm._admission.Admission._vocabulary", lambda self: vocabulary())
+    monkeypatch.setattr("gcd_vllm._admission.Admission.warm_up", lambda self: None)
     states = RequestStates(SLOTS, LENGTH, vocabulary().size)
     there = SimpleNamespace(**vars(states))
     there.device = DEVICE

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gcd_vllm._admission import Engine
+from gcd_vllm._admission import Admission
 from tests.small_vocabulary import vocabulary
 
 
@@ -21,7 +21,7 @@ def engines_know_their_vocabulary(monkeypatch):
         known[id(self)] = config.vocabulary
         made(self, config)
 
-    made = Engine.__init__
-    monkeypatch.setattr(Engine, "__init__", start)
-    monkeypatch.setattr(Engine, "_vocabulary", lambda self: known[id(self)])
-    monkeypatch.setattr(Engine, "warm_up", lambda self: None)
+    made = Admission.__init__
+    monkeypatch.setattr(Admission, "__init__", start)
+    monkeypatch.setattr(Admission, "_vocabulary", lambda self: known[id(self)])
+    monkeypatch.setattr(Admission, "warm_up", lambda self: None)

@@ -139,7 +139,7 @@ def test_a_vocabulary_that_cannot_be_read_is_a_value_error(tokens, monkeypatch):
     def unread(self):
         raise OSError("no such file")
 
-    monkeypatch.setattr("gcd_vllm._admission.Engine._vocabulary", unread)
+    monkeypatch.setattr("gcd_vllm._admission.Admission._vocabulary", unread)
     with pytest.raises(ValueError, match="OSError: no such file"):
         validate(tokens, params(WORDS))
 
@@ -190,7 +190,7 @@ def test_an_engine_without_a_vocabulary_ends_constrained_requests(tokens, monkey
     def nothing(self):
         raise gcd.ConstraintError("no tokenizer")
 
-    monkeypatch.setattr("gcd_vllm._admission.Engine._vocabulary", nothing)
+    monkeypatch.setattr("gcd_vllm._admission.Admission._vocabulary", nothing)
     processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
     processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
     assert torch.isfinite(processor.apply(torch.zeros(1, tokens.size))).sum() == 1

@@ -17,7 +17,7 @@ from gcd._serving.compiler import COMPILERS, CompilerError, Compilers
 from gcd._serving.constraint_cache import ConstraintCache
 from gcd._serving.packed import pack, unpack
 from gcd_vllm import CompilingMiddleware, Processor
-from gcd_vllm._admission import LANGUAGE, Engine, engine_of
+from gcd_vllm._admission import LANGUAGE, Admission, admission_of
 from gcd_vllm._particle_request import PARTICLE
 from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowed_after, finite
 
@@ -199,7 +199,7 @@ def test_unknown_requests_go_through(config):
     scope = {"type": "http", "method": "POST", "headers": []}
     for body in (b'{"gcd"', b"", b'{"vllm_xargs": {"gcd": 7}}', b'{"vllm_xargs": {"gcd": "{}"}}'):
         assert asyncio.run(reply(body, scope)) == body
-    assert isinstance(engine_of(config), Engine)
+    assert isinstance(admission_of(config), Admission)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import smc
 from gcd import AutomatonBatch
 from gcd_vllm import PGCD, EngineStoppedError
 from gcd_vllm._particles import Task, run
-from gcd_vllm._parts import Drawn, Plan, part_end
+from gcd_vllm._parts import DrawnPart, Plan, part_end
 from gcd_vllm._seeds import request_seed
 from smc._inference.algorithms import SMC
 from smc._vocabulary.draw import CounterDraw, Keys, Purpose, categorical
@@ -62,7 +62,7 @@ class ToyEngine:
             if token in VOCABULARY.eos_ids:
                 break
         new = ids[len(part.prefix) :]
-        return Drawn(tuple(new), tuple(log_z), tuple(log_p))
+        return DrawnPart(tuple(new), tuple(log_z), tuple(log_p))
 
 
 @pytest.mark.parametrize("constraint", [a_star_b, few_words])
@@ -170,7 +170,7 @@ class TwistedEngine(ToyEngine):
             if token in VOCABULARY.eos_ids:
                 break
         new = tuple(ids[len(part.prefix) :])
-        return Drawn(new, tuple(log_ratios), tuple(log_p), log_potential=log_g)
+        return DrawnPart(new, tuple(log_ratios), tuple(log_p), log_potential=log_g)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_one_part_gives_the_values_of_each_token():
 def test_a_token_that_the_constraint_forbids_is_an_error():
     class Wrong(ToyEngine):
         def draw(self, parts):
-            return [Drawn((4,), (0.0,), (0.0,)) for _ in parts]
+            return [DrawnPart((4,), (0.0,), (0.0,)) for _ in parts]
 
     engine = Wrong(None, few_words(), None, [0], 3)
     task = Task(0, PROMPT, "", few_words(), 3)

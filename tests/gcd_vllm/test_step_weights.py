@@ -16,7 +16,7 @@ import gcd
 from gcd._errors import ConstraintError
 from gcd._serving.pool import END
 from gcd_vllm import Processor
-from gcd_vllm._admission import REFUSED, engine_of
+from gcd_vllm._admission import REFUSED, admission_of
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, NO_ROW, forget, take
@@ -220,25 +220,32 @@ def test_a_particle_whose_constraint_does_not_fit_leaves_the_reason(tokens):
 
 
 def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
-    engine = engine_of(VllmConfig(tokens, max_model_len=32))
+    admission = admission_of(VllmConfig(tokens, max_model_len=32))
     text = json.dumps(REGEX | {"budget": 6})
     params = parameters(budget=6, prefix_tokens=4, partial=True)
     params.max_tokens = 1
     prompt = [5, *b"abab"]
-    taken = engine.take(params, text, len(prompt), prompt=prompt)
+    taken = admission.admit_or_refuse(params, text, len(prompt), prompt=prompt)
     assert (taken.reason, taken.budget) == (None, 6)
     for wrong, message in [
         ([5, *b"abcb"], "isn't allowed after 3"),
         ([*b"ab"], "prefix_tokens of at most 2"),
     ]:
-        assert message in engine.take(params, text, len(wrong), prompt=wrong).reason
+        assert message in admission.admit_or_refuse(params, text, len(wrong), prompt=wrong).reason
     without = json.dumps(REGEX)
-    assert "expected a budget" in engine.take(params, without, len(prompt), prompt=prompt).reason
+    assert (
+        "expected a budget"
+        in admission.admit_or_refuse(params, without, len(prompt), prompt=prompt).reason
+    )
     hurried = json.dumps(REGEX | {"budget": 6, "deadline_ms": 5})
-    assert "without deadline_ms" in engine.take(params, hurried, 5, prompt=prompt).reason
+    assert (
+        "without deadline_ms" in admission.admit_or_refuse(params, hurried, 5, prompt=prompt).reason
+    )
     params = parameters(budget=4, prefix_tokens=4)
     params.max_tokens = 6
-    reason = engine.take(params, json.dumps(REGEX | {"budget": 4}), 5, prompt=prompt).reason
+    reason = admission.admit_or_refuse(
+        params, json.dumps(REGEX | {"budget": 4}), 5, prompt=prompt
+    ).reason
     assert "budget of at least 5 tokens" in reason
 
 

@@ -16,7 +16,7 @@ import hmm
 import smc
 from gcd import AutomatonBatch, ConstraintError
 from gcd_vllm import PGCD, Processor
-from gcd_vllm._admission import REFUSED, check_twist, engine_of
+from gcd_vllm._admission import REFUSED, admission_of, check_twist
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._registered import MOST_PROPOSALS, _proposals
 from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
@@ -295,7 +295,7 @@ def test_engines_that_hide_or_draft_tokens_are_refused(tokens, hmms):
             check_twist(PGCD("small"), config)
     params = parameters("v2", 6, 1.0, PGCD("small"))
     drafting = VllmConfig(tokens, drafts=2)
-    taken = engine_of(drafting).take(params, params.extra_args["gcd"], 1, prompt=[5])
+    taken = admission_of(drafting).admit_or_refuse(params, params.extra_args["gcd"], 1, prompt=[5])
     assert "without speculative decoding" in taken.reason
 
 

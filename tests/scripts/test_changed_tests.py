@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from scripts import changed_tests
+from scripts.packages import LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = subprocess.run(
     ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
 ).stdout.splitlines()
-LIBRARY = ("gcd", "gcd_cli", "gcd_vllm", "hmm", "smc")
 
 
 def test_tests_of_a_file_exist():

@@ -13,7 +13,7 @@ from scipy.stats import genpareto
 
 import smc
 from smc._results import reliability
-from smc._results.reliability import Ancestry, pareto_k, strata_of_founders, strata_of_selections
+from smc._results.reliability import Ancestry, cohorts_of_founders, cohorts_of_selections, pareto_k
 from smc.testing import ToyLM
 from tests.smc.test_bounds import PROMPT, TOY, masses, outcomes
 from tests.smc.test_walk import PROPOSALS, SometimesImpossible
@@ -91,8 +91,8 @@ def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: in
         return
     share = weight / weight.sum()
     probabilities = np.bincount(text, share, minlength=3)
-    strata = strata_of_founders(founder, particles)
-    found = Ancestry(share, text, tuple(strata)).spread(np.arange(3), 3)
+    cohorts = cohorts_of_founders(founder, particles)
+    found = Ancestry(share, text, tuple(cohorts)).spread(np.arange(3), 3)
     units = np.zeros((particles, 4))
     for i, y, part in zip(founder, text, share, strict=True):
         units[i, 0] += part
@@ -109,7 +109,7 @@ def test_candidates_are_distinguished_by_their_selection() -> None:
     tokens = np.array([[1, 2, 0, -1], [1, 5, 3, 0], [4, 0, -1, -1]])
     no = 1.0
     log_pi = np.array([[0.0, -0.5, no, no], [0.0, no, -0.5, no], [-0.25, no, no, no]], dtype=float)
-    first, second = strata_of_selections(tokens, log_pi, np.array([2, 3]), np.array([0.5, 1.2]))
+    first, second = cohorts_of_selections(tokens, log_pi, np.array([2, 3]), np.array([0.5, 1.2]))
     assert first.unit.tolist() == [-1, -1, 0]
     assert (first.units, first.total) == (2, 0.5)
     assert first.factor == pytest.approx([-math.expm1(-0.25)])

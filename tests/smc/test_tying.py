@@ -7,7 +7,7 @@ import torch
 
 from gcd._tokens.batch import TokenClasses
 from smc._vocabulary import factors as guides
-from smc._vocabulary.class_mass import MaskGuide, TopKAndClassMass, top_k_and_class_mass
+from smc._vocabulary.class_sums import MaskGuide, TopKAndClassSums, top_k_and_class_sums
 from smc._vocabulary.factors import Factors, TiedGuide
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
@@ -35,7 +35,7 @@ def both_ways(class_of: torch.Tensor, classes: int) -> TokenClasses:
 
 def plain(
     log_p: torch.Tensor, class_of: torch.Tensor, which: torch.Tensor, alive: torch.Tensor, K: int
-) -> TopKAndClassMass:
+) -> TopKAndClassSums:
     """Process rows and classes one by one."""
     tokens, best = torch.zeros(len(log_p), K, dtype=torch.int64), log_p.new_empty(len(log_p), K)
     log_mass = log_p.new_full(alive.shape, -torch.inf)
@@ -46,7 +46,7 @@ def plain(
         rest = allowed.index_fill(0, tokens[r], -torch.inf)
         for c in range(alive.shape[1]):
             log_mass[r, c] = rest[klass == c].logsumexp(dim=0)
-    return TopKAndClassMass(tokens, best, log_mass)
+    return TopKAndClassSums(tokens, best, log_mass)
 
 
 PRECISION = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -72,7 +72,7 @@ def test_favorites_and_the_mass_of_the_rest(
         log_p, class_of, which, alive = case(9, vocabulary, classes, seed)
         log_p = log_p.to(dtype)
         alive[0] = False
-        found = top_k_and_class_mass(log_p, both_ways(class_of, alive.shape[1]), which, alive, K)
+        found = top_k_and_class_sums(log_p, both_ways(class_of, alive.shape[1]), which, alive, K)
         expected = plain(log_p.double(), class_of, which, alive, K)
         torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
         some = ~expected.best.isneginf()
@@ -93,7 +93,7 @@ def test_where_few_are_allowed(dtype: torch.dtype, K: int) -> None:
         alive[torch.arange(9), torch.arange(9) * 11] = True
         alive[4, 3] = True
         alive[5] = False
-        found = top_k_and_class_mass(log_p, both_ways(class_of, C), which, alive, K)
+        found = top_k_and_class_sums(log_p, both_ways(class_of, C), which, alive, K)
         expected = plain(log_p.double(), class_of, which, alive, K)
         torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
         mass = expected.log_mass.masked_fill(~alive, -torch.inf)
@@ -117,7 +117,7 @@ def test_classes_of_any_scale(
     log_p[0, 7] = -torch.inf
     class_of, which = number.int().unsqueeze(0), torch.zeros(1, dtype=torch.int64)
     alive = torch.ones(1, len(scales), dtype=torch.bool)
-    found = top_k_and_class_mass(log_p, both_ways(class_of, alive.shape[1]), which, alive, K)
+    found = top_k_and_class_sums(log_p, both_ways(class_of, alive.shape[1]), which, alive, K)
     expected = plain(log_p.double(), class_of, which, alive, K)
     torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
     torch.testing.assert_close(
@@ -152,7 +152,7 @@ def test_favorites_in_any_order(order: str) -> None:
         order
     ]
     class_of, alive = torch.zeros(1, V, dtype=torch.int32), torch.ones(1, 1, dtype=torch.bool)
-    found = top_k_and_class_mass(
+    found = top_k_and_class_sums(
         log_p, both_ways(class_of, 1), torch.zeros(1, dtype=torch.int64), alive, K
     )
     expected = log_p.sort(dim=1, descending=True).values

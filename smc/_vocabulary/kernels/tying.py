@@ -1,4 +1,4 @@
-"""Passes over the log-probabilities of each prefix, for `smc._vocabulary.class_mass`.
+"""Passes over the log-probabilities of each prefix, for `smc._vocabulary.class_sums`.
 
 Every allowed token is either one of the K most probable tokens, or its probability is added to the
 sum of its class. Tokens that may be among the K are kept in a buffer. A token that leaves the

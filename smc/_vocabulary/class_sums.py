@@ -3,7 +3,7 @@
 All tokens of a class lead to the same state. So a proposal computes g for hundreds of classes,
 instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds the K
 most probable allowed tokens, and the probability of each class without them
-(`top_k_and_class_mass`). The other adds log g to log p when a token is drawn (`Factors.apply`).
+(`top_k_and_class_sums`). The other adds log g to log p when a token is drawn (`Factors.apply`).
 Both are O(R V) and limited by memory bandwidth. On the CPU they are compiled loops that read their
 inputs once. On other devices they are a few tensor operations without host synchronization.
 """
@@ -27,7 +27,7 @@ from smc._vocabulary.kernels import tying as kernels
 FEW = 32  # if less than 1/FEW of the tokens are allowed, only these tokens are read
 
 
-class TopKAndClassMass(NamedTuple):
+class TopKAndClassSums(NamedTuple):
     """The most probable tokens and the class probabilities of R rows of log-probabilities.
 
     Attributes:
@@ -42,13 +42,13 @@ class TopKAndClassMass(NamedTuple):
     log_mass: Float64[Tensor, "R C"]
 
 
-def top_k_and_class_mass(
+def top_k_and_class_sums(
     log_p: Float[Tensor, "R V"],
     classes: TokenClasses,
     automaton_of_row: Int64[Tensor, "R"],
     alive: Bool[Tensor, "R C"],
     K: int,
-) -> TopKAndClassMass:
+) -> TopKAndClassSums:
     """Find the K most probable allowed tokens, and the probability of each class without them.
 
     Nothing is subtracted, so a class with a small remaining probability is as exact as any other.
@@ -84,7 +84,7 @@ def top_k_and_class_mass(
             best.numpy(),
             log_mass.numpy(),
         )
-        return TopKAndClassMass(tokens, best, log_mass)
+        return TopKAndClassSums(tokens, best, log_mass)
     of_row = classes.of[automaton_of_row].long()
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
@@ -94,7 +94,7 @@ def top_k_and_class_mass(
     top = top.scatter_reduce(1, of_row, rest, "amax")
     finite = torch.where(top.isneginf(), 0.0, top)
     p = (rest - finite.gather(1, of_row)).exp()
-    return TopKAndClassMass(
+    return TopKAndClassSums(
         tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite
     )
 
@@ -130,7 +130,7 @@ class MaskGuide(FactorGuide):
     def log_z(self) -> Float64[Tensor, "R"]:
         """Log of the total probability of all tokens with g = 1."""
         if self.log_p.device.type in factors.COMPILED_DEVICES:
-            rest = top_k_and_class_mass(
+            rest = top_k_and_class_sums(
                 self.log_p, self.classes, self.automaton_of_row, self.alive, 0
             )
             return rest.log_mass.logsumexp(dim=1)

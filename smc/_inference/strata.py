@@ -1,15 +1,15 @@
-"""Systems of particles that compete with each other; systems with a low ESS are resampled.
+"""Strata: sets of particles that compete with each other; strata with a low ESS are resampled.
 
-With `strata="none"`, a system consists of all particles of an example. With `strata="state"`, it
+With `strata="none"`, a stratum consists of all particles of an example. With `strata="state"`, it
 consists of an example's running particles in the same automaton state. Weights of particles in
 different states aren't comparable: with masks, the probability of an improbable ending enters the
 weight only at the end.
 
-The particles are sorted, so that each system is a contiguous range. A resampling scheme gets a
-table of weights with one row per system, and the size of each system (`smc._inference.resampling`).
-The members of a system determine the keys of its random numbers.
+The particles are sorted, so that each stratum is a contiguous range. A resampling scheme
+(`smc._inference.resampling`) gets a table of weights with one row per stratum, and their sizes.
+The members of a stratum determine the keys of its random numbers.
 
-Cost: O(P log P) for sorting. If the resampled systems have m particles together, their table has at
+Cost: O(P log P) for sorting. If the resampled strata have m particles together, their table has at
 most O(m²) numbers. In static shapes it has a row for every particle, O(P N) numbers in all; rows of
 size 0 are padding.
 """
@@ -31,12 +31,12 @@ STATE_BITS = 32
 """Number of bits for the automaton state in an integer that encodes example and state."""
 
 
-class Systems(NamedTuple):
-    """G systems of competing particles, each with 2 to m particles.
+class Strata(NamedTuple):
+    """G strata of competing particles, each with 2 to m particles.
 
     Attributes:
-        members: indices of each system's particles in ascending order, padded with the first one.
-        size: number of particles in each system; 0 for a row that is only padding.
+        members: indices of each stratum's particles in ascending order, padded with the first one.
+        size: number of particles in each stratum; 0 for a row that is only padding.
     """
 
     members: Int64[Tensor, "G m"]
@@ -50,8 +50,8 @@ class Systems(NamedTuple):
         N: int,
         strata: str,
         reader: Reader,
-    ) -> Systems:
-        """Find the systems of competing particles.
+    ) -> Strata:
+        """Find the strata of competing particles.
 
         Args:
             runs: particles that take another token.
@@ -86,9 +86,9 @@ class Systems(NamedTuple):
         column = torch.arange(self.members.shape[1], device=self.size.device)
         return column < self.size.unsqueeze(1)
 
-    def take(self, rows: Int64[Tensor, "K"]) -> Systems:
-        """Return the systems with these indices."""
-        return Systems(self.members[rows], self.size[rows])
+    def take(self, rows: Int64[Tensor, "K"]) -> Strata:
+        """Return the strata with these indices."""
+        return Strata(self.members[rows], self.size[rows])
 
 
 class Resampled(NamedTuple):
@@ -97,7 +97,7 @@ class Resampled(NamedTuple):
     Attributes:
         ancestors: for each particle, the particle that it is a copy of.
         log_weight: the new weights.
-        examples: True for examples in which a system was resampled.
+        examples: True for examples in which a stratum was resampled.
     """
 
     ancestors: Int64[Tensor, "P"]
@@ -106,7 +106,7 @@ class Resampled(NamedTuple):
 
 
 def resample(
-    systems: Systems,
+    strata: Strata,
     log_weight: Float64[Tensor, "P"],
     *,
     scheme: Scheme,
@@ -116,14 +116,14 @@ def resample(
     draw: Draw,
     reader: Reader,
 ) -> Resampled:
-    """Replace the particles of each system with a low ESS by equally weighted copies.
+    """Replace the particles of each stratum with a low ESS by equally weighted copies.
 
     Args:
-        systems: the systems of competing particles.
+        strata: the strata of competing particles.
         log_weight: weights of the particles.
         scheme: a resampling scheme, as in `smc._inference.resampling.SCHEMES`.
-        ess_threshold: a system is resampled if its ESS is below this fraction of its size. With 1
-            or more, systems are always resampled; with 0, never.
+        ess_threshold: a stratum is resampled if its ESS is below this fraction of its size. With 1
+            or more, strata are always resampled; with 0, never.
         examples: number of each example, which is part of the keys of its random numbers.
         step: number of each example's step.
         draw: the source of random numbers.
@@ -131,25 +131,25 @@ def resample(
     """
     P = len(log_weight)
     N = P // len(examples)
-    weights = Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))
-    due = systems.size > 0
+    weights = Weights.of(torch.where(strata.inside, log_weight[strata.members], -torch.inf))
+    due = strata.size > 0
     if ess_threshold < 1:
-        due = due & (weights.ess < ess_threshold * systems.size)
+        due = due & (weights.ess < ess_threshold * strata.size)
     some = reader.indices(due)
     if not len(some):
         none = torch.zeros_like(examples, dtype=torch.bool)
         return Resampled(torch.arange(P, device=log_weight.device), log_weight, none)
-    systems, weights, due = systems.take(some), Weights(*(w[some] for w in weights)), due[some]
-    members, inside = systems.members, systems.inside & due.unsqueeze(1)
+    strata, weights, due = strata.take(some), Weights(*(w[some] for w in weights)), due[some]
+    members, inside = strata.members, strata.inside & due.unsqueeze(1)
 
     def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "G M"]:
         named, decides = members[:, :count], inside[:, :count]
         keys = Keys(examples[named // N], named % N, step[named // N], Purpose.ANCESTOR)
         return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
 
-    chosen = members.gather(1, scheme(weights.normalized, uniform, systems.size))
-    # The mean over the members of a system, which may be fewer than the columns of a row.
-    size = systems.size.clamp(min=1).double()
+    chosen = members.gather(1, scheme(weights.normalized, uniform, strata.size))
+    # The mean over the members of a stratum, which may be fewer than the columns of a row.
+    size = strata.size.clamp(min=1).double()
     log_mean = weights.log_mean + (members.shape[1] / size).log()
     target = torch.where(inside, members, P).flatten()
     ancestors = torch.arange(P + 1, device=target.device).scatter(0, target, chosen.flatten())
