@@ -305,7 +305,7 @@ class Admission:
         except Exception as error:
             return self.refuse(error, room)
 
-    def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Location]:
+    def enter_pool(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Location]:
         """Copy a request's automaton to the device; if it doesn't fit, refuse the request.
 
         Returns:

@@ -144,7 +144,7 @@ class EngineProcessor(Processor):
         until = self._deadlines.begin(params, text)
         prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
         taken, twist = self._twist(taken, prefix, tokens, params.temperature)
-        admitted, location = self._admission.lodge(self._pool, taken)
+        admitted, location = self._admission.enter_pool(self._pool, taken)
         if admitted.particle is None:
             prefix, twist = [], None
         record = self._record(params, admitted)

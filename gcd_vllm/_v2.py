@@ -154,7 +154,7 @@ class EngineProcessor(Processor):
             if slot not in self._new:  # without room it ends; there is none for a text any more
                 taken = taken._replace(room=1)
             wanted, group = self._group(taken)
-            admitted, location = self._admission.lodge(pool, wanted)
+            admitted, location = self._admission.enter_pool(pool, wanted)
             if group is not None and admitted is wanted:
                 self._enter_group(slot, group, admitted)
             record = self._particles.get(slot)

@@ -43,7 +43,7 @@ from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts
 from smc._inference.deadlines import TimeLimit
 from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles
-from smc._inference.turn import Turn
+from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition, Batch
 from smc._proposals.budgeting import Removed
 from smc._proposals.masks import ClassMaskProposal
@@ -155,7 +155,7 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
     )
 
 
-def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Turn:
+def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Propagation:
     """Return the result of a step without tokens: all continuations count as open branches."""
     no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
     none = zero.new_zeros(B)
@@ -172,4 +172,4 @@ def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Tur
         failed=no.any(),
         removed=Removed.nothing(zero.double()),
     )
-    return Turn(None, extension, prefixes)
+    return Propagation(None, extension, prefixes)

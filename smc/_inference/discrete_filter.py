@@ -33,8 +33,8 @@ from smc._inference.bounds import Frontier
 from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import Particles, start_particles
+from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
 from smc._inference.selection import FinishedScores, Group, Selection, select
-from smc._inference.turn import Turn, fallbacks_of, prefixes_in_use
 from smc._proposals import AutomatonPosition, State
 from smc._proposals.budgeting import Ledger
 from smc._vocabulary.competition import CandidateGuide, selection_scores
@@ -141,30 +141,34 @@ class DiscreteFilter(Generic[State]):
         ending = Ending(candidates, prefixes.log_p, log_weight, slot, before, carry.step)
         answers, ended = carry.answers.add_ended(ending)
         kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
-        turn = Turn.extend(
+        propagation = Propagation.extend(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
         )  # fmt: skip
         frontier = carry.frontier
         if frontier is not None:
-            frontier = frontier.advance(prefixes, before, kept.row, kept.token, kept.kept, turn)
+            frontier = frontier.advance(
+                prefixes, before, kept.row, kept.token, kept.kept, propagation
+            )
         dropped = kept.dropped
-        if turn.ready is not None:
+        if propagation.ready is not None:
             # The selection depended on this step's answers of all examples. But only the examples
             # that take the step now store them.
-            weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
+            weight = torch.where(propagation.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.add_ended(ending._replace(log_weight=weight))
-            dropped = dropped & turn.ready
+            dropped = dropped & propagation.ready
         parent = slot[kept.row].clamp(max=len(before.row) - 1)
         answers = answers.note_parents(parent, kept, carry.step)
-        selections = carry.selections.add(kept.log_pi, carry.step, turn.ready)
+        selections = carry.selections.add(kept.log_pi, carry.step, propagation.ready)
         ledger = carry.ledger
         if ledger is not None:
-            ledger = self._update_ledger(ledger, prefixes, before, parent, kept, turn)
-        after = self._advance(before.take(parent), kept, prefixes, turn.extension)
-        after, before, step = turn.settle(before, after, carry.step)
+            ledger = self._update_ledger(ledger, prefixes, before, parent, kept, propagation)
+        after = self._advance(before.take(parent), kept, prefixes, propagation.extension)
+        after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, candidates, before, parent, after, ended, turn))
+            self.watch(
+                self._observation(prefixes, candidates, before, parent, after, ended, propagation)
+            )
         answers, after = self._remove_ended(answers, after, carry.step + 1)
         B = len(self.examples)
         running = before.running.view(B, -1).sum(dim=1)
@@ -174,11 +178,11 @@ class DiscreteFilter(Generic[State]):
             running=running,
             alive=running,
             fallbacks=fallbacks_of(candidates.fallback, prefixes, before, B),
-            **turn.extension.counts._asdict(),
+            **propagation.extension.counts._asdict(),
         )
-        failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
+        failed, whole = failed | propagation.extension.failed, carry.whole & ~dropped
         carry = Carry(
-            after, turn.prefixes, step, failed, answers, whole, frontier, selections, ledger
+            after, propagation.prefixes, step, failed, answers, whole, frontier, selections, ledger
         )
         return carry, record
 
@@ -258,7 +262,7 @@ class DiscreteFilter(Generic[State]):
         before: Particles,
         parent: Int64[Tensor, "P"],
         kept: Selection,
-        turn: Turn,
+        propagation: Propagation,
     ) -> Ledger:
         """Add the probability of the tokens that only the budget forbids in a step.
 
@@ -266,8 +270,8 @@ class DiscreteFilter(Generic[State]):
         """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs = before.running, kept.kept
-        if turn.ready is not None:
-            going = turn.ready.repeat_interleave(self.num_particles)
+        if propagation.ready is not None:
+            going = propagation.ready.repeat_interleave(self.num_particles)
             counts, runs = counts & going, runs & going
         weight = torch.where(counts, before.log_weight, -torch.inf)
         position = prefixes.state.position
@@ -277,7 +281,9 @@ class DiscreteFilter(Generic[State]):
         )
         log_p = prefixes.log_p[kept.row, kept.token].double()
         chosen = before.log_weight[parent] + log_p - kept.log_pi
-        return ledger.with_runs(turn.extension.removed, torch.where(runs, chosen, -torch.inf))
+        return ledger.with_runs(
+            propagation.extension.removed, torch.where(runs, chosen, -torch.inf)
+        )
 
     def _observation(
         self,
@@ -287,7 +293,7 @@ class DiscreteFilter(Generic[State]):
         parent: Int64[Tensor, "P"],
         after: Particles,
         ended: Callable[[], Population],
-        turn: Turn,
+        propagation: Propagation,
     ) -> Observation:
         """Return the data of a step for an observer; running prefixes are ordered by row."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
@@ -302,7 +308,7 @@ class DiscreteFilter(Generic[State]):
             return Population(
                 example[at], number[parent[at]], after.tokens[at, :-1], after.length[at],
                 after.log_weight[at], after.finished[at], after.running[at],
-                turn.extension.landed[at],
+                propagation.extension.landed[at],
             )  # fmt: skip
 
         by_choice = ended()

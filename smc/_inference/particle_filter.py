@@ -49,9 +49,9 @@ from smc._inference.bounds import Frontier
 from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles, start_particles
+from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
 from smc._inference.resampling import scheme
 from smc._inference.strata import Strata, resample
-from smc._inference.turn import Turn, fallbacks_of, prefixes_in_use
 from smc._inference.weights import Weights
 from smc._proposals import AutomatonPosition, State
 from smc._proposals.budgeting import Ledger
@@ -139,20 +139,26 @@ class ParticleFilter(Generic[State]):
         weighed = self._weigh(before, next_tokens.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
         token = self._draw(next_tokens, chosen, carry.step)
-        turn = Turn.extend(
+        propagation = Propagation.extend(
             self.reader, prefixes, before, chosen.row, token, chosen.running,
             together=self.watch is not None,
         )  # fmt: skip
         frontier = carry.frontier
         if frontier is not None:
-            frontier = frontier.advance(prefixes, before, chosen.row, token, chosen.running, turn)
+            frontier = frontier.advance(
+                prefixes, before, chosen.row, token, chosen.running, propagation
+            )
         ledger = carry.ledger
         if ledger is not None:
-            ledger = self._update_ledger(ledger, prefixes, before, chosen, token, next_tokens, turn)
-        after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
-        after, before, step = turn.settle(before, after, carry.step)
+            ledger = self._update_ledger(
+                ledger, prefixes, before, chosen, token, next_tokens, propagation
+            )
+        after = self._advance(chosen, token, next_tokens, prefixes, propagation.extension)
+        after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after, turn))
+            self.watch(
+                self._observation(prefixes, guide, before, weighed, ancestors, after, propagation)
+            )
         N = self.num_particles
         record = StepRecord(
             ess=Weights.of(weighed.log_weight.view(-1, N)).ess,
@@ -160,10 +166,10 @@ class ParticleFilter(Generic[State]):
             running=before.running.view(-1, N).sum(dim=1),
             alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
             fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
-            **turn.extension.counts._asdict(),
+            **propagation.extension.counts._asdict(),
         )
-        failed = failed | turn.extension.failed
-        return Carry(after, turn.prefixes, step, failed, frontier, ledger), record
+        failed = failed | propagation.extension.failed
+        return Carry(after, propagation.prefixes, step, failed, frontier, ledger), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, ordered by example; their mean weight estimates the evidence."""
@@ -279,7 +285,7 @@ class ParticleFilter(Generic[State]):
         chosen: Particles,
         token: Int64[Tensor, "P"],
         next_tokens: TokenSampler,
-        turn: Turn,
+        propagation: Propagation,
     ) -> Ledger:
         """Add the probability of the tokens that only the budget forbids in a step.
 
@@ -288,8 +294,8 @@ class ParticleFilter(Generic[State]):
         """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)
-        if turn.ready is not None:
-            going = turn.ready.repeat_interleave(self.num_particles)
+        if propagation.ready is not None:
+            going = propagation.ready.repeat_interleave(self.num_particles)
             counts, runs = counts & going, runs & going
         weight = torch.where(counts, before.log_weight - before.log_potential - unit, -torch.inf)
         position = prefixes.state.position
@@ -300,7 +306,7 @@ class ParticleFilter(Generic[State]):
         drawn = chosen.log_weight - next_tokens.log_g(chosen.row, token) - unit
         if not self.reader.proposal.potential:
             drawn = drawn + next_tokens.log_z[chosen.row]
-        return ledger.with_runs(turn.extension.removed, torch.where(runs, drawn, -torch.inf))
+        return ledger.with_runs(propagation.extension.removed, torch.where(runs, drawn, -torch.inf))
 
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
@@ -319,7 +325,7 @@ class ParticleFilter(Generic[State]):
         weighed: Particles,
         ancestors: Int64[Tensor, "P"],
         after: Particles,
-        turn: Turn,
+        propagation: Propagation,
     ) -> Observation:
         """Return the data of a step for an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
@@ -333,6 +339,6 @@ class ParticleFilter(Generic[State]):
             log_weight=weighed.log_weight,
             after=Population(
                 self._example, ancestors, after.tokens[:, :-1], after.length, after.log_weight,
-                after.finished, after.running, turn.extension.landed,
+                after.finished, after.running, propagation.extension.landed,
             ),
         )  # fmt: skip

@@ -21,7 +21,7 @@ from smc._forward.prefixes import Prefixes
 from smc._inference.bounds import Bounds, Frontier
 from smc._inference.observation import Observation, Watch
 from smc._inference.particles import Particles
-from smc._inference.turn import Turn
+from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition
 from smc.testing import ToyLM, walk
 from tests.smc import rules
@@ -226,7 +226,7 @@ def test_bounds_are_their_definition(rule: str) -> None:
         assert close_to_definition(USUAL, rule, seed, options)
         if seed % 2 == half:
             continue
-        # Prefixes that turn out to be impossible have no slot in a discrete filter.
+        # Prefixes that propagation out to be impossible have no slot in a discrete filter.
         is_close = close_to_definition(rules.TOY, rule, seed, options)
         assert is_close or "algorithm" in options
 
@@ -378,21 +378,23 @@ def test_intervals() -> None:
 
 def forgets_dead_prefixes(
     self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
-    token: torch.Tensor, runs: torch.Tensor, turn: Turn,
+    token: torch.Tensor, runs: torch.Tensor, propagation: Propagation,
 ) -> Frontier:  # fmt: skip
     """Wrong: count only the prefixes from which some particle continues."""
-    goes_on = torch.isin(before.row, row[runs & (turn.extension.running | turn.extension.finished)])
+    goes_on = torch.isin(
+        before.row, row[runs & (propagation.extension.running | propagation.extension.finished)]
+    )
     before = before._replace(running=before.running & goes_on)
-    return advanced(self, prefixes, before, row, token, runs, turn)
+    return advanced(self, prefixes, before, row, token, runs, propagation)
 
 
 def forgets_answers(
     self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
-    token: torch.Tensor, runs: torch.Tensor, turn: Turn,
+    token: torch.Tensor, runs: torch.Tensor, propagation: Propagation,
 ) -> Frontier:  # fmt: skip
     """Wrong: treat every drawn child as computed."""
-    read = turn.extension._replace(running=runs)
-    return advanced(self, prefixes, before, row, token, runs, turn._replace(extension=read))
+    read = propagation.extension._replace(running=runs)
+    return advanced(self, prefixes, before, row, token, runs, propagation._replace(extension=read))
 
 
 advanced = Frontier.advance

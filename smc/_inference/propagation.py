@@ -1,4 +1,4 @@
-"""Extension of the prefixes in a step; examples may wait for a forward pass in a later step."""
+"""Propagation: extension of the prefixes in a step; examples may wait for a forward pass in a later step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smc._inference.particles import Particles
 from smc._proposals import Proposal, State
 
 
-class Turn(NamedTuple):
+class Propagation(NamedTuple):
     """Result of extending prefixes in a step, except for examples that wait for a pass.
 
     An example that waits for a forward pass (`smc._forward.prefixes.Reader.need_no_pass`) doesn't
@@ -42,7 +42,7 @@ class Turn(NamedTuple):
         running: Bool[Tensor, "P"],
         *,
         together: bool,
-    ) -> Turn:
+    ) -> Propagation:
         """Extend prefix number `row[p]` by the token `token[p]`, for each running particle p.
 
         Examples that need a forward pass may wait for a later step (`Reader.need_no_pass`).
