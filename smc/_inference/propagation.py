@@ -1,4 +1,4 @@
-"""Propagation: extension of the prefixes in a step; examples may wait for a forward pass in a later step."""
+"""Propagation of prefixes in a step; examples may wait for a forward pass in a later step."""
 
 from __future__ import annotations
 
