@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -128,6 +129,28 @@ def test_one_module_reaches_into_transformers():
         if path.name != "transformers_internals.py":
             for module, name in imported_from_transformers(path.read_text(encoding="utf-8")):
                 assert is_public(module, name), f"{path.relative_to(ROOT)}: {module} {name}"
+
+
+VERBS = {"embed", "exceed", "feed", "need", "seed", "tagged", "typed", "ordered"}
+"""Words in -ed that functions may begin with; pydantic names the last three."""
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_functions_are_called_by_verbs(package):
+    """Not by participles: `parse`, not `parsed`. Public names that would break users may stay."""
+    listing = (ROOT / "docs/reference/interface.txt").read_text(encoding="utf-8")
+    public = set(re.findall(r"(\w+)\(", listing))
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if any("property" in ast.unparse(each) for each in node.decorator_list):
+                continue
+            word = node.name.strip("_").split("_")[0]
+            assert not word.endswith("ed") or word in VERBS or node.name in public, (
+                f"expected a verb as the name of a function, got {node.name} in "
+                f"{path.relative_to(ROOT)}:{node.lineno}; {word} is a participle"
+            )
 
 
 FACTORIES = {

@@ -96,7 +96,7 @@ class Prefixes(Protocol):
         """Number of texts."""
         ...
 
-    def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
+    def sum_by_group(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
         """Sum weight · p over the prefixes in `read` of each group; p is the next distribution."""
         ...
 
@@ -133,7 +133,7 @@ def clone(
             f"for the ends of a text), got {num_states}"
         )
     ends = torch.isin(torch.arange(visited.num_tokens), torch.tensor(eos_ids).long())
-    expected = visited.expected(torch.zeros_like(visited.token), 1)[0]
+    expected = visited.sum_by_group(torch.zeros_like(visited.token), 1)[0]
     kind = _kinds(expected, ends, int(own * num_states))
     states, kind_of = _states(visited, kind, ends, num_states, seed)
     # The roots have an extra row, which becomes the initial distribution.
@@ -275,7 +275,7 @@ def _transition(
     """Return P(next state | state), with the roots' distribution in the last row."""
     num_states, num_kinds = len(kind_of), int(kind.max()) + 1
     # Prefixes without a state weren't read, so they aren't in the sums.
-    expected = visited.expected(states, num_states + 1)
+    expected = visited.sum_by_group(states, num_states + 1)
     by_kind = expected.new_zeros(num_states + 1, num_kinds).index_add_(1, kind, expected)
     by_kind += _NOTHING * by_kind.sum(dim=0)
     by_kind /= by_kind.sum(dim=1, keepdim=True)

@@ -192,7 +192,7 @@ def lumping_of(sequences: Sequences, num_tokens: int, eos_ids: tuple[int, ...]) 
     own = torch.bincount(sequences.tokens, minlength=num_tokens) > 0
     own[list(eos_ids)] = True
     if sequences.top_tokens is not None:
-        own |= sequences.top_tokens.expected(num_tokens) >= _EXPECTED
+        own |= sequences.top_tokens.sum(num_tokens) >= _EXPECTED
     return Lumping.all_but(own)
 
 

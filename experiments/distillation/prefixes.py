@@ -95,7 +95,7 @@ class TopTokenPrefixes:
         """Number of classes."""
         return self.lumping.num_classes
 
-    def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
+    def sum_by_group(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
         """Sum weight · p over the prefixes in `read` of each group.
 
         p is the next distribution, in which the remaining mass is distributed over all tokens that

@@ -74,7 +74,7 @@ class TopTokens:
         """Replace tokens by their classes; a class can then be listed more than once."""
         return replace(self, tokens=lumping.class_of[self.tokens.long()].int())
 
-    def expected(self, num_tokens: int) -> Float64[Tensor, "V"]:
+    def sum(self, num_tokens: int) -> Float64[Tensor, "V"]:
         """Return the sum of listed probabilities of each token over all prefixes."""
         sums = torch.zeros(num_tokens, dtype=torch.float64)
         for _, tokens, p in self.pieces():

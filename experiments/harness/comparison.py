@@ -55,7 +55,7 @@ from experiments.harness.summary import (
     titles_in,
     without_constants,
 )
-from experiments.report.traces import chosen_for_tracing
+from experiments.report.traces import choose_for_tracing
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def compare(
         seconds, unkept = sampling.ready(mine, shown.update)
     prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
     with run.sampling(keys_of(mine, config.task)) as progress:
-        traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
+        traced = choose_for_tracing([e.number for e in prepared.examples], config.trace.examples)
         sampling.run(mine, progress, traced)
     return prepared, run.merge()
 

@@ -269,7 +269,7 @@ def read_traces(directory: Path) -> list[Trace]:
     return list(found.values())
 
 
-def chosen_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
+def choose_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
     """Choose at most `most` of the given examples, evenly spread."""
     if most <= 0:
         return frozenset()

@@ -171,12 +171,12 @@ def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
     list, tuple or set with the same items in any order, as JSON has no sets. The order of keys is
     ignored.
     """
-    return _paired(
+    return _can_pair(
         left, right, lambda a, b: a.name == b.name and same_values(a.arguments, b.arguments)
     )
 
 
-def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool]) -> bool:
+def _can_pair(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool]) -> bool:
     """Return whether the items can be matched one to one with equal items."""
     rest = list(right)
     for item in left:
@@ -199,7 +199,7 @@ def same_values(left: Any, right: Any) -> bool:
     if isinstance(left, sequences) and isinstance(right, sequences):
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
             return len(left) == len(right) and all(map(same_values, left, right))
-        return _paired(left, right, same_values)
+        return _can_pair(left, right, same_values)
     return type(left) is type(right) and left == right
 
 

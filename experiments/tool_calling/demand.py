@@ -15,7 +15,7 @@ from experiments.tool_calling.records import ToolRecord
 DEMANDS = ("nothing", "argument")
 
 
-def demanded_arguments(record: ToolRecord) -> dict[str, str]:
+def list_demanded(record: ToolRecord) -> dict[str, str]:
     """Return the demanded parameter by tool; empty if the gold calls give every parameter."""
     given: dict[str, set[str]] = {}
     for call in record.calls:
@@ -34,7 +34,7 @@ def demanding_tools(record: ToolRecord) -> list[dict[str, Any]]:
     Raises:
         ConstraintError: the gold calls already give every parameter.
     """
-    demanded = demanded_arguments(record)
+    demanded = list_demanded(record)
     if not demanded:
         raise gcd.ConstraintError(
             "expected a called tool with an optional argument that the gold calls don't give, to "

@@ -64,7 +64,7 @@ def compact_prompt(record: ToolRecord, style: str) -> str:
 def signature(tool: Mapping[str, Any]) -> str:
     """Write a tool as `name(parameter: type, other: type = default) - description`."""
     parameters = parameters_of(tool)
-    required = _required_names(tool)
+    required = _list_required(tool)
     described = ", ".join(
         _parameter(name, declaration, required) for name, declaration in parameters.items()
     )
@@ -73,7 +73,7 @@ def signature(tool: Mapping[str, Any]) -> str:
     return f"{name_of(tool)}({described})" + (f" - {text}" if text else "")
 
 
-def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
+def _list_required(tool: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the names of required parameters; None if the tool doesn't list them."""
     inner = declaration_of(tool)
     parameters = get_parameters(inner)

@@ -28,8 +28,8 @@ from experiments.harness.vllm_model import load_engine
 from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.demand import (
     DEMANDS,
-    demanded_arguments,
     demanding_tools,
+    list_demanded,
 )
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, load_records
@@ -129,7 +129,7 @@ def record_handler(
 
     def is_correct(request: Request, answer: bytes) -> bool:
         record, style = request
-        demanded = demanded_arguments(record) if demanding else {}
+        demanded = list_demanded(record) if demanding else {}
         return makes_calls(calls_in(answer, style), record.calls, style, demanded)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:

@@ -125,7 +125,7 @@ def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Res
     """
 
     @wraps(operation)
-    def bounded(*args: P.args, **kwargs: P.kwargs) -> Result:
+    def run(*args: P.args, **kwargs: P.kwargs) -> Result:
         result: Any = operation(*args, **kwargs)
         limited = [part for part in _parts(args) if part.max_bytes is not None or part.caveats]
         if not limited:
@@ -134,7 +134,7 @@ def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Res
         caveats = dict.fromkeys(caveat for part in limited for caveat in part.caveats)
         return replace(result, max_bytes=min(known, default=None), caveats=tuple(caveats))
 
-    return bounded
+    return run
 
 
 def _parts(arguments: Any) -> Iterator[Any]:

@@ -404,7 +404,7 @@ advanced = Frontier.advance
 def test_negative_control_of_what_is_open(
     wrong: Callable[..., Frontier], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Frontier, "advanced", wrong)
+    monkeypatch.setattr(Frontier, "advance", wrong)
     options = {"proposal": smc.GCD(), "particles": 2, **EVERY_STEP}
     assert not all_hold(TOY, CONSTRAINTS["few_words"](), 2, **options)
 

@@ -397,7 +397,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     def on_cuda(*args: Any, graph: bool) -> Any:
         return run_static(*args, graph=True)
 
-    monkeypatch.setattr(StaticRun, "_captured", fails)
+    monkeypatch.setattr(StaticRun, "_capture", fails)
     monkeypatch.setattr(smc._inference.execution, "run_static", on_cuda)
     if execution == "static":
         with pytest.raises(NotStaticError, match=r"GCD.* can be captured .*stream is capturing"):
@@ -417,7 +417,7 @@ def test_a_device_without_memory_is_no_reason_to_go_on_eagerly(
     def full(self: StaticRun) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(StaticRun, "_captured", full)
+    monkeypatch.setattr(StaticRun, "_capture", full)
     monkeypatch.setattr(
         smc._inference.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
     )

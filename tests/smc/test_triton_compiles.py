@@ -42,7 +42,7 @@ def test_it_compiles_and_spills_at_most_one_number(
     if capability >= 100 and Version(version("triton")) < Version("3.3"):
         pytest.skip("before version 3.3, Triton's assembler does not know this capability")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    compiled = form.compiled(capability)
+    compiled = form.compile(capability)
     assert len(compiled.asm["cubin"]) > 1000
     found = resources(compiled)
     assert 0 < found.registers <= 255

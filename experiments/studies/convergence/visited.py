@@ -82,7 +82,7 @@ class Visited(NamedTuple):
         """Number of continuations."""
         return len(self.last)
 
-    def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
+    def sum_by_group(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
         """Sum weight · p over the prefixes in `read` of each group; p is the next distribution."""
         sums = torch.zeros(num_groups, self.num_tokens, dtype=torch.float64)
         for at, log_p in self._distributions():

@@ -31,7 +31,7 @@ _ONE = cython.declare(cython.ulonglong, 1)
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
+def _get_cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
     """Return the mask stored at index `slot` of the cache."""
     if cython.compiled:
         return cython.address(table.row[slot, 0])
@@ -158,7 +158,7 @@ def _assemble(
 
     Start from the cached mask that needs the fewest changes, or from an empty mask.
     """
-    row: cython.p_int = _cached(table, slot)
+    row: cython.p_int = _get_cached(table, slot)
     nearest: cython.Py_ssize_t = _nearest(table, slot, cost)
     i: cython.Py_ssize_t
     position: cython.int
@@ -168,7 +168,7 @@ def _assemble(
         for i in range(num_chosen):
             _add(table, table.chosen[i], row)
         return
-    _copy(row, _cached(table, nearest), table.num_words)
+    _copy(row, _get_cached(table, nearest), table.num_words)
     for i in range(table.bits.shape[0]):
         differ = _difference(table, nearest, i)
         while differ != 0:
@@ -259,7 +259,7 @@ def _write_row(
     known = table.known_slot[pattern] if free else _UNKNOWN
     if known >= 0 and table.serial[known] == table.known_serial[pattern]:
         table.used[known] = 1
-        _copy(out, _cached(table, known), table.num_words)
+        _copy(out, _get_cached(table, known), table.num_words)
         return
     first = table.pattern_start[pattern]
     last = table.pattern_start[pattern + 1]
@@ -288,7 +288,7 @@ def _write_row(
     if free:
         table.known_slot[pattern] = slot
         table.known_serial[pattern] = table.serial[slot]
-    _copy(out, _cached(table, slot), table.num_words)
+    _copy(out, _get_cached(table, slot), table.num_words)
 
 
 @cython.final

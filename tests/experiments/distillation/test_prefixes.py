@@ -236,7 +236,7 @@ def test_lists_of_all_tokens_are_whole_distributions():
     reference = Whole(*whole(prefixes, log_p))
     reference.points = prefixes.top_tokens.sketch.float()
     group = torch.arange(len(prefixes.token)) % 3
-    torch.testing.assert_close(prefixes.expected(group, 3), reference.expected(group, 3))
+    torch.testing.assert_close(prefixes.sum_by_group(group, 3), reference.sum_by_group(group, 3))
     assert prefixes.rest == 0
     ours, theirs = (clone(p, 9, eos_ids=SIX.eos_ids) for p in (prefixes, reference))
     torch.testing.assert_close(ours.transition.dense(), theirs.transition.dense())
@@ -273,7 +273,7 @@ def test_the_rest_is_shared_out_as_tokens_are_on_average():
         share = sum(base[c] for c in open_to)
         for c in open_to:
             expected[group[at], c] += weight * (1 - sum(values)) * base[c] / share
-    torch.testing.assert_close(prefixes.expected(group, 2), expected)
+    torch.testing.assert_close(prefixes.sum_by_group(group, 2), expected)
     # Nothing is lost: every prefix that was read has a whole distribution.
     total = float(prefixes.weight[prefixes.read].sum())
     assert float(expected.sum()) == pytest.approx(total)

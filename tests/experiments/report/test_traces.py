@@ -9,7 +9,7 @@ import pytest
 
 from experiments.harness.results import key_of
 from experiments.report import traces as module
-from experiments.report.traces import FINISHED, chosen_for_tracing, read_traces
+from experiments.report.traces import FINISHED, choose_for_tracing, read_traces
 from tests.experiments.report.toy_run import (
     BUDGET,
     LM,
@@ -191,7 +191,7 @@ def test_traces_end_at_the_size_limit(tmp_path, monkeypatch, caplog):
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
 @pytest.mark.parametrize("most", [0, 1, 3, 8])
 def test_traced_examples_are_spread(count, most):
-    chosen = chosen_for_tracing(range(10, 10 + count), most)
+    chosen = choose_for_tracing(range(10, 10 + count), most)
     assert len(chosen) <= most
     if most:
         assert 10 in chosen

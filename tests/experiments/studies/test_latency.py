@@ -53,7 +53,7 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
     assert "1.10" in table  # the paper's GCD over its unconstrained loop
     # Existing measurements aren't repeated, so they don't need a model.
     before = (tmp_path / "run" / "results.jsonl").read_text()
-    monkeypatch.setattr(task, "timed_model", None)
+    monkeypatch.setattr(task, "load_or_make", None)
     experiment.run(config)
     assert (tmp_path / "run" / "results.jsonl").read_text() == before
 

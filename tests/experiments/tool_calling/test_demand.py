@@ -9,8 +9,8 @@ import pytest
 import gcd
 from experiments.tool_calling.answers import Call, makes_calls, write_answer
 from experiments.tool_calling.demand import (
-    demanded_arguments,
     demanding_tools,
+    list_demanded,
 )
 from experiments.tool_calling.records import record_of
 
@@ -49,7 +49,7 @@ def record(tool, **arguments):
 @pytest.mark.parametrize("style", ["json", "python"])
 def test_an_argument_that_the_gold_calls_leave_open_has_to_be_given(tool, style):
     asked = record(tool, days=3)
-    assert demanded_arguments(asked) == {"weather": "unit"}
+    assert list_demanded(asked) == {"weather": "unit"}
     free = gcd.tool_calls(asked.tools, style=style)
     demanding = gcd.tool_calls(demanding_tools(asked), style=style)
 
@@ -70,7 +70,7 @@ def test_an_argument_that_the_gold_calls_leave_open_has_to_be_given(tool, style)
 @pytest.mark.parametrize("style", ["json", "python"])
 def test_an_answer_is_right_whatever_it_gives_for_what_was_demanded(style):
     asked = record(FLAT, days=3)
-    demanded = demanded_arguments(asked)
+    demanded = list_demanded(asked)
 
     def right(**arguments):
         text = write_answer([Call("weather", arguments)], asked.tools, style)
@@ -88,4 +88,4 @@ def test_a_record_whose_calls_give_everything_is_refused_by_name():
         gcd.ConstraintError, match=r"require it \(task\.demand=argument\); got none"
     ):
         demanding_tools(record(FLAT, days=3, unit="C"))
-    assert json.dumps(demanded_arguments(record(FLAT))) == '{"weather": "days"}'
+    assert json.dumps(list_demanded(record(FLAT))) == '{"weather": "days"}'

@@ -196,7 +196,7 @@ def test_excluding_words_from_a_string_keeps_its_counted_run() -> None:
     assert np.unique(cells.after).size == 1
 
 
-def test_states_are_compared_with_places_of_runs_that_are_alike() -> None:
+def test_states_are_compared_with_phases_of_runs_that_are_alike() -> None:
     """Escapes such as `\\u0066` may spell a letter of an excluded word, or another one."""
     spelled = [f'"{first}oo"' for first in ("f", "F", r"\u0066", r"\u0046")]
     language = json_string(0, None) - Automaton.from_strings(spelled)
@@ -211,7 +211,7 @@ def test_states_are_compared_with_places_of_runs_that_are_alike() -> None:
     compared = np.flatnonzero(found >= 0)
     assert (cells.cell[compared] < 0).all()
     assert (cells.cell[found[compared]] >= 0).all()
-    assert {0} < set(cells.place[found[compared]].tolist()), "inner places, too"
+    assert {0} < set(cells.phase[found[compared]].tolist()), "inner phases, too"
     agree = (delta[compared] == delta[found[compared]]) & (delta[compared] >= 0)
     assert agree.any(axis=1).all()
     _check(language, vocabulary)

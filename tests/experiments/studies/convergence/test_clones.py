@@ -182,7 +182,7 @@ def test_parameters_are_the_formula_s():
     lm = ToyLM(FIVE, seed=5)
     tree = Visited.join([visit(lm, prompt, uniform(40, 4)) for prompt in ((0,), (1, 2))])
     ends = torch.arange(5) == 3
-    expected = tree.expected(torch.zeros_like(tree.token), 1)[0]
+    expected = tree.sum_by_group(torch.zeros_like(tree.token), 1)[0]
     kind = clones._kinds(expected, ends, 3)
     assert sorted(kind.unique().tolist()) == [0, 1, 2, 3, 4]  # three own kinds, rare, ends
     states, kind_of = clones._states(tree, kind, ends, 12, 0)
@@ -204,8 +204,8 @@ def test_parameters_are_the_formula_s():
         for k in range(5):
             mine = [i for i in range(H) if kinds[i] == k]
             large = (count[:, mine].sum(0) + 1e-6) / (count[:, mine].sum(0) + 1e-6).sum()
-            clone = (count[s, mine] + large) / (count[s, mine].sum() + 1)
-            wanted[s, mine] = shares[k] * clone
+            per_clone = (count[s, mine] + large) / (count[s, mine].sum() + 1)
+            wanted[s, mine] = shares[k] * per_clone
     hmm = clone(tree, 12, eos_ids=(3,))
     found = torch.cat([hmm.transition.dense(), hmm.initial[None]])
     assert torch.allclose(found.double(), wanted, atol=1e-6)

@@ -40,7 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Distilled:
 
 def test_it_is_found_again(whole, tmp_path, monkeypatch):
     made(tmp_path)
-    for work in ("visit", "cloned", "compare", "mean_log_likelihood"):
+    for work in ("visit", "clone", "compare", "mean_log_likelihood"):
         monkeypatch.setattr(subject, work, None)
     assert same(made(tmp_path), whole)
     assert set(whole.nats) == {"unigram", "bigram", "HMM", "language model"}
@@ -49,7 +49,7 @@ def test_it_is_found_again(whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "calls"), [("visit", 2), ("cloned", 1), ("visit", 3), ("compare", 1), ("save", 1)]
+    ("name", "calls"), [("visit", 2), ("clone", 1), ("visit", 3), ("compare", 1), ("save", 1)]
 )
 def test_an_interrupted_one_is_the_same(name, calls, whole, tmp_path, monkeypatch):
     work, done = getattr(subject, name), []
