@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcd_vllm._errors import EngineStoppedError
+    from gcd_vllm._hmm_registry import PGCD
     from gcd_vllm._middleware import CompilingMiddleware
     from gcd_vllm._particles import EngineDiagnostics, Rollout
     from gcd_vllm._parts import PartRecord
-    from gcd_vllm._registered import PGCD
     from gcd_vllm._sampling import sample, sample_from_server, vocabulary_of
     from gcd_vllm._worker import WorkerExtension
 
@@ -52,7 +52,7 @@ __all__ = [
     "vocabulary_of",
 ]
 _PUBLIC = {
-    "PGCD": "gcd_vllm._registered",
+    "PGCD": "gcd_vllm._hmm_registry",
     "CompilingMiddleware": "gcd_vllm._middleware",
     "EngineDiagnostics": "gcd_vllm._particles",
     "EngineStoppedError": "gcd_vllm._errors",

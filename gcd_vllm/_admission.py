@@ -33,8 +33,8 @@ from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache,
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Location
 from gcd._tokens import disk_cache
 from gcd_vllm._deadlines import check_deadline
+from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
-from gcd_vllm._registered import PGCD
 
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"

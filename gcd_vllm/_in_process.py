@@ -12,10 +12,10 @@ from typing import Any
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, admission_of, check_twist
 from gcd_vllm._errors import EngineStoppedError
+from gcd_vllm._liveness import is_dead, watch
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import DrawnPart, PartRequest, Plan
 from gcd_vllm._prefill import check_prefill
-from gcd_vllm._watch import is_dead, watch
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"

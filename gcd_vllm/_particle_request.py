@@ -5,7 +5,8 @@ A particle (a weighted answer) is drawn by a normal request with a constraint in
 
     {"key": "6f1c/0/12", "prefix_tokens": 32, "partial": true, "proposal": "gcd"}
 
-With "proposal": "pgcd", a member "pgcd" names the HMM and has its options (`gcd_vllm._registered`).
+With "proposal": "pgcd", a member "pgcd" names the HMM and has its options
+(`gcd_vllm._hmm_registry`).
 
 Weights must refer to the distribution that the engine samples from. So a particle request waits
 until its constraint is lifted, and fields that change the distribution are refused.
@@ -20,7 +21,7 @@ from typing import Any
 
 from gcd import ConstraintError
 from gcd._errors import show
-from gcd_vllm._registered import PGCD
+from gcd_vllm._hmm_registry import PGCD
 
 PARTICLE = "gcd_particle"
 """Name of the member of `extra_args` and of `vllm_xargs`."""

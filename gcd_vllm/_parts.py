@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from gcd import TokenAutomaton, Vocabulary
-from gcd_vllm._registered import PGCD
+from gcd_vllm._hmm_registry import PGCD
 from smc._inference.algorithms import SMC
 
 

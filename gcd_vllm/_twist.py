@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gcd import AutomatonBatch, TokenAutomaton
 from gcd._serving.pool import on_device
-from gcd_vllm._registered import PGCD
+from gcd_vllm._hmm_registry import PGCD
 from smc import Batch
 
 

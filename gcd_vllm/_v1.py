@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gcd import LazyAutomaton, Matcher, TokenAutomaton
 from gcd._serving.pool import DEAD, AutomatonPool, Location, on_device
-from gcd._serving.reading import LazyReader, TokenReader
+from gcd._serving.token_lists import LazyReader, TokenReader
 from gcd._tokens.bitmask import unpack
 from gcd._tokens.vocabulary import num_words
 from gcd_vllm import Processor

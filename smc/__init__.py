@@ -50,7 +50,7 @@ from smc._proposals import (
     MaskProposal,
     Proposal,
 )
-from smc._proposals.budgeting import BudgetEffect
+from smc._proposals.budget_effect import BudgetEffect
 from smc._proposals.lookahead import Expectation, Lookahead
 from smc._proposals.pgcd import PGCD, HMMLookahead
 from smc._proposals.twisted import Twisted

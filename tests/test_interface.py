@@ -35,7 +35,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         "convergence and latency measure parts of the sampler": {
             "gcd._tokens.batch", "hmm._lumping", "smc._forward.eager", "smc._inference.loop",
             "smc._inference.observation", "smc._models.protocol", "smc._models.static_cache",
-            "smc._proposals.twisted", "smc._vocabulary.competition", "smc._vocabulary.draw",
+            "smc._proposals.twisted", "smc._vocabulary.candidate_scores", "smc._vocabulary.draw",
             "smc._vocabulary.factors",
         },
     },
@@ -52,7 +52,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         "the plugin has the library's version, and runs its serving parts on the engine's device": {
             "gcd._errors", "gcd._requests", "gcd._serving.compiler",
             "gcd._serving.constraint_cache", "gcd._serving.pace", "gcd._serving.pool",
-            "gcd._serving.reading", "gcd._tokens.bitmask", "gcd._tokens.disk_cache",
+            "gcd._serving.token_lists", "gcd._tokens.bitmask", "gcd._tokens.disk_cache",
             "gcd._tokens.vocabulary",
         },
         "its posteriors are made by the sampler's own parts": {

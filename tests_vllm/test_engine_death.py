@@ -16,7 +16,7 @@ import gcd
 import gcd_vllm
 from gcd._requests import ConstraintRequest
 from gcd_vllm import _in_process
-from gcd_vllm._watch import is_dead
+from gcd_vllm._liveness import is_dead
 from tests_vllm.oracle import Oracle
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "1":

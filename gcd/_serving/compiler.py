@@ -22,7 +22,7 @@ from typing import IO, Any
 from gcd._automata.limits import state_limit, work_limit
 from gcd._errors import ConstraintError
 from gcd._requests import ConstraintRequest
-from gcd._serving.packed import pack
+from gcd._serving.serialization import pack
 from gcd._tokens.segments import Segments
 
 NUM_PROCESSES = 2
@@ -49,7 +49,7 @@ class Compilers:
             max_work, max_states: maximum units of work and number of states for its constraint.
 
         Returns:
-            The packed language (`gcd._serving.packed`).
+            The packed language (`gcd._serving.serialization`).
 
         Raises:
             ConstraintError: the constraint doesn't compile.

@@ -42,7 +42,7 @@ from gcd._errors import ConstraintError
 from gcd._requests import ConstraintRequest
 from gcd._serving.compiler import COMPILERS, CompilerError
 from gcd._serving.lazy import LazyAutomaton
-from gcd._serving.packed import pack, unpack
+from gcd._serving.serialization import pack, unpack
 from gcd._support.sources import source_digest
 from gcd._tokens import disk_cache
 from gcd._tokens.budget import check_budget

@@ -7,11 +7,11 @@ fixed text is the only allowed token.
 
 **Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
 free string nearly all tokens may). After a token t, a literal state allows the token u only if the
-tokenizer produces u after t (`gcd._tokens.segmentation.Segmentation.admits`). The first token of a
-text has no predecessor, and is allowed if the tokenizer ever produces it. The text may end after
+tokenizer produces u after t (`gcd._tokens.canonical_pairs.Segmentation.admits`). The first token of
+a text has no predecessor, and is allowed if the tokenizer ever produces it. The text may end after
 any token. Both rules also hold next to special tokens, which end segments. Other states don't
-change. So the tokenizer's own spelling of every text remains. If all states are literal, it is
-the only spelling.
+change. So the tokenizer's own spelling of every text remains. If all states are literal, it is the
+only spelling.
 
 **Product.** The tokens that lead to a literal state s are grouped by the set of tokens that may
 follow them in s, their *behavior*, and s is copied for each behavior. States that are not literal
@@ -35,10 +35,10 @@ from jaxtyping import Bool, Int, Int32, Int64, UInt64
 
 from gcd._errors import ConstraintError
 from gcd._support.kernels.grouping import number_by_first
+from gcd._tokens.canonical_pairs import START, Segmentation
 from gcd._tokens.distances import UNREACHABLE, edges
 from gcd._tokens.kernels import token_graph as graph
 from gcd._tokens.kernels.classes import from_classes, refine
-from gcd._tokens.segmentation import START, Segmentation
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.trimming import TokenTable, add_end, trim
 

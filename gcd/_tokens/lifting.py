@@ -13,11 +13,11 @@ again, to write the table over states and classes.
 for each of its strings, or about twenty for each character of a string of bounded length. The
 vocabulary isn't followed from each of these states. Instead, repetitions of a unit, such as a
 character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the vocabulary
-is followed through the unit once (`gcd._tokens.profiles`). A token that stays inside the string
-advances by the number of units that it completes. Tokens that leave the string are followed once
-for each different continuation. So each state of a bounded string takes time linear in the classes,
-not in the tokens. If a state differs from a state of a run in a few words only, only these words
-are followed.
+is followed through the unit once (`gcd._tokens.unit_profiles`). A token that stays inside the
+string advances by the number of units that it completes. Tokens that leave the string are followed
+once for each different continuation. So each state of a bounded string takes time linear in the
+classes, not in the tokens. If a state differs from a state of a run in a few words only, only these
+words are followed.
 
 **Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
 tokens that are in one class in each factor are in one class in the combination. So the vocabulary
@@ -49,11 +49,11 @@ from gcd._tokens.kernels.classes import from_classes, number_tokens, one_class, 
 from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.kernels.lifting import Ways
 from gcd._tokens.kernels.lifting_table import pass_over_rows
-from gcd._tokens.profiles import UnitProfile
 from gcd._tokens.segments import Segments
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.trie import read_only
 from gcd._tokens.trimming import ENDINGS, TokenTable, add_end, trim, trim_numbered, with_final
+from gcd._tokens.unit_profiles import UnitProfile
 from gcd._tokens.unrolling import count_tokens
 from gcd._tokens.vocabulary import Vocabulary
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from gcd._automata.horizon import Caveat
-from gcd._tokens import wiring
+from gcd._tokens import explicit
 from gcd._tokens.distances import UNREACHABLE, fits, reach, steps_to_accept
 from gcd._tokens.vocabulary import Ids, Vocabulary, whole_index
 
@@ -88,7 +88,7 @@ class TokenAutomaton:
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
         """Make the automaton of texts whose i-th token is from the i-th set."""
-        return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
+        return cls(vocabulary, *explicit.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
     def from_transitions(
@@ -100,8 +100,8 @@ class TokenAutomaton:
         initial: Hashable,
         eos: str = "token",
     ) -> TokenAutomaton:
-        """Make an automaton from edges (source, token ids, target); see `gcd._tokens.wiring`."""
-        table = wiring.from_transitions(
+        """Make an automaton from edges (source, token ids, target); see `gcd._tokens.explicit`."""
+        table = explicit.from_transitions(
             vocabulary, edges, accepting=accepting, initial=initial, eos=eos
         )
         return cls(vocabulary, *table)

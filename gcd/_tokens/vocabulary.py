@@ -27,10 +27,10 @@ from jaxtyping import Int16
 
 from gcd._errors import ConstraintError, check_kind
 from gcd._tokens import disk_cache as vocabulary_cache
-from gcd._tokens.profiles import UnitProfile
-from gcd._tokens.segmentation import Segmentation
+from gcd._tokens.canonical_pairs import Segmentation
 from gcd._tokens.token_bytes import bytes_of_tokenizer
 from gcd._tokens.trie import Trie
+from gcd._tokens.unit_profiles import UnitProfile
 
 _PROFILES_LOCK = Lock()  # constraints are lifted in several threads
 _PROFILES = 16  # cached for one vocabulary; each takes some 10 bytes per token
@@ -223,7 +223,7 @@ class Vocabulary:
         return trie
 
     def profile(self, unit: Int16[np.ndarray, "phases 256"]) -> UnitProfile:
-        """Return how each token behaves inside a repetition of `unit` (`gcd._tokens.profiles`).
+        """Return how each token behaves inside a repeated `unit` (`gcd._tokens.unit_profiles`).
 
         The latest results are cached in memory.
 

@@ -27,7 +27,7 @@ from smc._forward.prefixes import (
 from smc._forward.read_ahead import Drafts, ReadAhead
 from smc._models.protocol import LanguageModel, Rows
 from smc._proposals import Batch, Proposal, State
-from smc._proposals.budgeting import Along
+from smc._proposals.budget_effect import Along
 from smc._proposals.forced import follow
 from smc._vocabulary.passes import VocabularyPass
 

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from gcd._support.indices import check_shape
 from smc._proposals import Batch, Proposal, State
-from smc._proposals.budgeting import Removed
-from smc._vocabulary.competition import CandidateGuide, candidates_of
+from smc._proposals.budget_effect import Removed
+from smc._vocabulary.candidate_scores import CandidateGuide, candidates_of
 from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc._vocabulary.passes import VocabularyPass
 
@@ -93,7 +93,7 @@ class Extension(NamedTuple):
         counts: numbers of tokens of each example that were computed, forced, drafted and used.
         failed: whether the model returned NaN or +inf, in static shapes.
         removed: probability of the next tokens that only the budget forbids, along the forced
-            tokens (`smc._proposals.budgeting`).
+            tokens (`smc._proposals.budget_effect`).
     """
 
     finished: Bool[Tensor, "P"]

@@ -25,7 +25,7 @@ from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts, has_
 from smc._forward.waits import refuse_waits
 from smc._models.static_cache import Forward
 from smc._proposals import Batch, Proposal, State
-from smc._proposals.budgeting import Removed
+from smc._proposals.budget_effect import Removed
 from smc._vocabulary.passes import VocabularyPass
 
 

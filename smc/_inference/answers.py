@@ -36,7 +36,7 @@ from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import NOT_CHOSEN, Particles
 from smc._inference.selection import FinishedScores, Selection, select_without_replacement
 from smc._models.static_cache import NotStaticError
-from smc._vocabulary.competition import CandidateGuide, sums_by
+from smc._vocabulary.candidate_scores import CandidateGuide, sums_by
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
 MOST_ANSWERS = 1 << 16

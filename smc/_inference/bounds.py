@@ -45,8 +45,8 @@ from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
 from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition
+from smc._vocabulary.candidate_scores import sums_by
 from smc._vocabulary.class_sums import MaskGuide
-from smc._vocabulary.competition import sums_by
 
 ROUNDING = 1e-9
 """Nats by which each bound is rounded outward."""

@@ -45,7 +45,7 @@ from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles
 from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition, Batch
-from smc._proposals.budgeting import Removed
+from smc._proposals.budget_effect import Removed
 from smc._proposals.masks import ClassMaskProposal
 
 

@@ -1,8 +1,8 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
 docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes by
-one token (`smc._vocabulary.competition`). It stores continuations that end a text as answers, in
-the *pool* (`smc._inference.answers`), and keeps N of the others without replacement
+one token (`smc._vocabulary.candidate_scores`). It stores continuations that end a text as answers,
+in the *pool* (`smc._inference.answers`), and keeps N of the others without replacement
 (`smc._inference.selection`). Scores may depend only on earlier steps, and must be positive wherever
 the weight is. For any such scores,
 
@@ -36,8 +36,8 @@ from smc._inference.particles import Particles, start_particles
 from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
 from smc._inference.selection import FinishedScores, Group, Selection, select
 from smc._proposals import AutomatonPosition, State
-from smc._proposals.budgeting import Ledger
-from smc._vocabulary.competition import CandidateGuide, selection_scores
+from smc._proposals.budget_effect import Ledger
+from smc._vocabulary.candidate_scores import CandidateGuide, selection_scores
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc._forward.prefixes import Extension
-from smc._proposals.budgeting import Ledger
+from smc._proposals.budget_effect import Ledger
 
 
 class StepRecord(NamedTuple):
@@ -118,7 +118,7 @@ class Outcome(NamedTuple):
             SMC.
         selections: how many prefixes each step kept by chance; None for SMC.
         ledger: probability of the tokens that only the budget forbids
-            (`smc._proposals.budgeting`); None if unknown.
+            (`smc._proposals.budget_effect`); None if unknown.
         closed: examples whose running answers were closed early (`smc._inference.closing`); None if
             none were.
         closed_because: the reason for closing them.

@@ -54,7 +54,7 @@ from smc._inference.resampling import scheme
 from smc._inference.strata import Strata, resample
 from smc._inference.weights import Weights
 from smc._proposals import AutomatonPosition, State
-from smc._proposals.budgeting import Ledger
+from smc._proposals.budget_effect import Ledger
 from smc._vocabulary.draw import Draw, Keys, Purpose
 from smc._vocabulary.factors import Guide
 from smc._vocabulary.tensors import TokenSampler

@@ -22,11 +22,11 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, tool_calls
-from gcd._languages.json_schema.class_schemas import is_class
+from gcd._languages.json_schema.pydantic_schemas import is_class
 from smc._interface.interface import sample
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import GCD, Proposal
-from smc._proposals.budgeting import BudgetEffect
+from smc._proposals.budget_effect import BudgetEffect
 from smc._results.fields import Field
 from smc._results.posterior import Posterior
 from smc._results.reliability import Reliability

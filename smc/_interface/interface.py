@@ -36,7 +36,7 @@ from smc._interface.rounds import in_rounds
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import Batch, Proposal
-from smc._proposals.budgeting import BudgetEffect, effect_of
+from smc._proposals.budget_effect import BudgetEffect, effect_of
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
 from smc._search.certifying import Sampled, read_on

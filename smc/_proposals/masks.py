@@ -20,8 +20,8 @@ from torch import Tensor
 from gcd._tokens.token_automaton import UNREACHABLE
 from smc._proposals.position import AutomatonPosition, Batch, start_position
 from smc._proposals.protocol import Proposal
+from smc._vocabulary.candidate_scores import CandidateGuide
 from smc._vocabulary.class_sums import MaskGuide
-from smc._vocabulary.competition import CandidateGuide
 from smc._vocabulary.factors import TiedGuide, by_class_alone
 
 

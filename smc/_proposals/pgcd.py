@@ -3,9 +3,9 @@
 The HMM is distilled from the language model (arXiv 2606.01926). The product of the HMM and the
 automaton gives a table of completion probabilities for each automaton state and remaining budget
 (`hmm._product`). The table is computed once per constraint and cached for later calls
-(`smc._proposals.tables`). Together with the distribution of the HMM's hidden state after a prefix,
-it gives the probability of completion after each next token or class of tokens (`hmm._lookahead`).
-`smc._proposals.twisted` turns these probabilities into a proposal.
+(`smc._proposals.table_cache`). Together with the distribution of the HMM's hidden state after a
+prefix, it gives the probability of completion after each next token or class of tokens
+(`hmm._lookahead`). `smc._proposals.twisted` turns these probabilities into a proposal.
 
 Cost of a step: O(H) for each class and each of the top-k tokens of each prefix (`hmm._lookahead`),
 and one product with the transition matrix for the filter.
@@ -36,7 +36,7 @@ from hmm import (
 from hmm._product import MAX_BYTES, bytes_of_table
 from smc._proposals import AutomatonPosition, Batch
 from smc._proposals.lookahead import Expectation, Lookahead
-from smc._proposals.tables import TableCache
+from smc._proposals.table_cache import TableCache
 from smc._proposals.twisted import Twisted, belief_of, needs_eventual
 
 

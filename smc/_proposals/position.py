@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gcd import AutomatonBatch, BudgetMask
 from gcd._tokens.token_automaton import UNREACHABLE
-from smc._vocabulary.competition import Successors
+from smc._vocabulary.candidate_scores import Successors
 
 
 class Batch(NamedTuple):

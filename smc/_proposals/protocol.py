@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gcd import TokenAutomaton
 from smc._proposals.position import Batch, State
-from smc._vocabulary.competition import CandidateGuide, candidates_of
+from smc._vocabulary.candidate_scores import CandidateGuide, candidates_of
 from smc._vocabulary.factors import Guide
 
 

@@ -67,8 +67,8 @@ from gcd._support.indices import check_shape
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.lookahead import Expectation, Lookahead, ModelState
+from smc._vocabulary.candidate_scores import LEAST_DEFENSE, CandidateGuide, Masses, Successors
 from smc._vocabulary.class_sums import top_k_and_class_sums
-from smc._vocabulary.competition import LEAST_DEFENSE, CandidateGuide, Masses, Successors
 from smc._vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}

@@ -29,7 +29,7 @@ import torch
 
 from gcd import TokenAutomaton
 from smc._inference.bounds import Bounds, bounds_of
-from smc._proposals.budgeting import BudgetEffect
+from smc._proposals.budget_effect import BudgetEffect
 from smc._results.fields import Field, fields_of
 from smc._results.reliability import Ancestry, Cohort, Reliability, reliability_of
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform

@@ -36,7 +36,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from gcd import ConstraintError, TokenAutomaton, check_budget
 from gcd._serving.pool import DEAD, MAX_BYTES, AutomatonPool, Location, on_device
-from gcd._serving.reading import TokenReader
+from gcd._serving.token_lists import TokenReader
 from smc._inference.settings import whole
 from smc._models.transformers_internals import (
     batch_logits_processor,

@@ -15,7 +15,7 @@ import gcd_vllm._v1  # noqa: F401 (takes seconds, which no test should)
 from gcd._requests import ConstraintRequest
 from gcd._serving.compiler import COMPILERS, CompilerError, Compilers
 from gcd._serving.constraint_cache import ConstraintCache
-from gcd._serving.packed import pack, unpack
+from gcd._serving.serialization import pack, unpack
 from gcd_vllm import CompilingMiddleware, Processor
 from gcd_vllm._admission import LANGUAGE, Admission, admission_of
 from gcd_vllm._particle_request import PARTICLE

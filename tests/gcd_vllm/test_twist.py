@@ -17,8 +17,8 @@ import smc
 from gcd import AutomatonBatch, ConstraintError
 from gcd_vllm import PGCD, Processor
 from gcd_vllm._admission import REFUSED, admission_of, check_twist
+from gcd_vllm._hmm_registry import MOST_PROPOSALS, _proposals
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._registered import MOST_PROPOSALS, _proposals
 from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,

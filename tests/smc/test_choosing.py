@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.extent import longest_answer
+from gcd._tokens.language_size import longest_answer
 from gcd._tokens.lifting import lift
 from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, target

@@ -19,7 +19,7 @@ import smc
 from gcd._errors import ConstraintError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
 from gcd._serving.pool import DEAD
-from gcd._serving.reading import TokenReader
+from gcd._serving.token_lists import TokenReader
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary

@@ -30,7 +30,7 @@ from smc._inference import discrete_filter as discrete
 from smc._inference.algorithms import Discrete
 from smc._inference.selection import Selection
 from smc._vocabulary import compiled
-from smc._vocabulary.competition import selection_scores
+from smc._vocabulary.candidate_scores import selection_scores
 from smc._vocabulary.factors import TiedGuide
 from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import HMMAsLM, never, random_hmm

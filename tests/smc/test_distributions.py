@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.extent import count_prefixes, longest_answer
+from gcd._tokens.language_size import count_prefixes, longest_answer
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary

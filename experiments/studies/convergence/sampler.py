@@ -36,7 +36,7 @@ from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import run_eagerly
 from smc._models.protocol import Prompt
-from smc._vocabulary.competition import CandidateGuide, Successors, sums_by
+from smc._vocabulary.candidate_scores import CandidateGuide, Successors, sums_by
 from smc._vocabulary.factors import by_class_alone
 from smc._vocabulary.passes import TENSORS
 
@@ -45,7 +45,7 @@ _ROWS_GUIDED = 512
 
 
 class ProposalTable(NamedTuple):
-    """Guide and scores (`smc._vocabulary.competition`) of a proposal at every prefix of a tree.
+    """Guide and `smc._vocabulary.candidate_scores` of a proposal at every prefix of a tree.
 
     Attributes:
         log_g: log g of each slot; -inf for tokens that are never drawn.

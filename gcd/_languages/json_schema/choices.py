@@ -32,6 +32,12 @@ from typing import Any, NamedTuple
 
 from gcd._automata.limits import spend
 from gcd._errors import UnsupportedSchemaError
+from gcd._languages.json_schema.approximations import (
+    Approximation,
+    approximate,
+    meet,
+    possible_overlaps,
+)
 from gcd._languages.json_schema.constants import CONSTANTS, has_containers, kind_of
 from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import (
@@ -42,7 +48,6 @@ from gcd._languages.json_schema.facets import (
     types_of,
 )
 from gcd._languages.json_schema.keywords import ABSENT, ANCHORS, DEFINITIONS, PLAIN, TYPES
-from gcd._languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
 
 _MAX_CASES = 1_000
 # Keywords that a schema may have if it only lists scalars.
@@ -166,14 +171,14 @@ def overlapping(
     """
     if not excluded:
         return []
-    own = outline(document, nodes)
+    own = approximate(document, nodes)
     members = None  # the only members that an object may have
     if closed and is_closed(nodes):
         members = frozenset(list_declared(node for node in nodes if node.asserted))
     return [
         schemas
         for schemas in excluded
-        if not meet([own, outline(document, schemas)]).has_no_value(members)
+        if not meet([own, approximate(document, schemas)]).has_no_value(members)
     ]
 
 
@@ -209,12 +214,12 @@ def _combine(
     document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
 ) -> list[tuple[_Branch, ...]] | None:
     """Return the satisfiable combinations of one branch per choice; None if more than `limit`."""
-    found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
+    found: list[tuple[tuple[_Branch, ...], Approximation]] = [((), approximate(document, plain))]
     for choice in choices:
-        outlines = [outline(document, held) for held, _ in choice]
+        approximations = [approximate(document, held) for held, _ in choice]
         grown = []
         for branches, known in found:
-            for branch, more in zip(choice, outlines, strict=True):
+            for branch, more in zip(choice, approximations, strict=True):
                 both = meet([known, more])
                 if not both.has_no_value():
                     grown.append(((*branches, branch), both))
@@ -279,7 +284,7 @@ def _choices(document: Document, node: Node) -> list[list[_Branch]]:
             branches = [*branches, _listing(document, node, "oneOf", once)]
             compared_with.append(_listing(document, node, "oneOf, all", listed))
         compared_with = [replace(branch, asserted=False) for branch in compared_with]
-        overlaps = possible_overlaps([outline(document, (branch,)) for branch in branches])
+        overlaps = possible_overlaps([approximate(document, (branch,)) for branch in branches])
         found.append(
             [
                 ((branch,), tuple(compared_with[j] for j in others))

@@ -108,7 +108,7 @@ class Document:
 
     Attributes:
         ignored: keywords without effect in reachable schemas.
-        outlines: outlines that have been computed (`gcd._languages.json_schema.outlines`).
+        approximations: those that `gcd._languages.json_schema.approximations` has computed.
         upper_bounds: upper bounds of counts in reachable schemas, each with the greatest length in
             bytes at which no text can exceed it.
         validators: Python validators that also check the values of reachable schemas.
@@ -139,7 +139,7 @@ class Document:
         self._below: dict[str, set[str]] = {}
         self._declaring: set[str] = set()  # pointers of schemas with `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
-        self.outlines: dict[Node, Any] = {}
+        self.approximations: dict[Node, Any] = {}
         self.upper_bounds: list[Caveat] = []
         self.validators: list[Caveat] = []
         self.ignored = tuple(sorted(set(self._scan(root))))

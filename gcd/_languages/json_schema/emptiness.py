@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gcd._errors import at
+from gcd._languages.json_schema.approximations import approximate
 from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import own_member_nodes
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.outlines import outline
 
 
 def why_empty(values: SchemaLanguages) -> str:
@@ -43,7 +43,7 @@ def _contradiction(values: SchemaLanguages, nodes: Conjunction, seen: set[str]) 
         if inner is not None:
             return f": the part at {document.rebase(node.pointer)!r} has no values; correct it"
     recursive = any(document.is_recursive(node.pointer) for node in (*nodes, *flat))
-    return None if recursive and not outline(document, nodes).has_no_value() else ""
+    return None if recursive and not approximate(document, nodes).has_no_value() else ""
 
 
 def _list_required(document: Document, flat: Conjunction) -> Iterator[Node]:

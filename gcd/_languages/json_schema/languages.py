@@ -49,12 +49,12 @@ from gcd._languages.json_schema.facets import (
     within_reach,
     without_upper_bounds,
 )
+from gcd._languages.json_schema.language_cache import CAUSES, CHOICES, UPPER_BOUNDS, LanguageCache
 from gcd._languages.json_schema.members import build_undeclared, with_enough_names
-from gcd._languages.json_schema.parts import CAUSES, CHOICES, UPPER_BOUNDS, Parts
-from gcd._languages.json_schema.reach import may_drop, not_counted, too_many_elements
 from gcd._languages.json_schema.scalars import constants, fitting_constants, numerals, strings
+from gcd._languages.json_schema.upper_bounds import may_drop, not_counted, too_many_elements
 from gcd._languages.values.anything import any_value
-from gcd._languages.values.arrays import Sorted, array, containing, distinct
+from gcd._languages.values.arrays import CountedSplit, array, containing, distinct
 from gcd._languages.values.json_values import json_notation
 from gcd._languages.values.notation import Brackets, Notation
 from gcd._languages.values.objects import BRACES, Frame, Member, mapping
@@ -100,7 +100,7 @@ class SchemaLanguages:
         self._opened: dict[frozenset[Node], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
         self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Node.scalar`, `wide`
-        self.parts = Parts(document)
+        self.cache = LanguageCache(document)
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
     def language(
@@ -125,7 +125,7 @@ class SchemaLanguages:
         if self._closed and self._is_opened(nodes, compared_with, frame):
             return self._standard.language(nodes, compared_with, wide=wide, frame=frame)
         found = self._by_convention(nodes, compared_with, wide, frame)
-        if scalar is not None and not self.parts.has_caveat(nodes[0]):
+        if scalar is not None and not self.cache.has_caveat(nodes[0]):
             self._scalars[scalar, wide] = found
         return found
 
@@ -152,9 +152,9 @@ class SchemaLanguages:
     ) -> Automaton:
         key = (nodes, compared_with, wide, frame)
         if key not in self._known:
-            with self.parts.compiling(nodes, CHOICES):
+            with self.cache.compiling(nodes, CHOICES):
                 found = self._language(nodes, compared_with, wide, frame)
-                self._known[key] = self.parts.keep(found)
+                self._known[key] = self.cache.keep(found)
         return self._known[key]
 
     def _language(
@@ -173,7 +173,7 @@ class SchemaLanguages:
         compared_with = tuple(dict.fromkeys([*compared_with, *others]))
         found = self._any_of(separate[0], compared_with, wide, frame)
         for cases in separate[1:]:
-            found = self.parts.once(and_, found, self._any_of(cases, compared_with, wide, frame))
+            found = self.cache.once(and_, found, self._any_of(cases, compared_with, wide, frame))
         return found
 
     def _any_of(
@@ -183,7 +183,7 @@ class SchemaLanguages:
         if len(parts) == 1:
             return parts[0]
         # Cases often have the same language for most kinds of values; use each language once.
-        return self.parts.once(_union, *dict.fromkeys(parts))
+        return self.cache.once(_union, *dict.fromkeys(parts))
 
     def _case(
         self,
@@ -199,13 +199,13 @@ class SchemaLanguages:
             return self._plain(nodes, compared_with, wide, frame)
         more = {node: None for schemas in excluded for node in self.document.closure(schemas)}
         compared_with = tuple(dict.fromkeys([*compared_with, *more]))
-        language = self.parts.once(_union, *self._plain(nodes, compared_with, wide, frame))
+        language = self.cache.once(_union, *self._plain(nodes, compared_with, wide, frame))
         for schemas in excluded:
             if language.is_empty:
                 break
             values = self._in_every_spelling if wide else self
             other = values.language(nodes + schemas, compared_with, wide=not wide, frame=frame)
-            language = language if other.is_empty else self.parts.once(sub, language, other)
+            language = language if other.is_empty else self.cache.once(sub, language, other)
         return [language]
 
     @cached_property
@@ -241,7 +241,7 @@ class SchemaLanguages:
             unsupported=self._unsupported,
             counted=self._counted,
         )
-        values.parts = self.parts
+        values.cache = self.cache
         return values
 
     def _plain(
@@ -262,7 +262,7 @@ class SchemaLanguages:
         kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
         found = []
         for kind in sorted(kinds):
-            with self.parts.compiling(nodes, CAUSES[kind]):
+            with self.cache.compiling(nodes, CAUSES[kind]):
                 reaches = horizons(facets, kind)
                 if self._counted is None or max(reaches, default=0) < self._counted:
                     try:
@@ -281,11 +281,11 @@ class SchemaLanguages:
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(self.document, nodes, kind, least, unsupported=self._unsupported)
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
-        with self.parts.compiling(nodes, causes):
+        with self.cache.compiling(nodes, causes):
             found = self._of_kind(kind, without_upper_bounds(facets, kind), wide)
-        self.parts.caveats |= dict.fromkeys(caveats)
+        self.cache.caveats |= dict.fromkeys(caveats)
         if not all(node.asserted for node in nodes):
-            self.parts.excluding += [each for each in caveats if each.max_bytes is not None]
+            self.cache.excluding += [each for each in caveats if each.max_bytes is not None]
         return found
 
     def _least_element(self, facets: Facets) -> int:
@@ -316,7 +316,7 @@ class SchemaLanguages:
                 key = (kind, *members, f.compared_others, wide)
                 build = partial(self._object, facets, wide, BRACES)
         if key not in self._built:
-            self._built[key] = self.parts.keep(build())
+            self._built[key] = self.cache.keep(build())
         return self._built[key]
 
     # -- arrays -----------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class SchemaLanguages:
             elements = [values.language(nodes, compared_with, wide=wide) for nodes in head]
             rest = values.language(facets.items, compared_with, wide=wide)
             try:
-                part = self.parts.once(
+                part = self.cache.once(
                     array,
                     self.notation,
                     rest,
@@ -366,7 +366,7 @@ class SchemaLanguages:
         found = Automaton.any_bytes()
         if contains.fewest:
             sorts = [
-                Sorted(both(nodes, wide=wide), self.language(nodes, compared_with, wide=wide))
+                CountedSplit(both(nodes, wide=wide), self.language(nodes, compared_with, wide=wide))
                 for nodes in (*head, facets.items)
             ]
             found = containing(
@@ -376,7 +376,7 @@ class SchemaLanguages:
             sorts = []
             for nodes in (*head, facets.items):
                 every = self.language(nodes, compared_with, wide=wide)
-                sorts.append(Sorted(every, every - both(nodes, wide=not wide)))
+                sorts.append(CountedSplit(every, every - both(nodes, wide=not wide)))
             found = found & containing(
                 self.notation, sorts[:-1], sorts[-1], 0, contains.most, brackets
             )
@@ -425,7 +425,7 @@ class SchemaLanguages:
         if self._unsupported == "refuse" or not node.asserted:
             raise self.document.refuse(keyword, node, NOT_HELD[keyword])
         pointer, value = self.document.rebase(node.pointer), node.schema[keyword]
-        self.parts.caveats[Caveat(node.schema.name_of(keyword), pointer, value, None)] = None
+        self.cache.caveats[Caveat(node.schema.name_of(keyword), pointer, value, None)] = None
         return language
 
     # -- objects ----------------------------------------------------------------------------
@@ -453,7 +453,7 @@ class SchemaLanguages:
         others = partial(self.language, compared_with=facets.compared_others, wide=wide)
         extras = build_undeclared(self.document, self.notation, facets, keys, others, frame)
         any_order = 0 < len(facets.properties) <= self._any_order
-        found = self.parts.once(
+        found = self.cache.once(
             mapping,
             self.notation,
             tuple(members),

@@ -49,12 +49,12 @@ from gcd._errors import (
     check_count,
     show,
 )
-from gcd._languages.json_schema.class_schemas import class_schema, is_class
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.reach import hold_to, out_of_reach, within_limits
+from gcd._languages.json_schema.pydantic_schemas import class_schema, is_class
+from gcd._languages.json_schema.upper_bounds import hold_to, out_of_reach, within_limits
 from gcd._languages.literal import without_mark
 from gcd._languages.values.json_values import json_notation
 
@@ -166,10 +166,10 @@ def json_schema(
         try:
             language = values.language(document.root())
         except WorkLimitError as error:
-            values.parts.blame_most_costly(error)
+            values.cache.blame_most_costly(error)
             raise
-        if language.is_empty and values.parts.excluding:
-            raise out_of_reach(values.parts.excluding)
+        if language.is_empty and values.cache.excluding:
+            raise out_of_reach(values.cache.excluding)
         if language.is_empty:
             limit = (
                 "" if max_bytes is None else f" in at most {max_bytes} bytes; raise max_bytes, or"
@@ -178,7 +178,7 @@ def json_schema(
             raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         what = "a text that satisfies the schema"
-        return hold_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
+        return hold_to(language, max_bytes, what, (*document.validators, *values.cache.caveats))
 
     found = within_limits(build, unsupported=unsupported)
     if unsupported == "warn":

@@ -27,8 +27,8 @@ from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.reach import hold_to, within_limits
 from gcd._languages.json_schema.schema import check_depth, check_options
+from gcd._languages.json_schema.upper_bounds import hold_to, within_limits
 from gcd._languages.tools.tool_types import Tool, parse_tools
 from gcd._languages.values.arrays import array
 from gcd._languages.values.json_values import json_notation
@@ -135,9 +135,9 @@ def tool_calls(
                     why_none = why_empty(values)
                 graph.insert(start, end, *parts)
             except WorkLimitError as error:
-                values.parts.blame_most_costly(error)
+                values.cache.blame_most_costly(error)
                 raise
-            caveats += values.parts.caveats
+            caveats += values.cache.caveats
         call = graph.build(start, end)
         most = max_calls
         if max_bytes is not None and not call.is_empty:  # no such text exceeds a larger `max_calls`

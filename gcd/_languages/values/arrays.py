@@ -102,7 +102,7 @@ def _add_array(
             graph.insert(after, before, notation.comma)
 
 
-class Sorted(NamedTuple):
+class CountedSplit(NamedTuple):
     """Possible elements at one position of an array for which `contains` counts elements.
 
     Attributes:
@@ -116,8 +116,8 @@ class Sorted(NamedTuple):
 
 def containing(
     notation: Notation,
-    head: Sequence[Sorted],
-    rest: Sorted,
+    head: Sequence[CountedSplit],
+    rest: CountedSplit,
     fewest: int,
     most: int | None,
     brackets: Brackets,

@@ -24,9 +24,9 @@ from gcd._serving.batch import MatcherBatch
 from gcd._serving.grammar_matcher import GrammarMatcher
 from gcd._serving.lazy import LazyAutomaton
 from gcd._serving.matcher import Matcher
-from gcd._serving.reading import LazyReader
 from gcd._serving.scores import ScoresProcessor
 from gcd._serving.served import ServedAutomaton
+from gcd._serving.token_lists import LazyReader
 from gcd._tokens.distances import UNREACHABLE
 from gcd._tokens.lifting import lift, lift_numbered
 from gcd._tokens.vocabulary import Vocabulary

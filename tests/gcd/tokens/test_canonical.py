@@ -275,7 +275,7 @@ def test_answers_that_are_not_kept_are_found_again(monkeypatch: pytest.MonkeyPat
     assert other is not None
     expected = fresh.admits(*pairs.transpose(1, 0, 2).reshape(2, -1)).reshape(6, 40)
     assert 0 < expected.sum() < expected.size
-    monkeypatch.setattr("gcd._tokens.segmentation._MOST_PAIRS", 60)
+    monkeypatch.setattr("gcd._tokens.canonical_pairs._MOST_PAIRS", 60)
     for place in (0, 1, 0, 2, 3, 2, 5, 4):
         assert np.array_equal(other.admits(*pairs[place]), expected[place])
     mixed = np.concatenate([pairs[4], pairs[1]], axis=1)

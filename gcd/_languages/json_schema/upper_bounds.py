@@ -18,7 +18,7 @@ from gcd._automata.limits import count_work, max_states
 from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, show_count
 from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document
 from gcd._languages.json_schema.facets import Facets
-from gcd._languages.json_schema.parts import UPPER_BOUNDS
+from gcd._languages.json_schema.language_cache import UPPER_BOUNDS
 
 _PER_COUNT = 20  # states per counted character of a string
 _ROOM = 8  # counts may take an 8th of the states, because schemas occur several times

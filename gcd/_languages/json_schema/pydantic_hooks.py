@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any
 
 from gcd._automata.automaton import Automaton
-from gcd._languages.json_schema.class_values import (
+from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, VALIDATOR
+from gcd._languages.json_schema.pydantic_values import (
     NO_FILES,
     number_bounds,
     numerals,
     refusal,
     texts,
 )
-from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, VALIDATOR
 from gcd._languages.text import class_texts
 from gcd._languages.text.dialects import TextPattern, refuse, rust
 
@@ -135,7 +135,7 @@ class Finisher:
         return found + [name for inner in schema.values() for name in self._validators(inner, seen)]
 
 
-def is_user_hook(metadata: Mapping[str, Any], cls: Any) -> bool:
+def has_hook(metadata: Mapping[str, Any], cls: Any) -> bool:
     """Return whether the user changes the JSON schema of a type, by annotations or in its class.
 
     Args:

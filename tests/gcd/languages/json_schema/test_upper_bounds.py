@@ -24,7 +24,7 @@ from gcd._errors import (
     StateLimitError,
     UnsupportedSchemaError,
 )
-from gcd._languages.json_schema import reach
+from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.document import HORIZONS
 from gcd._languages.json_schema.schema import json_schema
 from gcd._languages.values.names import checksums
@@ -122,7 +122,7 @@ def test_a_text_below_the_horizon_cannot_come_to_the_bound(
     limit: int, schema: Any, longer: str
 ) -> None:
     with (
-        mock.patch.object(reach, "_LEAST", 0),
+        mock.patch.object(upper_bounds, "_LEAST", 0),
         gcd.state_limit(limit),
         pytest.warns(gcd.CaveatWarning),
     ):

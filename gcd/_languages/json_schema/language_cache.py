@@ -1,11 +1,11 @@
 """Cache of the languages of a schema's parts, and accounting of the cost of each keyword.
 
 A schema repeats itself. The cases of an `anyOf` agree on most members, recursion repeats a
-definition at every depth, and a `oneOf` compares each branch with all others. `Parts` receives
-every language of a document.
+definition at every depth, and a `oneOf` compares each branch with all others. `LanguageCache`
+receives every language of a document.
 
 * **It stores each language once.** Equal automata become one object. Repeated constructions from
-  equal parts are then recognized, and their results reused (`Parts.once`).
+  equal parts are then recognized, and their results reused (`LanguageCache.once`).
 * **It accounts for costs.** Work that is spent while a keyword is compiled (`gcd._automata.limits`)
   is attributed to that keyword and its location, minus the work for the schemas below it. If the
   work limit is exceeded, the error names the keyword with the highest total, not the one that was
@@ -56,7 +56,7 @@ UPPER_BOUNDS = {
 CHOICES = ("oneOf", "not", "if", "anyOf", "dependentSchemas", "dependentRequired", "enum", "const")
 
 
-class Parts:
+class LanguageCache:
     """Languages of one document's schemas in all notations, and their costs.
 
     Attributes:

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import count_work, work_left, work_limit
 from gcd._errors import EmptyLanguageError, WorkLimitError
+from gcd._languages.json_schema.approximations import approximate, meet, possible_overlaps
 from gcd._languages.json_schema.document import Document
-from gcd._languages.json_schema.outlines import meet, outline, possible_overlaps
 from gcd._languages.json_schema.schema import json_schema
 from tests.gcd.languages.json_schema.test_json_schema import SCHEMAS, VALUES, compact
 
@@ -179,16 +179,18 @@ def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]
 def test_no_value_is_in_two_schemas_that_are_apart(schemas: list[Any], values: list[Any]) -> None:
     document = Document({"allOf": [True, *schemas]}, max_depth=1)
     root = document.root()[0]
-    outlines = [outline(document, [document.beside(root, "allOf", i + 1)])
+    approximations = [approximate(document, [document.beside(root, "allOf", i + 1)])
                 for i in range(len(schemas))]  # fmt: skip
-    overlaps = possible_overlaps(outlines)
+    overlaps = possible_overlaps(approximations)
     validators = [Draft202012Validator(schema) for schema in schemas]
     for i, j in itertools.permutations(range(len(schemas)), 2):
-        assert (j in overlaps[i]) == (not meet([outlines[i], outlines[j]]).has_no_value())
+        assert (j in overlaps[i]) == (
+            not meet([approximations[i], approximations[j]]).has_no_value()
+        )
         if j not in overlaps[i]:
             for value in values:
                 assert not (validators[i].is_valid(value) and validators[j].is_valid(value))
-    for part, validator in zip(outlines, validators, strict=True):
+    for part, validator in zip(approximations, validators, strict=True):
         if part.has_no_value():
             assert not any(validator.is_valid(value) for value in values)
 

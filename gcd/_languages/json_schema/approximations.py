@@ -1,19 +1,20 @@
-"""Outlines: coarse descriptions of the values of schemas, which show that schemas are disjoint.
+"""Approximations of the values of schemas, which show that schemas are disjoint.
 
 Deciding with automata whether two schemas have a value in common takes a product of automata. Most
 pairs of branches in a `oneOf` don't need it. For example, `kind` is `"a"` in one schema and `"b"`
 in the other, one schema excludes a member that the other requires, or one describes objects and the
-other strings. An outline stores such properties. It is never narrower than the schema:
+other strings. An approximation A(S) of the schema S stores such properties. It is never narrower
+than the schema:
 
-    outline(S and T) = meet(outline(S), outline(T))        outline(S or T) = join(...)
+    A(S and T) = meet(A(S), A(T))        A(S or T) = join(A(S), A(T))
 
-So schemas have no common value if the meet of their outlines `has_no_value`. The converse does not
-hold, because outlines ignore patterns, formats, divisors and negations. Outlines of members are
-computed on demand, only as deep as needed.
+So schemas have no common value if the meet of their approximations `has_no_value`. The converse
+does not hold, because approximations ignore patterns, formats, divisors and negations.
+Approximations of members are computed on demand, only as deep as needed.
 
 For a choice with many branches, `possible_overlaps` looks for a *tag*: a member that branches
 require, and whose possible values they list. It compares only branches that share a value of the
-tag. This takes O(branches) outline computations instead of O(branches^2).
+tag. This takes O(branches) approximations instead of O(branches^2).
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _Bounds = dict[str, tuple[Decimal, Decimal]]
 _ANY = Decimal("-Infinity"), Decimal("Infinity")
 
 
-class Outline:
-    """Coarse description of values; every value of a schema fits the schema's outline.
+class Approximation:
+    """Coarse description of values; every value of a schema fits the schema's approximation.
 
     Attributes:
         kinds: possible JSON types of a value.
@@ -67,7 +68,7 @@ class Outline:
         scalars: frozenset[Hashable] | None,
         bounds: _Bounds,
         required: frozenset[Step],
-        find: Callable[[Step], Outline],
+        find: Callable[[Step], Approximation],
     ) -> None:
         if scalars is not None:
             kinds &= _CONTAINERS | {kind_of(value[1]) for value in scalars}  # type: ignore[index]
@@ -80,16 +81,16 @@ class Outline:
         self.required = required
         self._bounds = bounds
         self._find = find
-        self._members: dict[Step, Outline] = {}
+        self._members: dict[Step, Approximation] = {}
 
-    def member(self, step: Step) -> Outline:
-        """Return the outline of a member or an element."""
+    def member(self, step: Step) -> Approximation:
+        """Return the approximation of a member or an element."""
         if step not in self._members:
             self._members[step] = self._find(step)
         return self._members[step]
 
     def has_no_value(self, closed_to: frozenset[str] | None = None) -> bool:
-        """Return whether the outline shows that no value fits it.
+        """Return whether the approximation shows that no value fits it.
 
         `closed_to` lists the only members that objects may have; None if they may have any.
         """
@@ -119,20 +120,20 @@ class Outline:
         return None if self.kinds & _CONTAINERS else self.scalars
 
 
-def _anything(_: Step) -> Outline:
+def _anything(_: Step) -> Approximation:
     return ANYTHING
 
 
-def _nothing(_: Step) -> Outline:
+def _nothing(_: Step) -> Approximation:
     return NOTHING
 
 
-ANYTHING = Outline(frozenset(TYPES), None, {}, frozenset(), _anything)
-NOTHING = Outline(frozenset(), None, {}, frozenset(), _nothing)
+ANYTHING = Approximation(frozenset(TYPES), None, {}, frozenset(), _anything)
+NOTHING = Approximation(frozenset(), None, {}, frozenset(), _nothing)
 
 
-def meet(parts: Sequence[Outline]) -> Outline:
-    """Return the outline (coarse description) of the values that fit all given outlines."""
+def meet(parts: Sequence[Approximation]) -> Approximation:
+    """Return the approximation of the values that fit all given approximations."""
     parts = [part for part in parts if part is not ANYTHING]
     if len(parts) < 2:
         return parts[0] if parts else ANYTHING
@@ -143,7 +144,7 @@ def meet(parts: Sequence[Outline]) -> Outline:
         for facet, (least, greatest) in part._bounds.items():
             known = bounds.get(facet, _ANY)
             bounds[facet] = max(known[0], least), min(known[1], greatest)
-    return Outline(
+    return Approximation(
         frozenset.intersection(*(part.kinds for part in parts)),
         frozenset.intersection(*listed) if listed else None,
         bounds,
@@ -152,8 +153,8 @@ def meet(parts: Sequence[Outline]) -> Outline:
     )
 
 
-def join(parts: Sequence[Outline]) -> Outline:
-    """Return an outline (coarse description) of the values that fit any of the given outlines."""
+def join(parts: Sequence[Approximation]) -> Approximation:
+    """Return an approximation of the values that fit any of the given approximations."""
     parts = [part for part in parts if part.kinds]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -177,7 +178,7 @@ def join(parts: Sequence[Outline]) -> Outline:
         for step in (frozenset.intersection(*(p.required for p in holders)) if holders else ())
         if isinstance(step, str) == (holders is objects)
     }
-    return Outline(
+    return Approximation(
         frozenset[str]().union(*(part.kinds for part in parts)),
         scalars,
         bounds,
@@ -186,14 +187,14 @@ def join(parts: Sequence[Outline]) -> Outline:
     )
 
 
-def outline(document: Document, nodes: Iterable[Node]) -> Outline:
-    """Return the outline (coarse description) of the values that satisfy all given schemas."""
+def approximate(document: Document, nodes: Iterable[Node]) -> Approximation:
+    """Return the approximation of the values that satisfy all given schemas."""
     return meet([_of_node(document, node) for node in nodes])
 
 
-def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
-    """Return, for each outline, the indices of the others with which it may share a value."""
-    tags = [_tags(part) for part in outlines]
+def possible_overlaps(approximations: Sequence[Approximation]) -> list[list[int]]:
+    """Return, for each approximation, the indices of the others with which it may share a value."""
+    tags = [_tags(part) for part in approximations]
     counts = Counter(path for each in tags for path in each)
     best = max(counts, key=lambda path: counts[path], default=())
     holders: dict[Hashable, list[int]] = {}
@@ -206,20 +207,22 @@ def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
             untagged.append(i)
     found = []
     for i, each in enumerate(tags):
-        others: Iterable[int] = range(len(outlines))
+        others: Iterable[int] = range(len(approximations))
         if best in each:
             others = {j for value in each[best] for j in holders[value]}.union(untagged)
         found.append(
             [
                 j
                 for j in sorted(others)
-                if j != i and not meet([outlines[i], outlines[j]]).has_no_value()
+                if j != i and not meet([approximations[i], approximations[j]]).has_no_value()
             ]
         )
     return found
 
 
-def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], frozenset[Hashable]]:
+def _tags(
+    part: Approximation, depth: int = _DEPTH - 1
+) -> dict[tuple[Step, ...], frozenset[Hashable]]:
     """Return the possible scalars of a value's parts, if the schema lists them.
 
     Keys are the paths to the parts, as tuples of member names and element indices.
@@ -236,8 +239,8 @@ def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], froz
     }
 
 
-def _of_node(document: Document, node: Node) -> Outline:
-    known = document.outlines
+def _of_node(document: Document, node: Node) -> Approximation:
+    known = document.approximations
     if node not in known:
         flat = document.flatten((node,), wide=True)
         if flat is None:
@@ -247,14 +250,14 @@ def _of_node(document: Document, node: Node) -> Outline:
     return known[node]
 
 
-def _of_schema(document: Document, node: Node) -> Outline:
-    """Return the outline of a schema, without the schemas of its references and `allOf`."""
+def _of_schema(document: Document, node: Node) -> Approximation:
+    """Return the approximation of a schema, without the schemas of its references and `allOf`."""
     schema = node.schema
     spend(_PER_OUTLINE)
     scalars = scalar_constants([schema])
     kinds = types_of(schema)
     fewest = int(min(schema.get("minItems", 0), _FIRST))
-    own = Outline(
+    own = Approximation(
         kinds if scalars is None else kinds - _CONTAINERS,
         None if scalars is None else frozenset(scalars),
         _bounds(schema),
@@ -287,16 +290,16 @@ def _bounds(schema: Mapping[str, Any]) -> _Bounds:
     return found
 
 
-def _member(document: Document, node: Node, step: Step) -> Outline:
+def _member(document: Document, node: Node, step: Step) -> Approximation:
     schema = node.schema
     if isinstance(step, int):
         if step < len(schema.get("prefixItems", ())):
-            return outline(document, [document.child(node, "prefixItems", step)])
+            return approximate(document, [document.child(node, "prefixItems", step)])
         items = [document.child(node, "items")] if "items" in schema else []
-        return outline(document, items)
+        return approximate(document, items)
     if step in schema.get(ABSENT, ()):
         return NOTHING
     found = own_member_nodes(document, node, step)
     if not found and "additionalProperties" in schema:
         found = [document.child(node, "additionalProperties")]
-    return outline(document, found)
+    return approximate(document, found)

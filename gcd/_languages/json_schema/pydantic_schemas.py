@@ -5,7 +5,7 @@ offset, that patterns use Rust's syntax, that the keys of a `dict[int, ...]` are
 public class `GenerateJsonSchema` receives the core schema of each type. The subclass in this module
 returns a pattern that stands for exactly the accepted texts
 (`gcd._languages.text.dialects.TextPattern`). Hooks of a type may add keywords afterwards, such as
-`"format": "uuid4"`; `class_hooks.Finisher` replaces them.
+`"format": "uuid4"`; `pydantic_hooks.Finisher` replaces them.
 
 If the JSON schema is narrower than the validator, the JSON schema applies. For example, pydantic
 also parses a datetime from a number, but its JSON schema only has strings. Types that an automaton
@@ -22,14 +22,15 @@ from typing import Any, get_origin
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
-from gcd._languages.json_schema.class_bounds import (
+from gcd._languages.json_schema.keywords import VALIDATOR
+from gcd._languages.json_schema.pydantic_bounds import (
     add_bounds,
     bounds_of,
     has_distinct_values,
     indistinct,
 )
-from gcd._languages.json_schema.class_hooks import BYTES, KEYS, Finisher, conjunction, is_user_hook
-from gcd._languages.json_schema.class_values import (
+from gcd._languages.json_schema.pydantic_hooks import BYTES, KEYS, Finisher, conjunction, has_hook
+from gcd._languages.json_schema.pydantic_values import (
     BOUNDS,
     NO_FILES,
     dates,
@@ -43,7 +44,6 @@ from gcd._languages.json_schema.class_values import (
     texts,
     timezone,
 )
-from gcd._languages.json_schema.keywords import VALIDATOR
 from gcd._languages.text import class_texts
 from gcd._languages.text.dialects import python, rust
 from gcd._support.optional import missing
@@ -391,7 +391,7 @@ def _generator() -> type:
             is_known = "ref" in schema and schema["ref"] in self._seen
             self._seen.add(schema.get("ref"))
             found = super().generate_inner(schema)
-            is_changed = is_user_hook(schema.get("metadata") or {}, schema.get("cls"))
+            is_changed = has_hook(schema.get("metadata") or {}, schema.get("cls"))
             if is_known or not is_changed:
                 return found
             try:

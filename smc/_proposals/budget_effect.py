@@ -36,8 +36,8 @@ from torch import Tensor
 
 from gcd._tokens.distances import UNREACHABLE
 from smc._proposals.position import AutomatonPosition
+from smc._vocabulary.candidate_scores import sums_by
 from smc._vocabulary.class_sums import MaskGuide
-from smc._vocabulary.competition import sums_by
 
 NEVER = UNREACHABLE
 """Value of `first` if no token was removed."""

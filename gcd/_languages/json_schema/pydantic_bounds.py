@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from gcd._languages.json_schema.class_values import FACETS, facets, finite, refusal
+from gcd._languages.json_schema.pydantic_values import FACETS, facets, finite, refusal
 
 _LENGTHS = {
     "min_length": ("minLength", "minItems", "minProperties"),
