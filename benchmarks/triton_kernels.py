@@ -176,7 +176,7 @@ def list_timed(device: torch.device) -> Iterator[Timed]:
 
 
 def _draw(way: VocabularyPass, guide: Guide, log_p: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    return way.draws(guide, log_p).draw(torch.arange(len(u), device=u.device), u)
+    return way.prepare_draws(guide, log_p).draw(torch.arange(len(u), device=u.device), u)
 
 
 def _select(

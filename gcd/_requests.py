@@ -49,7 +49,7 @@ from gcd._tokens.segments import Segment, Segments, segments
 
 _WHY_HELD = "the answers to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
-MOST_BYTES = 1 << 20
+MAX_CHARACTERS = 1 << 20
 """Most characters of a request; longer requests are refused before they are parsed."""
 
 
@@ -141,9 +141,9 @@ class ConstraintRequest:
                 f"expected a constraint as one JSON text, got {show(text)}; pass it through "
                 "json.dumps"
             )
-        if len(text) > MOST_BYTES:
+        if len(text) > MAX_CHARACTERS:
             raise ConstraintError(
-                f"expected a constraint of at most {MOST_BYTES} characters, got {len(text)}; "
+                f"expected a constraint of at most {MAX_CHARACTERS} characters, got {len(text)}; "
                 "shorten it"
             )
         try:

@@ -185,7 +185,7 @@ class Admission:
         automaton: TokenAutomaton | LazyAutomaton = (
             self.cache.get(request)
             if at_once == "no" or particle is not None
-            else self.cache.begin(request, lift=at_once == "serve")
+            else self.cache.get_or_start(request, lift=at_once == "serve")
         )
         if monotonic() - begin > _LONG_WAIT:
             _LOG.warning(
@@ -232,7 +232,7 @@ class Admission:
         """
         given = {name: value for name, value in params.extra_args.items() if name != LANGUAGE}
         if isinstance(automaton, LazyAutomaton) or disk_cache.folder() is None:
-            packed = self.cache.packed(ConstraintRequest.parse(text))
+            packed = self.cache.export_language(ConstraintRequest.parse(text))
             given |= {} if packed is None else {LANGUAGE: packed}
         params.extra_args = given
 
@@ -296,7 +296,7 @@ class Admission:
                 raise ConstraintError(NO_TOKENS)
             packed = params.extra_args.get(LANGUAGE)
             if isinstance(packed, bytes):
-                self.cache.offer(ConstraintRequest.parse(text), packed)
+                self.cache.put_language(ConstraintRequest.parse(text), packed)
             particle = ParticleRequest.of(params)
             automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
             if particle is not None and prompt is not None:

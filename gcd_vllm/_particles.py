@@ -72,7 +72,7 @@ class EngineDiagnostics(Diagnostics):
     parts: tuple[PartRecord, ...] = ()
 
 
-class Task(NamedTuple):
+class ParticleTask(NamedTuple):
     """One prompt with its constraint and budget.
 
     Attributes:
@@ -129,7 +129,7 @@ class _Particle(NamedTuple):
             token_log_z=self.log_z,
         )
 
-    def extend(self, drawn: DrawnPart, task: Task) -> _Particle:
+    def extend(self, drawn: DrawnPart, task: ParticleTask) -> _Particle:
         """Return the particle with the tokens of a part appended.
 
         Raises:
@@ -159,7 +159,7 @@ class _Particle(NamedTuple):
         )
 
 
-def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[Posterior]:
+def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -> list[Posterior]:
     """Sample the posteriors of all prompts.
 
     Args:
@@ -213,7 +213,7 @@ def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[P
 
 
 def _with_answers(
-    error: EngineStoppedError, systems: Sequence[Sequence[_Particle]], tasks: Sequence[Task]
+    error: EngineStoppedError, systems: Sequence[Sequence[_Particle]], tasks: Sequence[ParticleTask]
 ) -> EngineStoppedError:
     """Return the error with the finished answers of all parts so far."""
     answers = {}
@@ -229,7 +229,7 @@ def _with_answers(
 
 def _parts(
     example: int,
-    task: Task,
+    task: ParticleTask,
     system: Sequence[_Particle],
     plan: Plan,
     number: int,
@@ -271,7 +271,9 @@ def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
     return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
-def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: Draw) -> bool:
+def _resample(
+    system: list[_Particle], task: ParticleTask, how: SMC, number: int, draw: Draw
+) -> bool:
     """Resample each group with a low effective sample size; return whether there was such a group.
 
     With `strata="state"`, a group is the particles in one automaton state. With `strata="none"`,
@@ -332,7 +334,7 @@ def _record(
 
 
 def _posterior(
-    task: Task,
+    task: ParticleTask,
     system: Sequence[_Particle],
     records: Sequence[PartRecord],
     running: Sequence[int],

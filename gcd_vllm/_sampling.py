@@ -11,7 +11,7 @@ from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import ConstraintCache
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._in_process import InProcessEngine
-from gcd_vllm._particles import Task, run
+from gcd_vllm._particles import ParticleTask, run
 from gcd_vllm._parts import Engine, Plan
 from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, CounterDraw, Draw, Posterior
@@ -215,7 +215,7 @@ def sample_with(
         check_ids(ids, engine.vocabulary.size, example)
         check_budget(automaton, n, "" if alone else f"example {name}")
         check_length(ids, n, engine.context, example)
-        tasks.append(Task(name, tuple(ids), text, automaton, n))
+        tasks.append(ParticleTask(name, tuple(ids), text, automaton, n))
     engine.check_prompts([task.prompt for task in tasks], budgets, plan)
     return run(engine, tasks, plan, CounterDraw(plan.seed) if draw is None else draw)
 

@@ -11,11 +11,12 @@ seconds while other requests wait. So the lifted automata are cached by content
 * errors of refused constraints, in memory only, so that a repeated bad request isn't compiled
   again.
 
-A request doesn't have to wait for its lift: `ConstraintCache.begin` returns at once, and lifts in
-the background. Other requests don't have to wait while it is compiled: `ConstraintCache.prepare`,
-called in another thread, compiles in another process (`gcd._serving.compiler`), so that calls of
-`begin` or `get` with the same request return at once. Compiled languages are cached, too, and can
-be passed to another process as bytes (`packed`, `offer`).
+A request doesn't have to wait for its lift: `ConstraintCache.get_or_start` returns at once, and
+lifts in the background. Other requests don't have to wait while it is compiled:
+`ConstraintCache.prepare`, called in another thread, compiles in another process
+(`gcd._serving.compiler`), so that calls of `get_or_start` or `get` with the same request return at
+once. Compiled languages are cached, too, and can be passed to another process as bytes
+(`export_language`, `put_language`).
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
 number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
@@ -157,7 +158,7 @@ class ConstraintCache:
             self._remember(request.key, automaton)
         return request
 
-    def begin(
+    def get_or_start(
         self, request: ConstraintRequest, *, lift: bool = True
     ) -> TokenAutomaton | LazyAutomaton:
         """Return a constraint that can be served at once: its automaton if it is cached.
@@ -184,15 +185,15 @@ class ConstraintCache:
             return self._make(key, request, self._compile_lazy if lift else self._compile_unlifted)
 
     def prepare(self, request: ConstraintRequest, *, lift: bool, budget: int | None = None) -> None:
-        """Do the work of `begin` or `get`, so that calls with an equal request return at once.
+        """Do the work of `get_or_start` or `get`, so that they return at once for an equal request.
 
         The language is compiled in another process, so other threads aren't delayed. Errors are
-        cached, and raised by `begin` and `get`.
+        cached, and raised by `get_or_start` and `get`.
 
         Args:
             request: the request.
             lift: whether the request will be passed to `get`; otherwise, it will be passed to
-                `begin` with `lift=False`.
+                `get_or_start` with `lift=False`.
             budget: the request's budget, if known. If upper bounds don't prove that an answer fits
                 into it, the constraint is lifted as by `get`.
         """
@@ -205,7 +206,7 @@ class ConstraintCache:
         try:
             if mine is not None:
                 self._prepare_language(key, request)
-            found = self.get(request) if lift else self.begin(request, lift=False)
+            found = self.get(request) if lift else self.get_or_start(request, lift=False)
             if isinstance(found, LazyAutomaton) and budget is not None:
                 bound = found.steps_to_accept(found.initial)
                 found = self.get(request) if budget < bound else found
@@ -233,8 +234,8 @@ class ConstraintCache:
             raise
         self._keep_language(key, unpack(packed), packed)
 
-    def packed(self, request: ConstraintRequest) -> bytes | None:
-        """Return the language of a request as bytes, for `offer` in another process.
+    def export_language(self, request: ConstraintRequest) -> bytes | None:
+        """Return the language of a request as bytes, for `put_language` in another process.
 
         Returns:
             The bytes; None if the language isn't cached, or has too many bytes.
@@ -245,12 +246,12 @@ class ConstraintCache:
             known = self._packed[request.key] = pack(language)
         return known if known is not None and len(known) <= _MOST_PACKED else None
 
-    def offer(self, request: ConstraintRequest, packed: bytes) -> None:
+    def put_language(self, request: ConstraintRequest, packed: bytes) -> None:
         """Store the language of a request, which another process compiled.
 
         Args:
             request: the request.
-            packed: the bytes that the other process's `packed` returned for an equal request.
+            packed: what the other process's `export_language` returned for an equal request.
 
         Raises:
             ConstraintError: the bytes aren't those of a language.

@@ -80,17 +80,17 @@ class Closing:
         self.reason: str | None = None
         self.closed: Bool[Tensor, "B"] | None = None
 
-    def check(self, carry: Any, way_out: int, tokens: float) -> Any:
+    def check(self, carry: Any, tokens_to_finish: int, tokens: float) -> Any:
         """Return the state before the next step, with the new proposal if the limit is reached.
 
         Args:
             carry: the state before the next step.
-            way_out, tokens: as for `TimeLimit.reason`.
+            tokens_to_finish, tokens: as for `TimeLimit.reason`.
 
         Raises:
             AbandonedError: sampling was abandoned.
         """
-        reason = self._limit.reason(way_out, tokens)
+        reason = self._limit.reason(tokens_to_finish, tokens)
         if self.reason is not None or reason is None:
             return carry
         self.reason = reason
@@ -116,7 +116,7 @@ class Closing:
         """
         if self._limit.until is None:
             return self.check(carry, 0, 1.0)
-        numbers = torch.stack([way_out(carry, self._reader.batch), record.read.sum()])
+        numbers = torch.stack([tokens_to_finish(carry, self._reader.batch), record.read.sum()])
         longest, read = numbers.tolist()
         return self.check(carry, longest, max(1.0, read / carry.prefixes.num_rows))
 
@@ -132,7 +132,7 @@ class Closing:
         )
 
 
-def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
+def tokens_to_finish(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
     """Return the largest distance of a running prefix to the end, in tokens."""
     particles = carry.particles
     states = carry.prefixes.state.position.states[particles.row]

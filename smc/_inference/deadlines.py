@@ -58,11 +58,11 @@ class TimeLimit:
         self._cancel, self._abandon, self._clock = cancel, abandon, clock
         self._pace = Pace(clock)
 
-    def reason(self, way_out: int, tokens: float) -> str | None:
+    def reason(self, tokens_to_finish: int, tokens: float) -> str | None:
         """Return the reason to start closing now, or None; must be called once per step.
 
         Args:
-            way_out: largest distance of a running prefix to the end, in tokens.
+            tokens_to_finish: largest distance of a running prefix to the end, in tokens.
             tokens: number of tokens added to a prefix since the last call.
 
         Raises:
@@ -78,7 +78,7 @@ class TimeLimit:
         if self.until is None:
             return None
         now = self._pace.lap(tokens)
-        return DEADLINE if now + self._pace.seconds * (way_out + 1) >= self.until else None
+        return DEADLINE if now + self._pace.seconds * (tokens_to_finish + 1) >= self.until else None
 
     def share(self, part: float) -> TimeLimit:
         """Return a limit for work that may take the share `part` of the remaining time."""

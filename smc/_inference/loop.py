@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from smc._forward.prefixes import Reader, refuse_nan
-from smc._inference.closing import Closing, way_out
+from smc._inference.closing import Closing, tokens_to_finish
 from smc._inference.deadlines import TimeLimit
 from smc._inference.outcome import Outcome, StepRecord
 from smc._models.static_cache import NotStaticError
@@ -166,22 +166,22 @@ class StaticRun:
         Raises:
             AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
         """
-        end = _EndSignal(self._way_out())
+        end = _EndSignal(self._tokens_to_finish())
         for taken in range(self._most):
             if end.is_known():
                 return taken
-            self._check_time(end.way_out)
+            self._check_time(end.tokens_to_finish)
             self.advance()
-            end.ask(self._way_out())
+            end.ask(self._tokens_to_finish())
         return self._most
 
-    def _way_out(self) -> Tensor:
+    def _tokens_to_finish(self) -> Tensor:
         """Return the largest distance of a running prefix to the end; 0 if no prefix is running.
 
         Without a time limit the distance isn't needed, and any running prefix counts as 1.
         """
         if self._closing is not None:
-            return way_out(self.carry, self._stepper.reader.batch)
+            return tokens_to_finish(self.carry, self._stepper.reader.batch)
         return self.carry.particles.running.any().long()
 
     def _check_time(self, longest: int) -> None:
@@ -266,18 +266,18 @@ class _EndSignal:
         left: the number on the device; zero once no prefix is running.
 
     Attributes:
-        way_out: the latest number that has arrived on the host; 1 before the first one.
+        tokens_to_finish: the latest number that has arrived on the host; 1 before the first one.
     """
 
     def __init__(self, left: Tensor) -> None:
         self._cuda = left.is_cuda
-        self.way_out = 1 if self._cuda else int(left)
+        self.tokens_to_finish = 1 if self._cuda else int(left)
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
     def ask(self, left: Tensor) -> None:
         """Start to copy the current number to the host."""
         if not self._cuda:
-            self.way_out = int(left)
+            self.tokens_to_finish = int(left)
             return
         answer = torch.empty((), dtype=torch.int64, pin_memory=True, device="cpu")
         answer.copy_(left, non_blocking=True)
@@ -293,8 +293,8 @@ class _EndSignal:
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
-            self.way_out = int(self._asked.pop(0)[0])
-        return self.way_out == 0
+            self.tokens_to_finish = int(self._asked.pop(0)[0])
+        return self.tokens_to_finish == 0
 
 
 def _parts(value: Any) -> Iterator[Any]:

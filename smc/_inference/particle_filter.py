@@ -133,12 +133,12 @@ class ParticleFilter(Generic[State]):
         """Extend all running particles by one drawn token and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
-        next_tokens = self.reader.vocabulary_pass.draws(guide, prefixes.log_p)
-        wrong = (next_tokens.log_z[before.row].isnan() & before.running).any()
+        sampler = self.reader.vocabulary_pass.prepare_draws(guide, prefixes.log_p)
+        wrong = (sampler.log_z[before.row].isnan() & before.running).any()
         failed = carry.failed | self.reader.note_nan(wrong)
-        weighed = self._weigh(before, next_tokens.log_z[before.row])
+        weighed = self._weigh(before, sampler.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
-        token = self._draw(next_tokens, chosen, carry.step)
+        token = self._draw(sampler, chosen, carry.step)
         propagation = Propagation.extend(
             self.reader, prefixes, before, chosen.row, token, chosen.running,
             together=self.watch is not None,
@@ -151,9 +151,9 @@ class ParticleFilter(Generic[State]):
         ledger = carry.ledger
         if ledger is not None:
             ledger = self._update_ledger(
-                ledger, prefixes, before, chosen, token, next_tokens, propagation
+                ledger, prefixes, before, chosen, token, sampler, propagation
             )
-        after = self._advance(chosen, token, next_tokens, prefixes, propagation.extension)
+        after = self._advance(chosen, token, sampler, prefixes, propagation.extension)
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(
@@ -237,23 +237,23 @@ class ParticleFilter(Generic[State]):
         return chosen, found.ancestors, found.examples
 
     def _draw(
-        self, next_tokens: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
+        self, sampler: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
     ) -> Int64[Tensor, "P"]:
         """Draw a token from q for each particle."""
         rows, example = particles.row, self._example
 
         def breaks() -> Float64[Tensor, "P V"]:
-            return torch.where(particles.running.unsqueeze(1), next_tokens.breaks(rows), 0.0)
+            return torch.where(particles.running.unsqueeze(1), sampler.breaks(rows), 0.0)
 
         number = torch.arange(len(example), device=example.device) % self.num_particles
         keys = Keys(self.examples[example], number, step[example], Purpose.TOKEN)
-        return next_tokens.draw(rows, self.draw(keys, breaks))
+        return sampler.draw(rows, self.draw(keys, breaks))
 
     def _advance(
         self,
         particles: Particles,
         token: Int64[Tensor, "P"],
-        next_tokens: TokenSampler,
+        sampler: TokenSampler,
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
@@ -262,9 +262,9 @@ class ParticleFilter(Generic[State]):
         log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
         """
         rows = particles.row
-        log_g = next_tokens.log_g(rows, token)
+        log_g = sampler.log_g(rows, token)
         log_potential = self._log_potential(extension, log_g)
-        gained = log_potential if self.reader.proposal.potential else next_tokens.log_z[rows]
+        gained = log_potential if self.reader.proposal.potential else sampler.log_z[rows]
         increment = torch.where(
             extension.finished | extension.running,
             gained - log_g + extension.forced_log_p,
@@ -284,7 +284,7 @@ class ParticleFilter(Generic[State]):
         before: Particles,
         chosen: Particles,
         token: Int64[Tensor, "P"],
-        next_tokens: TokenSampler,
+        sampler: TokenSampler,
         propagation: Propagation,
     ) -> Ledger:
         """Add the probability of the tokens that only the budget forbids in a step.
@@ -303,9 +303,9 @@ class ParticleFilter(Generic[State]):
         ledger = ledger.with_prefixes(
             position, budgets, prefixes.log_p, before.row, weight, self.reader.indices
         )
-        drawn = chosen.log_weight - next_tokens.log_g(chosen.row, token) - unit
+        drawn = chosen.log_weight - sampler.log_g(chosen.row, token) - unit
         if not self.reader.proposal.potential:
-            drawn = drawn + next_tokens.log_z[chosen.row]
+            drawn = drawn + sampler.log_z[chosen.row]
         return ledger.with_runs(propagation.extension.removed, torch.where(runs, drawn, -torch.inf))
 
     def _log_potential(

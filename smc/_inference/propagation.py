@@ -87,8 +87,8 @@ def fallbacks_of(
     """Count the prefixes of running particles where GCD's mask replaced g."""
     if fallback is None:
         return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
-    known_nothing = fallback & _in_use(prefixes, particles)
-    return count_of(prefixes.example, num_examples, known_nothing.long())
+    fell_back = fallback & _in_use(prefixes, particles)
+    return count_of(prefixes.example, num_examples, fell_back.long())
 
 
 def prefixes_in_use(

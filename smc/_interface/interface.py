@@ -182,7 +182,7 @@ def sample(
         max_tokens_read=max_tokens_read, target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     tasks = [
-        Task(name, tuple(lm.encode(prompt)), automaton, n)
+        PromptTask(name, tuple(lm.encode(prompt)), automaton, n)
         for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
     ]
     for name, task in zip(called, tasks, strict=True):
@@ -225,7 +225,7 @@ def _one_each(what: str, values: object, count: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Task:
+class PromptTask:
     """One example of a call: its number from `example_ids`, prompt, constraint and budget."""
 
     name: int
@@ -234,7 +234,7 @@ class Task:
     budget: int
 
 
-def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
+def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequence[int]], Room]:
     """Return a function that computes the resources that a list of examples requires.
 
     Examples with the same automaton share its tables, which are therefore counted once.
@@ -263,7 +263,7 @@ def _most_particles(settings: Settings) -> int:
 
 
 def _in_rounds(
-    tasks: Sequence[Task],
+    tasks: Sequence[PromptTask],
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
@@ -291,7 +291,7 @@ def _in_rounds(
 
 
 def _certify(
-    tasks: Sequence[Task],
+    tasks: Sequence[PromptTask],
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
@@ -313,7 +313,7 @@ def _certify(
 
 
 def _sample(
-    tasks: Sequence[Task],
+    tasks: Sequence[PromptTask],
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
@@ -360,7 +360,9 @@ def _with_overrun(posteriors: Sequence[Posterior], seconds: float) -> list[Poste
     ]
 
 
-def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> list[Posterior]:
+def _posteriors(
+    tasks: Sequence[PromptTask], settings: Settings, outcome: Outcome
+) -> list[Posterior]:
     """Copy the answers to the host, and build a posterior for each example."""
     evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
     tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()

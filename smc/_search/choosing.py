@@ -33,7 +33,7 @@ from smc._inference.settings import whole
 from smc._models.checks import check_example, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt, of_example
 from smc._results.posterior import Posterior
-from smc._search.distributions import PREFIXES, Task, read_distributions
+from smc._search.distributions import PREFIXES, TreeTask, read_distributions
 
 CERTIFIED = 0.999
 """Default share of the evidence that is found."""
@@ -124,7 +124,7 @@ def choose(
         raise ValueError(f"expected orders to be at least 1, got {orders}")
     several = _options_of_each(options, len(prompts))
     lifted: dict[frozenset[str], tuple[TokenAutomaton, int]] = {}
-    tasks: list[Task] = []
+    tasks: list[TreeTask] = []
     for number, (prompt, texts) in enumerate(zip(prompts, several, strict=True)):
         name = None if len(prompts) == 1 else number
         key = frozenset(texts)
@@ -147,7 +147,7 @@ def choose(
                 )
             ids = tuple(lm.encode(written))
             check_example(lm, ids, automaton, budget, name)
-            tasks.append(Task(ids, automaton, budget))
+            tasks.append(TreeTask(ids, automaton, budget))
     found = read_distributions(
         lm, tasks, temperature=temperature, max_prefixes=max_prefixes, certify=certify,
         max_rows=max_rows,

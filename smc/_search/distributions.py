@@ -43,7 +43,7 @@ MOST_STATES = 2000
 Constraint = TokenAutomaton | Automaton
 
 
-class Task(NamedTuple):
+class TreeTask(NamedTuple):
     """A prompt as token ids, with its constraint and budget."""
 
     prompt: tuple[int, ...]
@@ -129,7 +129,7 @@ def distribution(
             most = _finite(longest[id(given)], name)
         ids = tuple(lm.encode(prompt))
         check_example(lm, ids, automaton, whole("budget", most), name)
-        tasks.append(Task(ids, automaton, int(most)))
+        tasks.append(TreeTask(ids, automaton, int(most)))
     return read_distributions(
         lm, tasks, temperature=temperature, max_prefixes=max_prefixes, certify=certify,
         max_rows=max_rows,
@@ -138,7 +138,7 @@ def distribution(
 
 def read_distributions(
     lm: LanguageModel,
-    tasks: Sequence[Task],
+    tasks: Sequence[TreeTask],
     *,
     temperature: float | int,
     max_prefixes: int,
@@ -173,7 +173,7 @@ def read_distributions(
 @torch.inference_mode()
 def _read(
     lm: LanguageModel,
-    tasks: Sequence[Task],
+    tasks: Sequence[TreeTask],
     temperature: float,
     max_prefixes: int,
     certify: float,
@@ -211,7 +211,7 @@ def _read(
     return results
 
 
-def _canonical(task: Task, most: int) -> TokenAutomaton | None:
+def _canonical(task: TreeTask, most: int) -> TokenAutomaton | None:
     """Return the automaton of canonical spellings; None if it is large or has many prefixes."""
     given = task.automaton
     if given.vocabulary.segmentation is None or given.num_states > MOST_STATES:
@@ -223,7 +223,7 @@ def _canonical(task: Task, most: int) -> TokenAutomaton | None:
     return own if count_prefixes(own, task.budget, most) <= most else None
 
 
-def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
+def _posterior(task: TreeTask, tree: Tree, diagnostics: Diagnostics) -> Posterior:
     """Build the posterior of the found answers, weighted by their model probabilities."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)

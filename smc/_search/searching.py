@@ -277,11 +277,11 @@ class _Tree:
         """Return whether the search must stop, to meet the deadline with at least one answer."""
         if self._limit is None:
             return False
-        way_out = 0
+        tokens_to_finish = 0
         if not self.answers:
             position = prefixes.state.position
-            way_out = int(position.automata.steps_to_accept[position.states].max())
-        self.stopped = self._limit.reason(way_out, 1.0)
+            tokens_to_finish = int(position.automata.steps_to_accept[position.states].max())
+        self.stopped = self._limit.reason(tokens_to_finish, 1.0)
         return self.stopped is not None
 
     def close(self, prefixes: _Prefixes, ahead: _Ahead) -> None:

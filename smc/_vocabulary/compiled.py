@@ -70,11 +70,11 @@ class BlockSampler(FactorSampler):
         return out
 
 
-def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSampler:
+def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSampler:
     """Prepare to draw from q proportional to p g, for R prefixes."""
     factors = getattr(guide, "factors", None)
     if log_p.shape[1] < NARROW or not isinstance(factors, Factors):
-        return tensors.draws(guide, log_p)
+        return tensors.prepare_draws(guide, log_p)
     factors.check(log_p)
     R, count = len(log_p), -(-log_p.shape[1] // blocks.BLOCK)
     sums, scale = (

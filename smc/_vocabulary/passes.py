@@ -27,20 +27,21 @@ class VocabularyPass(NamedTuple):
     """An implementation of the passes over the vocabulary.
 
     Attributes:
-        draws: function that prepares to draw tokens; see `smc._vocabulary.tensors.draws`.
+        prepare_draws: function that prepares to draw tokens; see
+            `smc._vocabulary.tensors.prepare_draws`.
         best: function that finds the best candidates; see `smc._vocabulary.tensors.best`. It may
             return fewer columns than K.
         locate: function that finds candidates at given points of a cumulative sum; see
             `smc._vocabulary.tensors.locate`.
     """
 
-    draws: Callable[[Guide, Tensor], TokenSampler]
+    prepare_draws: Callable[[Guide, Tensor], TokenSampler]
     best: Callable[[Tensor, Factors, int], Best]
     locate: Callable[[Tensor, Factors, Known, Tensor, Tensor, Tensor], Tensor]
 
 
-TENSORS = VocabularyPass(tensors.draws, tensors.best, tensors.locate)
-COMPILED = VocabularyPass(compiled.draws, compiled.best, compiled.locate)
+TENSORS = VocabularyPass(tensors.prepare_draws, tensors.best, tensors.locate)
+COMPILED = VocabularyPass(compiled.prepare_draws, compiled.best, compiled.locate)
 
 
 def pass_of(name: str, device: torch.device) -> VocabularyPass:
@@ -73,5 +74,5 @@ def pass_of(name: str, device: torch.device) -> VocabularyPass:
     if name == "triton":
         from smc._vocabulary import triton
 
-        return VocabularyPass(triton.draws, tensors.best, triton.locate)
+        return VocabularyPass(triton.prepare_draws, tensors.best, triton.locate)
     return COMPILED if name == "compiled" else TENSORS

@@ -3,9 +3,9 @@
 The passes over V tokens take most of the time of a step. This module implements three of the four
 passes, and `smc._vocabulary.class_sums` implements the fourth:
 
-    draws     log Z of every prefix, and the token at a given quantile of its distribution q
-    best      the K candidates with the highest scores of every prefix, and the sum of the others
-    locate    the candidates at given points of the cumulative sum over those others
+    prepare_draws   log Z of every prefix, and the token at a given quantile of its distribution q
+    best            the K candidates with the highest scores of every prefix, and the others' sum
+    locate          the candidates at given points of the cumulative sum over those others
 
 A *candidate* is a next token. Its score s is p(v) times a factor
 (`smc._vocabulary.factors.Factors`). None of these operations synchronizes with the host. Each reads
@@ -94,7 +94,7 @@ class FactorSampler:
         return self.factors.at(rows, tokens)
 
 
-def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
+def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
     """Prepare to draw from q proportional to p g, for R prefixes."""
     return TensorSampler(guide, categorical(guide.tilted(log_p)))
 

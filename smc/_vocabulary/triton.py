@@ -63,11 +63,11 @@ class TritonSampler(FactorSampler):
         return out
 
 
-def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TokenSampler:
+def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TokenSampler:
     """Prepare to draw from q proportional to p g, for R prefixes."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
-        return tensors.draws(guide, log_p)
+        return tensors.prepare_draws(guide, log_p)
     found = _sum_blocks(log_p, factors)
     return found if isinstance(guide, MaskGuide) else replace(found, log_z=guide.log_z.double())
 

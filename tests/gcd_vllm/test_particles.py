@@ -15,7 +15,7 @@ import hmm
 import smc
 from gcd import AutomatonBatch
 from gcd_vllm import PGCD, EngineStoppedError
-from gcd_vllm._particles import Task, run
+from gcd_vllm._particles import ParticleTask, run
 from gcd_vllm._parts import DrawnPart, Plan, part_end
 from gcd_vllm._seeds import request_seed
 from smc._inference.algorithms import SMC
@@ -82,7 +82,7 @@ def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk
     plan = Plan(2, proposal, temperature, 0, chunk, SMC(**options))
 
     def sample(draw, names):
-        tasks = [Task(name, PROMPT, "", automaton, budget) for name in names]
+        tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in names]
         return run(ToyEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
 
     found, resampled = defaultdict(float), False
@@ -119,7 +119,7 @@ def test_an_engine_that_stops_keeps_the_finished_answers_of_all_parts():
     automaton, budget, names = a_star_b(), 6, [4, 7]
     lm, draw = ToyLM(VOCABULARY, seed=3), CounterDraw(0)
     plan = Plan(20, "gcd", 1.0, 0, 1, SMC(ess_threshold=0.0))
-    tasks = [Task(name, PROMPT, "", automaton, budget) for name in names]
+    tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in names]
     whole = run(ToyEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
     with pytest.raises(EngineStoppedError, match=r"and \d+ of 40 finished answers") as caught:
         run(StoppingEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
@@ -186,7 +186,7 @@ def test_pgcd_sums_to_the_target_with_its_potentials(chunk, options):
 
     def sample(draw, names):
         engine.draw_, engine.names = draw, names
-        tasks = [Task(name, PROMPT, "", automaton, budget) for name in names]
+        tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in names]
         return run(engine, tasks, plan, draw)
 
     found, resampled = defaultdict(float), False
@@ -205,7 +205,7 @@ def test_one_part_gives_the_values_of_each_token():
     automaton, budget = few_words(), 4
     lm = ToyLM(VOCABULARY, seed=1)
     draw = CounterDraw(5)
-    tasks = [Task(name, PROMPT, "", automaton, budget) for name in (7, 9)]
+    tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in (7, 9)]
     engine = ToyEngine(lm, automaton, draw, [7, 9], budget)
     first, second = run(engine, tasks, Plan(6, "gcd", 1.0, 5, None, SMC()), draw)
     assert first.particles != second.particles
@@ -229,7 +229,7 @@ def test_a_token_that_the_constraint_forbids_is_an_error():
             return [DrawnPart((4,), (0.0,), (0.0,)) for _ in parts]
 
     engine = Wrong(None, few_words(), None, [0], 3)
-    task = Task(0, PROMPT, "", few_words(), 3)
+    task = ParticleTask(0, PROMPT, "", few_words(), 3)
     with pytest.raises(RuntimeError, match="another logits processor"):
         run(engine, [task], Plan(1, "gcd", 1.0, 0, None, SMC()), CounterDraw(0))
 

@@ -67,8 +67,8 @@ def compare(
         logits = 4 * torch.randn(P, V, generator=generator, dtype=dtype) / temperature
         logits[0, 1::3] = -torch.inf
         log_p = logits.log_softmax(dim=1).to(device)
-        found = given.draws(proposal.guide(state, log_p), log_p)
-        expected = TENSORS.draws(proposal.guide(state, log_p), log_p)
+        found = given.prepare_draws(proposal.guide(state, log_p), log_p)
+        expected = TENSORS.prepare_draws(proposal.guide(state, log_p), log_p)
         scale = tolerance * (1 if temperature > 0.1 else 30)
         assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=scale)
         same = 0
@@ -167,7 +167,7 @@ def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
     logits[mask] = -150 + torch.randn(int(mask.sum()), generator=torch.Generator().manual_seed(4))
     log_p = logits.log_softmax(dim=1)
     row, guide = torch.zeros(1, dtype=torch.int64), proposal.guide(state, log_p)
-    found, expected = COMPILED.draws(guide, log_p), TENSORS.draws(guide, log_p)
+    found, expected = COMPILED.prepare_draws(guide, log_p), TENSORS.prepare_draws(guide, log_p)
     assert isinstance(found, BlockSampler)
     assert float(found.log_z) == pytest.approx(float(expected.log_z), abs=1e-4)
     for u in torch.linspace(0.001, 0.999, 60, dtype=torch.float64):
@@ -178,14 +178,14 @@ def test_a_row_after_which_nothing_can_follow() -> None:
     proposal, batch = smc.GCD(), Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 3]))
     log_p = torch.full((2, V), -torch.inf)
     log_p[1] = torch.zeros(V).log_softmax(dim=0)
-    found = COMPILED.draws(proposal.guide(proposal.start(batch), log_p), log_p)
+    found = COMPILED.prepare_draws(proposal.guide(proposal.start(batch), log_p), log_p)
     assert found.log_z.isneginf().tolist() == [True, False]
 
 
 def test_a_row_that_does_not_exist_is_refused() -> None:
     proposal, batch = smc.GCD(), Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 3]))
     log_p = torch.zeros(2, V).log_softmax(dim=1)
-    found = COMPILED.draws(proposal.guide(proposal.start(batch), log_p), log_p)
+    found = COMPILED.prepare_draws(proposal.guide(proposal.start(batch), log_p), log_p)
     with pytest.raises(ValueError, match=r"expected each row in 0\.\.1, got 2"):
         found.draw(torch.tensor([0, 2]), torch.tensor([0.5, 0.5], dtype=torch.float64))
 

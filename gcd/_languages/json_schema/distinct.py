@@ -13,7 +13,7 @@ from gcd._languages.json_schema.constants import few_values
 
 # For each keyword that requires distinct elements or names, why it may not be enforceable, for the
 # error message.
-NOT_HELD = {
+UNENFORCEABLE = {
     "uniqueItems": (
         "it can only be enforced for elements with few possible values, such as an enum of a dozen "
         "values, or with a small `maxItems`; remove it (for a pydantic set, use a list) and "

@@ -39,7 +39,7 @@ from gcd._automata.limits import max_states
 from gcd._errors import StateLimitError
 from gcd._languages.json_schema.choices import Case, cases_of, overlapping
 from gcd._languages.json_schema.constants import few_values
-from gcd._languages.json_schema.distinct import NOT_HELD, choices_of
+from gcd._languages.json_schema.distinct import UNENFORCEABLE, choices_of
 from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import (
     Contains,
@@ -401,7 +401,7 @@ class SchemaLanguages:
         nodes_of = [*head, facets.items]
         known = choices_of([partial(self._as_json.language, p) for p in nodes_of], longest)
         if known is None:
-            return self._not_held(language, "uniqueItems", facets.unique)
+            return self._enforce_or_caveat(language, "uniqueItems", facets.unique)
         base = replace(facets.unique, asserted=False)
         tables: list[dict[int, Automaton]] = [{} for _ in nodes_of]
         for table, values, nodes in zip(tables, known.elements, nodes_of, strict=True):
@@ -412,10 +412,10 @@ class SchemaLanguages:
                 )
         size = max((a.num_states for t in tables for a in t.values()), default=0)
         if known.steps * size > max_states():
-            return self._not_held(language, "uniqueItems", facets.unique)
+            return self._enforce_or_caveat(language, "uniqueItems", facets.unique)
         return language & distinct(self.notation, tables[:-1], tables[-1], known.length, brackets)
 
-    def _not_held(
+    def _enforce_or_caveat(
         self, language: Automaton, keyword: str, node: Node | None, held: Automaton | None = None
     ) -> Automaton:
         """Return `held`, which enforces `keyword`; or record a caveat, and return `language`."""
@@ -423,7 +423,7 @@ class SchemaLanguages:
             return held
         assert node is not None
         if self._unsupported == "refuse" or not node.asserted:
-            raise self.document.refuse(keyword, node, NOT_HELD[keyword])
+            raise self.document.refuse(keyword, node, UNENFORCEABLE[keyword])
         pointer, value = self.document.rebase(node.pointer), node.schema[keyword]
         self.cache.caveats[Caveat(node.schema.name_of(keyword), pointer, value, None)] = None
         return language
@@ -468,7 +468,7 @@ class SchemaLanguages:
         held = None
         if not any_order:
             held = with_enough_names(found, self.notation, facets, members, extras, few)
-        return self._not_held(found, "minProperties", facets.fewest_members, held)
+        return self._enforce_or_caveat(found, "minProperties", facets.fewest_members, held)
 
     def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
         if frame.is_bare is not None and frame.is_bare(name):

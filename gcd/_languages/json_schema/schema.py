@@ -54,7 +54,7 @@ from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.pydantic_schemas import class_schema, is_class
-from gcd._languages.json_schema.upper_bounds import hold_to, out_of_reach, within_limits
+from gcd._languages.json_schema.upper_bounds import compile_or_relax, out_of_reach, restrict_length
 from gcd._languages.literal import without_mark
 from gcd._languages.values.json_values import json_notation
 
@@ -178,9 +178,11 @@ def json_schema(
             raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         what = "a text that satisfies the schema"
-        return hold_to(language, max_bytes, what, (*document.validators, *values.cache.caveats))
+        return restrict_length(
+            language, max_bytes, what, (*document.validators, *values.cache.caveats)
+        )
 
-    found = within_limits(build, unsupported=unsupported)
+    found = compile_or_relax(build, unsupported=unsupported)
     if unsupported == "warn":
         warn_of_caveats(found.caveats)
     return found

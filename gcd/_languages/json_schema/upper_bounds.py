@@ -28,7 +28,7 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 Build = Callable[[int | None, list[Caveat]], Automaton]
 
 
-def within_limits(build: Build, *, unsupported: str) -> Automaton:
+def compile_or_relax(build: Build, *, unsupported: str) -> Automaton:
     """Compile a schema; if it is too large, retry without its largest upper bounds.
 
     Args:
@@ -60,7 +60,7 @@ def least_horizon(unsupported: str) -> int:
 
 
 def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
-    """Yield lengths in bytes to try as the first argument of `build` in `within_limits`.
+    """Yield lengths in bytes to try as the first argument of `build` in `compile_or_relax`.
 
     With the first length, as many upper bounds as possible are enforced; with the second, as few as
     possible.
@@ -142,7 +142,7 @@ def not_counted(
     return found
 
 
-def hold_to(
+def restrict_length(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
     """Restrict a language to texts of at most `max_bytes` bytes.

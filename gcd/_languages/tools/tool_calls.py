@@ -28,7 +28,7 @@ from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.schema import check_depth, check_options
-from gcd._languages.json_schema.upper_bounds import hold_to, within_limits
+from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
 from gcd._languages.tools.tool_types import Tool, parse_tools
 from gcd._languages.values.arrays import array
 from gcd._languages.values.json_values import json_notation
@@ -152,10 +152,10 @@ def tool_calls(
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        return hold_to(language, max_bytes, "a list of valid calls", caveats)
+        return restrict_length(language, max_bytes, "a list of valid calls", caveats)
 
     try:
-        found = within_limits(build, unsupported=unsupported)
+        found = compile_or_relax(build, unsupported=unsupported)
     finally:
         if unknown == "warn":
             warn_of(tuple(ignored))

@@ -2,7 +2,7 @@
 
 Token v of class c has the weight exp(x[v] + log g[c] - scale), where x is log p up to a constant. A
 token with a separate log g uses it in place of log g[c]. `smc._vocabulary.compiled` calls these
-loops. The reference implementation is `smc._vocabulary.tensors.draws`.
+loops. The reference implementation is `smc._vocabulary.tensors.prepare_draws`.
 """
 
 from __future__ import annotations

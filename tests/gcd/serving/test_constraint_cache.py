@@ -132,20 +132,20 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
 def test_all_forms_of_a_constraint_are_made_of_one_compile(monkeypatch):
     monkeypatch.setenv("GCD_CACHE_DIR", "")
     cache, request = ConstraintCache(vocabulary()), parsed({"regex": "ab*"})
-    checked = cache.begin(request, lift=False)
-    packed = cache.packed(request)
+    checked = cache.get_or_start(request, lift=False)
+    packed = cache.export_language(request)
     monkeypatch.setattr(ConstraintRequest, "language", None)
-    assert cache.begin(request, lift=False) is checked
-    served = cache.begin(request)
+    assert cache.get_or_start(request, lift=False) is checked
+    served = cache.get_or_start(request)
     assert served.wait(60.0)
     lifted = gcd.lift(gcd.regex("ab*"), cache.vocabulary)
     other = ConstraintCache(vocabulary())
-    other.offer(request, packed)
+    other.put_language(request, packed)
     for found in (cache.get(request), other.get(request)):
         assert np.array_equal(found.delta, lifted.delta)
-    assert other.packed(request) == packed
+    assert other.export_language(request) == packed
     with pytest.raises(gcd.ConstraintError, match="packed language"):
-        other.offer(parsed({"regex": "a"}), b"")
+        other.put_language(parsed({"regex": "a"}), b"")
 
 
 def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
@@ -153,10 +153,10 @@ def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
     cache = ConstraintCache(vocabulary())
     requests = [parsed({"regex": text}) for text in ("ab", "cd")]
     for request in requests:
-        cache.begin(request, lift=False)
-    assert [cache.packed(request) is None for request in requests] == [True, False]
+        cache.get_or_start(request, lift=False)
+    assert [cache.export_language(request) is None for request in requests] == [True, False]
     monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
-    assert cache.packed(requests[1]) is None
+    assert cache.export_language(requests[1]) is None
 
 
 def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
@@ -262,18 +262,18 @@ def test_free_text_is_said_by_true():
 def test_a_request_is_served_before_it_is_lifted():
     cache = ConstraintCache(vocabulary())
     request = parsed({"json_schema": {"type": "string", "maxLength": 7}})
-    begun = cache.begin(request)
+    begun = cache.get_or_start(request)
     assert isinstance(begun, gcd.LazyAutomaton)
     assert begun.wait(60.0)
-    known = cache.begin(request)
+    known = cache.get_or_start(request)
     assert isinstance(known, gcd.TokenAutomaton)
     assert cache.get(request) is known
     assert (cache.counts.begun, cache.counts.compiled) == (1, 0)
     again = ConstraintCache(vocabulary())
     other = parsed({"regex": "a{4}"})
-    unlifted = again.begin(other, lift=False)
-    assert again.begin(other, lift=False) is unlifted
+    unlifted = again.get_or_start(other, lift=False)
+    assert again.get_or_start(other, lift=False) is unlifted
     assert unlifted.exact is None
-    assert isinstance(again.begin(parsed({"segments": PARTS})), gcd.TokenAutomaton)
+    assert isinstance(again.get_or_start(parsed({"segments": PARTS})), gcd.TokenAutomaton)
     with pytest.raises(gcd.ConstraintError, match="no value satisfies"):
-        again.begin(parsed({"json_schema": {"enum": []}}))
+        again.get_or_start(parsed({"json_schema": {"enum": []}}))
