@@ -117,7 +117,7 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads, {device}\n")
     sides = sides_on(device)
     ratios = (f"{side} / unconstrained" for side in (*sides, "forced runs, all spellings"))
-    counts = "tokens", "passes", "passes, read ahead", "unconstrained, ms a token"
+    counts = "tokens", "passes", "passes, read ahead", "unconstrained, ms per token"
     print(head("answers", "number", "particles", *counts, *ratios))
     if options.records:
         lm = load(str(ROOT / "models" / "smollm2-xlam"), options.device)

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=60, help="problems with random models")
     parser.add_argument("--real", type=int, default=16, help="problems with SmolLM2")
     parser.add_argument("--certify", type=float, nargs="+", default=[0.9, 0.99])
-    parser.add_argument("--most", type=int, default=1000, help="most tokens that are read on")
+    parser.add_argument("--most", type=int, default=1000, help="maximum number of further tokens")
     args = parser.parse_args()
     print("| problems | certify | had it before | reached | tokens of sampling, median | ", end="")
     print("tokens read on, median | most | passes, median | certified before | after |")

@@ -40,7 +40,7 @@ def main() -> None:
     shape = (given.sequences, LENGTH)
     tokens = torch.randint(VOCABULARY, shape, generator=generator, device=device)
     lengths = torch.full((given.sequences,), LENGTH, device=device)
-    print(head("states", "E-step, ms", "million tokens a second", "share", "M-step, ms"))
+    print(head("states", "E-step, ms", "million tokens per second", "share", "M-step, ms"))
     for states in given.states:
         hmm = HMM.random(states, VOCABULARY, generator=generator, device=device)
         total = Statistics.zeros(hmm)

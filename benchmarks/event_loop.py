@@ -134,7 +134,7 @@ def main() -> None:
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
     parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
-    parser.add_argument("--v2", action="store_true", help="lift, as for vLLM's V2 engine")
+    parser.add_argument("--v2", action="store_true", help="lift, as for vLLM's V2 model runner")
     arguments: argparse.Namespace = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["GCD_CACHE_DIR"] = ""

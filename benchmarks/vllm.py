@@ -242,7 +242,7 @@ def apply(options: argparse.Namespace) -> None:
         for schema in schemas
     ]
     size = vocabulary.size
-    print(head("rows", f"CPU ms a step, {size} tokens, one thread", "log_softmax alone"))
+    print(head("rows", f"CPU ms per step, {size} tokens, one thread", "log_softmax alone"))
     for rows in (1, 16, 128):
         outputs: list[list[int]] = [[] for _ in range(rows)]
         added = [(i, given[i % len(given)], [1], output) for i, output in enumerate(outputs)]

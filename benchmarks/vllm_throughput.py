@@ -207,7 +207,7 @@ def main() -> None:
         for count in given.answers:
             bound = {name: partial(side, count) for name, side in sides.items()}
             print(f"\n{count} answers, medians of {given.turns} turns\n")
-            columns = "s", "least to greatest", "requests/s", "steps", "ms a step", "x the first"
+            columns = "s", "least to greatest", "requests/s", "steps", "ms per step", "x the first"
             print(head("", *columns))
             first = None
             for name, turns in time_sides(bound, steps, given.turns).items():

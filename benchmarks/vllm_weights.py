@@ -157,7 +157,7 @@ def cost(options: argparse.Namespace) -> None:
     print(f"RESULT {options.particles} answers, budget {BUDGET}, {options.turns} turns")
     share = statistics.median(shares)
     print(f"RESULT share of GCD with weights that passes for weights take: {share:.4f}")
-    names = ("s of processor time", "tokens", "ms a token", "of GCD's")
+    names = ("s of processor time", "tokens", "ms per token", "of GCD's")
     print("RESULT", head("", *names).replace("\n", "\nRESULT "))
     per_token = {name: 1000 * sum(seconds[name]) / sum(drawn[name]) for name in sides}
     for name in sides:

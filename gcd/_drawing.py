@@ -25,7 +25,7 @@ MAX_STATES = 300
 """Default limit on states: larger drawings are unreadable, and take `dot` minutes."""
 
 _SHOWN_TOKENS = 5
-_LABEL = 60  # most characters of a label
+_LABEL = 60  # maximum number of characters of a label
 
 
 def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:

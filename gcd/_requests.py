@@ -12,7 +12,7 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
   grammar is in lark's dialect.
 * `segments`: each segment is an object with one of the other members, or with `"anything": true`
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
-  `tokens` (most tokens of the segment).
+  `tokens` (the segment's maximum number of tokens).
 * `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
   (`gcd._serving.constraint_cache`).
 
@@ -50,7 +50,7 @@ from gcd._tokens.segments import Segment, Segments, segments
 _WHY_HELD = "the answers to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
 MAX_CHARACTERS = 1 << 20
-"""Most characters of a request; longer requests are refused before they are parsed."""
+"""Maximum number of characters of a request; longer requests are refused before they are parsed."""
 
 
 def _database(entry: Any) -> Automaton:
@@ -117,7 +117,8 @@ class ConstraintRequest:
     Attributes:
         kind: the member that holds the constraint, one of `KINDS`.
         value: the value of that member.
-        budget: most tokens of the answer, EOS included; None if the request has no budget.
+        budget: maximum number of tokens of the answer, EOS included; None if the request doesn't
+            have a budget.
         options: keyword arguments of the function that compiles the constraint.
         deadline_ms: milliseconds in which the answer should be complete; None for no deadline.
     """

@@ -1,6 +1,6 @@
 """Logits processor for vLLM that finishes structured answers within their token budget.
 
-If this package is installed beside vLLM, vLLM finds `Processor` by the entry point
+If this package and vLLM are installed, vLLM finds `Processor` by the entry point
 `vllm.logits_processors` and loads it; `--logits-processors gcd_vllm:Processor` names it explicitly.
 A request states its constraint and, optionally, a budget (`gcd._requests`):
 
@@ -11,14 +11,14 @@ vLLM loads this module in each of its processes, even if no request has a constr
 only imports vLLM's interfaces. The rest is imported when a request or an engine needs it. If that
 import fails, constrained requests are refused with the reason, and all other requests are served.
 
-A server with `--middleware gcd_vllm.CompilingMiddleware` compiles new constraints while it serves
+A server with `--middleware gcd_vllm.CompilingMiddleware` compiles new constraints without blocking
 other requests.
 
 `sample` draws posteriors from a `vllm.LLM`, which are weighted answers with their log evidence.
 
-vLLM has one entry point for the interfaces of its two engines, V1 and V2. `Processor` is a subclass
-of both interfaces. Its constructor returns an object for the engine that calls it: V1 passes three
-arguments, and V2 passes two.
+vLLM has one entry point for the interfaces of its two model runners, V1 and V2. `Processor` is a
+subclass of both interfaces. Its constructor returns an object for the model runner that calls it:
+V1 passes three arguments, and V2 passes two.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _bases() -> tuple[type, ...]:
             more = (*found, import_module(name).LogitsProcessor)
             type("Both", more, {})
             found = more
-        except ImportError:  # this version of vLLM lacks this engine, or vLLM isn't installed
+        except ImportError:  # vLLM lacks this model runner, or isn't installed
             continue
         except Exception as error:  # vLLM would not start if this module could not be imported
             _LOG.warning("gcd is disabled for %s: %s: %s", name, type(error).__name__, error)
@@ -89,7 +89,7 @@ class Processor(*_bases()):  # type: ignore[misc]
     """Logits processor that masks tokens after which an answer can't be finished in its budget."""
 
     def __new__(cls, vllm_config: Any, *arguments: Any) -> Any:
-        """Return the processor for the engine that calls this constructor."""
+        """Return the processor for the model runner that calls this constructor."""
         engine = "v1" if len(arguments) > 1 else "v2"
         try:
             chosen = import_module(f"gcd_vllm._{engine}").EngineProcessor

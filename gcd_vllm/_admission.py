@@ -42,12 +42,12 @@ NAME = "gcd"
 LANGUAGE = "gcd_language"
 """Name of the member of `extra_args` with the compiled language, which the frontend adds."""
 NO_TOKENS = (
-    "expected a prompt of tokens or text, got prompt_embeds, whose length vLLM's V1 runner doesn't "
-    "report to processors; pass tokens or text, or serve with VLLM_USE_V2_MODEL_RUNNER=1"
+    "expected a prompt of tokens or text, got prompt_embeds, whose length vLLM's V1 model runner "
+    "doesn't report to processors; pass tokens or text, or serve with VLLM_USE_V2_MODEL_RUNNER=1"
 )
 TWIST = (
-    "expected an engine without asynchronous scheduling for P-GCD in vLLM's V1 runner, which hides "
-    "the last token from processors; start it with async_scheduling=False, serve with "
+    "expected an engine without asynchronous scheduling for P-GCD in vLLM's V1 model runner, which "
+    "hides the last token from processors; start it with async_scheduling=False, serve with "
     "VLLM_USE_V2_MODEL_RUNNER=1, or use proposal 'gcd'"
 )
 REFUSED = "[gcd] refused: "
@@ -190,7 +190,8 @@ class Admission:
         if monotonic() - begin > _LONG_WAIT:
             _LOG.warning(
                 "gcd compiled a constraint for %.1f s, and all requests of this process waited; a "
-                "server with --middleware gcd_vllm.CompilingMiddleware does it beside them",
+                "server with --middleware gcd_vllm.CompilingMiddleware compiles without blocking "
+                "them",
                 monotonic() - begin,
             )
         check_stops(params, automaton)

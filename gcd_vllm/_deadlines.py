@@ -1,6 +1,6 @@
 """Deadlines of requests: conversion of the time left into a number of tokens.
 
-A request may have `"deadline_ms": n` beside its constraint, in milliseconds from when it enters the
+A request may have `"deadline_ms": n` with its constraint, in milliseconds from when it enters the
 batch. In each step, the time left is divided by the engine's pace (the median seconds of its last
 steps). The result limits the remaining budget as `gcd.Matcher.finish_within` does, but never to
 less than a shortest completion. So an answer ends in time if possible, and after the deadline only
@@ -19,7 +19,7 @@ from gcd._serving.pace import Pace
 _UNTIL = "gcd_until"  # member of `extra_args` with the deadline, for preempted requests
 
 MANY = 1 << 40
-"""More tokens than any budget: a request without a deadline has time for so many."""
+"""Number of tokens that fit before the deadline of a request without one; above any budget."""
 
 
 def check_deadline(request: ConstraintRequest, vllm_config: Any) -> None:

@@ -11,7 +11,7 @@ filter of a slot is updated for the tokens that the engine has committed since t
 There are no host synchronizations, except when a group is made.
 
 When a request enters, or returns after preemption, the filter of its slot starts at the beginning
-and processes all tokens of the answer. The runner does not tell when a request ends. So only the
+and processes all tokens of the answer. The runner doesn't report when a request ends. So only the
 slots of the current batch have groups, and the tables of other slots can be freed. If a slot
 returns to the batch, its group is looked up or made again. The slot's filter stays valid.
 
@@ -73,7 +73,7 @@ class _Slot(NamedTuple):
 
 
 class DeviceTwists:
-    """P-GCD in one V2 engine.
+    """P-GCD in one V2 model runner.
 
     Args:
         requests: the engine's `LogitsProcRequestState`, which has the tokens of all slots.

@@ -43,7 +43,7 @@ class DeviceRows(NamedTuple):
 
 
 class DeviceWeights(WeightTable):
-    """Weights of the particles of one V2 engine.
+    """Weights of the particles of one V2 model runner.
 
     Args:
         requests: the engine's `LogitsProcRequestState`, which has the tokens of all slots.

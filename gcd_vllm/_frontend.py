@@ -107,13 +107,14 @@ def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
         raise ConstraintError(NO_TOKENS)
     if config.speculative_config is not None:
         raise ConstraintError(
-            "expected no speculative decoding with vLLM's V1 runner, which then skips logits "
-            "processors; serve with VLLM_USE_V2_MODEL_RUNNER=1, or without speculative_config"
+            "expected no speculative decoding with vLLM's V1 model runner, which then skips "
+            "logits processors; serve with VLLM_USE_V2_MODEL_RUNNER=1, or without "
+            "speculative_config"
         )
     if config.scheduler_config.async_scheduling and not config.model_config.logits_processors:
         raise ConstraintError(
-            "expected a named logits processor, because vLLM's V1 runner with asynchronous "
-            "scheduling otherwise doesn't pass tokens to processors; serve with "
+            "expected a named logits processor, because vLLM's V1 model runner with "
+            "asynchronous scheduling otherwise doesn't pass tokens to processors; serve with "
             "--logits-processors gcd_vllm:Processor, or VLLM_USE_V2_MODEL_RUNNER=1"
         )
 

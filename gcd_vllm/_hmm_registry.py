@@ -22,7 +22,7 @@ from gcd import ConstraintError, Vocabulary
 DIRECTORY = "GCD_VLLM_HMMS"
 """Environment variable with the directory of the engine's HMMs."""
 MOST_PROPOSALS = 16
-"""Most proposals that a process keeps, because clients choose their options."""
+"""Maximum number of proposals that a process caches, because clients choose their options."""
 
 
 @dataclass(frozen=True)

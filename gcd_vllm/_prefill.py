@@ -2,8 +2,8 @@
 
 With chunked prefill, V1 reads a prompt in several steps if the step's other requests leave too few
 tokens of `max_num_batched_tokens`. Each of these steps samples a token for the unfinished prompt.
-V1 discards the token, and sets the generator of the request's seed back. Generators on CPUs can't
-be set back, so the engine stops ("CPU Generator does not use offset"). All requests of this package
+V1 discards the token, and rewinds the generator of the request's seed. Generators on CPUs can't be
+rewound, so the engine stops ("CPU Generator does not use offset"). All requests of this package
 have seeds.
 
 Let c_i be the number of prompt tokens that request i of n computes, in the order of admission. vLLM

@@ -120,7 +120,7 @@ class _Step(NamedTuple):
 
 
 class StepWeights(WeightTable):
-    """Weights of the particles of one V1 engine.
+    """Weights of the particles of one V1 model runner.
 
     Args:
         device: device of the logits.

@@ -160,7 +160,7 @@ class Groups:
 
 
 class Twists:
-    """P-GCD in one V1 engine: the rows that use it, in groups with the same constraint and HMM.
+    """P-GCD in one V1 model runner: groups of its rows with the same constraint and HMM.
 
     Args:
         device: device of the logits.

@@ -1,4 +1,4 @@
-"""Logits processor for vLLM's V1 engine, which passes the tokens of each request as a list.
+"""Logits processor for vLLM's V1 model runner, which passes the tokens of each request as a list.
 
 A batch row's state is computed from its constraint and its tokens. The list of tokens belongs to
 the engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
@@ -74,7 +74,7 @@ class _Row:
 
         Args:
             out: the array that the mask is written to.
-            fit: number of further tokens that there is time for.
+            fit: number of further tokens that fit before the deadline.
         """
         assert isinstance(self._reader, LazyReader)
         self._reader.fill_mask(self.tokens, out, fit)
@@ -95,7 +95,7 @@ class _Row:
 
 
 class EngineProcessor(Processor):
-    """Logits processor that masks the rows of constrained requests in the V1 engine."""
+    """Logits processor that masks the rows of constrained requests in the V1 model runner."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._admission = admission_of(vllm_config)

@@ -9,7 +9,7 @@ A slot's state is computed from its constraint and its committed tokens; `count`
 tokens processed so far. When a request enters, or returns after preemption, its slot starts at the
 beginning and processes all its tokens. A step commits at most one token more than it had drafts.
 
-The runner does not tell when a request ends. So the device only has to store the automata of the
+The runner doesn't report when a request ends. So the device only has to store the automata of the
 current batch, and other automata may be evicted. If a slot returns to the batch, its automaton
 is added again, possibly at another location. The slot's state stays valid, because states are
 numbered within the automaton.
@@ -51,8 +51,8 @@ class EngineProcessor(Processor):
         self._drafts = int(vllm_config.num_speculative_tokens or 0)
         slots, device = req_states.max_num_reqs, req_states.device
         self._pool: AutomatonPool | None = None  # until a request has a constraint
-        # A slot's location in the pool (4), its budget, state, and how many tokens that has read.
-        # Then: tokens at the prompt's end that belong to the answer, and the row of its weights.
+        # A slot's location in the pool (4), its budget, its state, how many tokens the state
+        # includes, tokens at the prompt's end that belong to the answer, the row of its weights.
         self._slots = torch.zeros((slots, 9), dtype=torch.int64, device=device)
         self._taken: list[Admitted | None] = [None] * slots
         self._constrained = np.zeros(slots, np.bool_)
@@ -149,9 +149,9 @@ class EngineProcessor(Processor):
             for slot in self._new
             if not self._constrained[slot]
         ]
-        for slot in sorted(entering, key=self._new.__contains__):  # who has begun goes first
+        for slot in sorted(entering, key=self._new.__contains__):  # requests already running first
             taken = self._taken[slot] or Admitted(None, 1)
-            if slot not in self._new:  # without room it ends; there is none for a text any more
+            if slot not in self._new:  # no room is left for an error text
                 taken = taken._replace(room=1)
             wanted, group = self._group(taken)
             admitted, location = self._admission.enter_pool(pool, wanted)

@@ -5,16 +5,18 @@ p g / Z, where p is the model's probability and g is a factor that depends on th
 
     _models                         compute log-probabilities of the next token from logits
     _forward/prefixes               apply the sampling temperature; the result is log p
-    _proposals                      compute the factor g of each next token, and Z = sum of p g
-    _vocabulary                     draw a token x from q = p g / Z
-    _forward/eager, _forward/static
-                                    run the model on x, and on the tokens f that are forced after x
+    _proposals                      compute the factor g of each next token
 
     _inference/particle_filter
-        SMC: update the weight W of each particle. psi is the particle's potential before the step,
-        and psi' its potential after the step: g of the last token, or 1 for a complete answer.
-            log W += log Z - log psi                            before the draw
-            log W += log psi' - log g(x) + sum of log p(f)      after the draw
+        SMC: update the weight W of each particle in these steps. psi is the particle's potential
+        before the step, and psi' its potential after the step: g of the last token, or 1 for a
+        complete answer.
+            compute Z = sum of p g                              _vocabulary
+            log W += log Z - log psi
+            resample if the weights are uneven                  _inference/resampling
+            draw a token x from q = p g / Z                     _vocabulary
+            run the model on x and the tokens f forced after x  _forward/eager, _forward/static
+            log W += log psi' - log g(x) + sum of log p(f)
     _vocabulary/competition, _inference/selection, _inference/discrete_filter
         The discrete filter doesn't draw x. It gives each continuation of a prefix by one token x
         the score s = W p(x) g(x), and keeps it with probability pi = min(1, s / c).

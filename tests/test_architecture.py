@@ -1,4 +1,4 @@
-"""One direction of dependency, no circles, modules of one concept each, tests without a clock."""
+"""Rules of the code: imports go in one direction, modules are short, tests don't measure time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALLOWED = {
     "gcd_cli": {"gcd", "gcd_vllm", "hmm", "smc"},
     "gcd_vllm": {"gcd", "hmm", "smc"},
 }
-ROOMS = {  # a module in a room may import these rooms, and modules that are in none
+LAYERS = {  # a module in a layer may import these layers, and modules that are in none
     "gcd._support": set(),
     "gcd._automata": {"gcd._support"},
     "gcd._languages": {"gcd._support", "gcd._automata"},
@@ -36,9 +36,9 @@ ROOMS = {  # a module in a room may import these rooms, and modules that are in 
     "smc._inference": {"smc._vocabulary", "smc._models", "smc._proposals", "smc._forward"},
     "smc._results": {"smc._vocabulary", "smc._proposals", "smc._inference"},
 }
-ROOMS["smc._search"] = {room for room in ROOMS if room.startswith("smc.")}
-ROOMS["smc._interface"] = {room for room in ROOMS if room.startswith("smc.")}
-ROOMS["smc._transformers"] = {room for room in ROOMS if room.startswith("smc.")}
+LAYERS["smc._search"] = {layer for layer in LAYERS if layer.startswith("smc.")}
+LAYERS["smc._interface"] = {layer for layer in LAYERS if layer.startswith("smc.")}
+LAYERS["smc._transformers"] = {layer for layer in LAYERS if layer.startswith("smc.")}
 OURS = {*ALLOWED, "scripts", "tests", "benchmarks", "configs"}
 
 
@@ -84,7 +84,7 @@ def test_the_library_needs_no_experiment_dependency():
 
 
 PUBLIC = {"transformers", "transformers.generation", "transformers.utils"}
-"""Modules of `transformers` whose names its documentation gives in this way."""
+"""The documented modules of `transformers`, whose names may be imported."""
 
 
 def imported_from_transformers(source: str) -> Iterator[tuple[str, str]]:
@@ -124,7 +124,7 @@ def test_private_imports_of_transformers_are_found(source):
 
 
 def test_one_module_reaches_into_transformers():
-    """A version that moves what is not public breaks one module, which says so."""
+    """Only one module depends on private names of transformers."""
     for path in sorted((ROOT / "smc").rglob("*.py")):
         if path.name != "transformers_internals.py":
             for module, name in imported_from_transformers(path.read_text(encoding="utf-8")):
@@ -207,16 +207,16 @@ def test_no_module_imports_itself_by_way_of_others():
         pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("room", sorted(ROOMS))
-def test_rooms_open_one_way(room):
+@pytest.mark.parametrize("layer", sorted(LAYERS))
+def test_layers_import_one_way(layer):
     known = modules()
     for name, path in known.items():
-        if name == room or name.startswith(f"{room}."):
+        if name == layer or name.startswith(f"{layer}."):
             for other in imported_modules(path, known):
                 theirs = ".".join(other.split(".")[:2])
-                if other.split(".")[0] != room.split(".")[0]:
+                if other.split(".")[0] != layer.split(".")[0]:
                     continue  # another package
-                assert theirs not in ROOMS or theirs in ROOMS[room] | {room}, f"{name}: {other}"
+                assert theirs not in LAYERS or theirs in LAYERS[layer] | {layer}, f"{name}: {other}"
 
 
 def test_property_tests_have_no_deadline():

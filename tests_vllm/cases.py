@@ -1,4 +1,4 @@
-"""Constraints and requests that the tests of both engines and of the server share."""
+"""Constraints and requests that the tests of both model runners and of the server share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CONSTRAINTS: list[dict[str, Any]] = [
 
 SMALL_BUDGETS = {"json_schema": 70, "regex": 9, "choice": 8, "tools": 70, "segments": 40,
                  "sql": 70, "grammar": 9}  # fmt: skip
-"""Most tokens of an answer to each of them, over the 512 tokens of `random_llama`."""
+"""Maximum number of tokens of an answer to each of them, over the 512 tokens of `random_llama`."""
 
 
 def is_valid(constraint: dict[str, Any], text: str) -> bool:

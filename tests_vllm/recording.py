@@ -3,9 +3,9 @@
 `tests/gcd_vllm/test_recorded.py` hands it to the processors again, without vLLM.
 `RECORD=1 make vllm` records anew.
 
-A record is one list of events. In both engines, a request is [constraint, most tokens, prompt],
-with the constraint as a number of `CONSTRAINTS`. Tokens are [n, more]: those of the last event of
-the same list up to the nth, and more.
+A record is one list of events. In both model runners, a request is [constraint, maximum number of
+tokens, prompt], with the constraint as a number of `CONSTRAINTS`. Tokens are [n, more]: those of
+the last event of the same list up to the nth, and more.
 
     V1: ["update", removed, [[index, request, list], ...], [[here, there, "SWAP" or other], ...]]
         ["apply", number of rows, {list: tokens}]

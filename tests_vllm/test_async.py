@@ -1,4 +1,4 @@
-"""The V1 runner with asynchronous scheduling, which vLLM's CPU platform switches off.
+"""The V1 model runner with asynchronous scheduling, which vLLM's CPU platform switches off.
 
 Here it is switched on again, in this process, and V1 then works as on a GPU. A step is scheduled
 before the token of the last one is known, and the lists of tokens have placeholders at their ends.

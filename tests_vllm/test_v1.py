@@ -1,4 +1,4 @@
-"""The V1 runner with SmolLM2: a few requests of every kind, and bad ones beside them."""
+"""The V1 model runner with SmolLM2: a few requests of every kind, and bad ones beside them."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ lm = smc.TransformersLM(
 )
 constraint = gcd.lift(gcd.regex(r" (red|green|blue)( and (red|green|blue))?\."), lm.vocabulary)
 for proposal in (smc.GCD(), Favor(lm.encode(" and"), factor=3.0)):
+    # "smc" draws from the proposal; the default algorithm, a discrete filter, doesn't draw tokens.
     (found,) = smc.sample(
         lm, ["My favorite color is"], constraint, budget=8, particles=16, proposal=proposal,
         algorithm="smc",

@@ -108,7 +108,7 @@ def as_table(summary: Sequence[dict[str, Any]], metrics: Sequence[Metric]) -> Ta
             "log evidence": log_evidence_of(s, 2),
             "read": f"{s['read']:.0f}",
             "LM calls": s["lm_calls"],
-            "seconds a row": f"{s['seconds_each']:.2f}",
+            "seconds per row": f"{s['seconds_each']:.2f}",
         }
         for s in summary
     ]

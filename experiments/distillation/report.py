@@ -79,7 +79,7 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
                 values["nats/training"] = point.training
             tracked.log(values, step=point.step)
         shown = [
-            {"model": m, "nats a token": f"{v:.4f}"} for m, v in summary["nats_per_token"].items()
+            {"model": m, "nats per token": f"{v:.4f}"} for m, v in summary["nats_per_token"].items()
         ]
         log_shown(tracked, {"table": shown}, {"curve": figure})
         log_summary(tracked, summary)
@@ -213,7 +213,7 @@ def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) ->
     for name, value in nats.items():
         if name != "HMM":
             axes.axhline(value, linestyle="--", color=colors.get(name, "black"), label=name)
-    axes.set(xlabel="passes over the training sequences", ylabel="log-likelihood, nats a token")
+    axes.set(xlabel="passes over the training sequences", ylabel="log-likelihood, nats per token")
     # Random parameters are far below everything else and would compress the other curves.
     lowest = min([nats["unigram"], *held_out[1:2]])
     highest = max(nats.values())

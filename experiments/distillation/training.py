@@ -219,7 +219,7 @@ def train(
                 evaluate()
             rate = int(training.lengths[rows].sum()) / seconds
             shown.set_postfix_str(
-                f"{curve[-1].held_out:.3f} nats a token held out, {rate:.0f} tokens/s"
+                f"{curve[-1].held_out:.3f} nats per token held out, {rate:.0f} tokens/s"
             )
             shown.update()
             if time.monotonic() - worker.saved > worker.save_seconds or state.step == last:

@@ -129,7 +129,7 @@ class Trainer:
                     self._evaluate()
                 size = sum(lesson.size for lesson in chosen)
                 shown.set_postfix_str(
-                    f"{loss:.3f} nats a token, {self.curve[-1].held_out:.3f} held out, "
+                    f"{loss:.3f} nats per token, {self.curve[-1].held_out:.3f} held out, "
                     f"{size / (time.monotonic() - began):.0f} tokens/s"
                 )
                 shown.update()

@@ -29,7 +29,7 @@ FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_
 """Bytes for figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML).
 One million bytes are left for the rest."""
 _PAIRS = 150
-"""Most pairs of arms to compare; each takes milliseconds per measure."""
+"""Maximum number of pairs of arms to compare; each takes milliseconds per measure."""
 _COMPARED = (
     "weighted_accuracy", "majority_correct", "best_correct", "valid", "evidence_found",
     "log_evidence", "ess", "read", "forced", "seconds",

@@ -133,8 +133,8 @@ def keywords(
     Args:
         groups: lists of words, such as the inflections of a verb. The groups may occur in any
             order, and only whole words count. Case matters, except in a sentence's first letter.
-        max_words: most words of the sentence, which are separated by single spaces; None for no
-            limit.
+        max_words: maximum number of words of the sentence, which are separated by single spaces;
+            None for no limit.
         letters: `"ascii"`, `"latin"` (adds the letters of Latin-1), or `"unicode"`.
         punctuation: punctuation marks allowed inside the sentence: any of `,;:` after words, `'’-`
             in words, and `""` and `()` around words, not nested. A sentence ends with one of `.!?`,

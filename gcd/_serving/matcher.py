@@ -290,7 +290,7 @@ class Matcher:
         return out
 
     def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
-        """Return how many of these tokens are allowed, from the first on, without appending them.
+        """Return how many of these tokens are allowed, starting with the first; don't append them.
 
         Raises:
             ValueError: if a token is not an id of the vocabulary.

@@ -69,8 +69,8 @@ class LazyReader:
         Args:
             tokens: the text so far.
             out: the array that the mask is written to.
-            fit: number of further tokens that there is time for. The text ends within them, or with
-                a shortest completion if that needs more.
+            fit: number of further tokens that fit before the deadline. The text ends within them,
+                or with a shortest completion if that needs more.
         """
         same = 0
         for known, token in zip(self._read, tokens, strict=False):

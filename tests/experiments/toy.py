@@ -1,4 +1,4 @@
-"""A toy task, method and metric, as anybody would add them: their own code, and an entry each.
+"""A toy task, method and metric: the code and the entries that a user would add.
 
 `python -m tests.experiments.toy +task=toy ...` is the project's command with the task and method.
 """

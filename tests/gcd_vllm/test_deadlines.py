@@ -43,7 +43,7 @@ def clock(monkeypatch):
 
 
 class V1:
-    """One request in the V1 engine."""
+    """One request in the V1 model runner."""
 
     def __init__(self, tokens, params, output):
         self.size, self.output = tokens.size, output

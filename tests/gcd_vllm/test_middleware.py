@@ -1,4 +1,4 @@
-"""Compiles beside a server: no other request waits, and nothing is compiled twice."""
+"""Compilation in another process: no other request waits, and nothing is compiled twice."""
 
 from __future__ import annotations
 

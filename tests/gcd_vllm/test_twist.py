@@ -232,7 +232,7 @@ def test_v2_draws_rows_from_pgcd_and_weighs_them_by_it(tokens, hmms, pgcd, seed)
 
 
 def test_v2_frees_groups_that_are_not_in_the_batch(tokens, hmms):
-    """The runner does not tell when a request ends, and a table is large."""
+    """The runner doesn't report when a request ends, and a table is large."""
     states = RequestStates(3, 48, tokens.size)
     processor = Processor(VllmConfig(tokens, max_model_len=48), states)
     for slot, budget in enumerate((5, 6, 7)):

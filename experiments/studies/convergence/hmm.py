@@ -120,7 +120,7 @@ def distil(
         f"HMM of {found.hmm.num_states} states, distilled from {recipe.sequences} free "
         f"continuations of {len(distinct)} prompts, at most {recipe.length} tokens each; held out: "
         + ", ".join(f"{name} {value:.3f}" for name, value in nats.items())
-        + " nats a token (the language model reads the prompt, the others do not)"
+        + " nats per token (the language model reads the prompt, the others do not)"
     )
     return Distilled(found.hmm, note, nats)
 

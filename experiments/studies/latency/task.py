@@ -177,7 +177,7 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
     table = [
         {
             "method": record["method"],
-            "ms a token": f"{record['ms_per_token']:.2f}",
+            "ms per token": f"{record['ms_per_token']:.2f}",
             "least to greatest": f"{record['least']:.2f} to {record['greatest']:.2f}",
             "x lm": number(record["slowdown"]),
             "x generate": number(record["slowdown_generate"]),

@@ -80,7 +80,8 @@ def grammar(
             supported syntax of each.
         start: the rule that derives whole texts; None for `start` in lark, `root` in the other
             dialects.
-        max_depth: most nested uses of rules that contain themselves; 0 for no use of such rules.
+        max_depth: maximum number of nested uses of rules that contain themselves; 0 for no use of
+            such rules.
         max_bytes: compile only the texts of at most this many bytes, exactly. If no such text
             exceeds `max_depth`, the depth limit excludes nothing. Budgets whose tokens could have
             more bytes are refused (`gcd.OverlongBudgetError`).

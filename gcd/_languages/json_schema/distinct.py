@@ -26,7 +26,7 @@ UNENFORCEABLE = {
         "warning"
     ),
 }
-_MAX_VALUES = 1_000  # most values of an element that are enumerated
+_MAX_VALUES = 1_000  # maximum number of values of an element
 
 
 class Choices(NamedTuple):
@@ -36,7 +36,7 @@ class Choices(NamedTuple):
         elements: a mapping from JSON texts to values for each of the first elements; the last
             mapping is for all further elements.
         number: a number for each JSON text.
-        length: most elements of an array.
+        length: maximum number of elements of an array.
         steps: number of transitions of the automaton whose states are the sets of used values.
     """
 
@@ -53,7 +53,7 @@ def choices_of(languages: Sequence[Callable[[], Automaton]], longest: int | None
         languages: functions that build the language of JSON texts of each of the first elements,
             and one for all further elements. A language is built only if all languages before it
             were small.
-        longest: most elements of an array; None if there is no limit.
+        longest: maximum number of elements of an array; None if there is no limit.
     """
     found = []
     number: dict[str, int] = {}

@@ -28,7 +28,7 @@ from gcd._languages.values.numbers import Bound
 
 # Units of work per value, per schema of a value, and per pair of a name and a schema.
 _PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
-_MAX_PATTERNS = 6  # most patterns that undeclared names may match
+_MAX_PATTERNS = 6  # maximum number of patterns that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _WITH_MEMBERS = frozenset([*OPENING, "properties"])
 
@@ -76,7 +76,7 @@ class Facets:
         patterns, formats: pairs (pattern or format of a string, schema that has it).
         lower, upper: bounds of a number.
         divisors: a number has to be a multiple of each of them.
-        size: fewest and most elements of an array.
+        size: minimum and maximum number of elements of an array.
         head: schemas of the first elements, one conjunction for each.
         items: schemas of every further element.
         contains: schemas that some elements must satisfy.

@@ -26,7 +26,7 @@ from gcd._errors import ConstraintError, UnsupportedSchemaError, at
 from gcd._languages.json_schema.drafts import DRAFTS, LENIENT, Draft, Schema, draft_of, translate
 from gcd._languages.json_schema.keywords import ANCHORS
 
-_MAX_NESTING = 64  # most levels of schemas inside schemas
+_MAX_NESTING = 64  # maximum number of levels of schemas inside schemas
 _MAX_SCHEMAS = 50_000
 _ROOT_URI = "schema:/root"  # URI of a document without an $id
 _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign

@@ -19,12 +19,12 @@ class SqlDialect:
     """Limits on the SQL statements of a language.
 
     Attributes:
-        tables: most tables that one SELECT joins.
+        tables: maximum number of tables that one SELECT joins.
         subquery_depth: greatest nesting depth of sub-queries; 0 for no sub-queries.
-        subquery_tables: most tables that a sub-query joins.
-        compound_columns: most columns on either side of UNION, INTERSECT and EXCEPT; 0 for no set
-            operators.
-        compound_tables: most tables that either side of a set operator joins.
+        subquery_tables: maximum number of tables that a sub-query joins.
+        compound_columns: maximum number of columns on either side of UNION, INTERSECT and EXCEPT;
+            0 for no set operators.
+        compound_tables: maximum number of tables that either side of a set operator joins.
         grouped_parts: whether sub-queries and the sides of set operators may have GROUP BY.
         any_join: whether tables may be joined on any two of their columns, rather than only along
             foreign keys.

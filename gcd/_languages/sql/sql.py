@@ -57,8 +57,9 @@ def widest_dialect(
 
     Args:
         schema: tables, columns and foreign keys.
-        max_states: most states of the language's automaton. A token automaton takes four bytes for
-            each pair of a state and a class of tokens, and there are 400 to 1,000 classes.
+        max_states: maximum number of states of the language's automaton. A token automaton takes
+            four bytes for each pair of a state and a token class, and there are 400 to 1,000
+            classes.
         dialect: the form with all features; None for the default dialect.
 
     Raises:

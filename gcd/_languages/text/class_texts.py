@@ -94,9 +94,9 @@ def decimals(whole: int | None, places: int | None, digits: int | None) -> Autom
     """Return decimal numbers without an exponent, with limits on their digits; None for no limit.
 
     Args:
-        whole: most digits before the point; a single zero doesn't count.
-        places: most digits after the point.
-        digits: most digits in total.
+        whole: maximum number of digits before the point; a single zero doesn't count.
+        places: maximum number of digits after the point.
+        digits: maximum number of digits in total.
     """
     if whole is None and places is None and digits is None:
         return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")

@@ -23,7 +23,7 @@ from gcd._languages.text.syntax import (
 )
 from gcd._languages.text.unicode_tables import with_other_cases
 
-MAX_NESTING = 50  # most levels of groups inside groups
+MAX_NESTING = 50  # maximum number of levels of groups inside groups
 # Units of work of a parser, which is interpreted code: per character of the pattern, and per range
 # of code points in a class or an escape.
 _PER_CHARACTER, _PER_RANGE = 1000, 500

@@ -181,7 +181,7 @@ def distinct(
         head: for each of the first elements, a mapping from the number of each possible value to
             the texts of this value.
         rest: the same for every further element.
-        longest: most elements.
+        longest: maximum number of elements.
         brackets: the delimiters.
     """
     graph = Assembly()

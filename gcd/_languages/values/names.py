@@ -24,7 +24,7 @@ from gcd._languages.values.objects import Member
 
 # Parameters of the checksum. Names that differ in one letter have different checksums.
 _CLASSES, _FACTOR = 13, 5
-_MAX_SETS = 120  # most sets of classes that are tracked
+_MAX_SETS = 120  # maximum number of sets of classes that are tracked
 
 
 def can_tell(fewest: int, classes: int) -> bool:

@@ -31,7 +31,7 @@ from gcd._errors import ConstraintError
 from gcd._languages.text.regex import regex
 
 _LESS, _EQUAL, _GREATER = -1, 0, 1
-MAX_DIGITS = 400  # most digits of a bound on either side of the point; 1e308 has 309
+MAX_DIGITS = 400  # maximum number of digits of a bound on either side of the point; 1e308 has 309
 
 
 class Bound(NamedTuple):

@@ -74,7 +74,7 @@ def mapping(
         notation: the notation of objects.
         members: members that may occur once, in this order.
         extras: members that may occur any number of times afterwards; they are not required.
-        count: fewest and most members of an object; None means no upper bound.
+        count: minimum and maximum number of members of an object; None means no upper bound.
         any_order: whether all members, including `extras`, may occur in any order. No member may
             then be unpacked.
         frame: delimiters around the members.
