@@ -214,7 +214,7 @@ def check_budget(key: str, spec: Any) -> None:
 
 
 MOST_TRACED = 4096
-"""Maximum number of particles of one trial to trace, over all examples; about 20 MB at 60 tokens."""
+"""Maximum number of particles of one trial to trace, over all examples; 20 MB at 60 tokens."""
 
 
 def check_model(config: DictConfig) -> None:
