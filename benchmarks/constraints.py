@@ -159,15 +159,15 @@ def batch(
     matchers = [_matcher(engine, compiled[case.name], case.answers[0]) for case in chosen]
     found: list[list[float]] = []
     for _ in ("fresh", "warm"):
-        positions = [_tokens(case) for case in chosen]
+        streams = [_tokens(case) for case in chosen]
         for matcher in matchers:
             engine.reset(matcher)
         together = engine.together(matchers)
         times = []
         for _ in range(BATCH_STEPS):
             tokens = []
-            for i, position in enumerate(positions):
-                token, begins = next(position)
+            for i, stream in enumerate(streams):
+                token, begins = next(stream)
                 if begins:
                     engine.reset(matchers[i])
                 tokens.append(token)

@@ -21,7 +21,7 @@ from tests.smc.toys import CONSTRAINTS
 Ids = tuple[int, ...]
 
 
-def positions(proposal: str, budget: int, **options: Any) -> list[tuple[float, smc.Posterior]]:
+def walks(proposal: str, budget: int, **options: Any) -> list[tuple[float, smc.Posterior]]:
     chosen = PROPOSALS[proposal]()
     return outcomes(TOY, CONSTRAINTS["few_words"](), budget, proposal=chosen, **options)
 
@@ -49,7 +49,7 @@ def pairs(
 
 @pytest.mark.parametrize("particles", [2, 3])
 def test_independent_particles_are_unbiased(particles: int) -> None:
-    some = positions("lcd", 2, particles=particles, ess_threshold=0.0)
+    some = walks("lcd", 2, particles=particles, ess_threshold=0.0)
     assert mean((p, collect(each)) for p, each in some) == pytest.approx(truth(2))
 
 
@@ -62,18 +62,18 @@ def test_independent_particles_are_unbiased(particles: int) -> None:
     ],
 )
 def test_independent_runs_are_unbiased(proposal: str, options: dict[str, Any]) -> None:
-    assert mean(pairs(positions(proposal, 2, **options))) == pytest.approx(truth(2))
+    assert mean(pairs(walks(proposal, 2, **options))) == pytest.approx(truth(2))
 
 
 def test_resampled_particles_are_biased() -> None:
-    some = positions("lcd", 2, particles=2, ess_threshold=1.0, strata="none")
+    some = walks("lcd", 2, particles=2, ess_threshold=1.0, strata="none")
     found = mean((p, collect(each)) for p, each in some)
     assert sum(found.values()) < 0.95 * sum(truth(2).values())
 
 
 def test_clipping_is_never_worse_and_biased() -> None:
     evidence, expected = math.fsum(truth(2).values()), 0.0
-    for probability, found in positions("lcd", 2, particles=2):
+    for probability, found in walks("lcd", 2, particles=2):
         plain = log_sum(list(pool(collect(found)).log_weight.values()))
         assert plain == pytest.approx(found.log_evidence)
         moved = math.exp(clip([found], plain))

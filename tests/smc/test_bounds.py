@@ -226,7 +226,7 @@ def test_bounds_are_their_definition(rule: str) -> None:
         assert close_to_definition(USUAL, rule, seed, options)
         if seed % 2 == half:
             continue
-        # Prefixes that propagation out to be impossible have no slot in a discrete filter.
+        # Prefixes that turn out to be impossible have no slot in a discrete filter.
         is_close = close_to_definition(rules.TOY, rule, seed, options)
         assert is_close or "algorithm" in options
 

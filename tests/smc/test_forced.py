@@ -55,7 +55,7 @@ def budget_of(automaton: TokenAutomaton) -> int:
     return automaton.fewest_tokens + 1
 
 
-def positions(
+def walks(
     automaton: TokenAutomaton, budget: int, **options: object
 ) -> list[tuple[float, smc.Posterior]]:
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
@@ -70,7 +70,7 @@ def positions(
 def outcomes(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
     """The probability and the weight of every sequence of one particle."""
     found: dict[tuple[int, ...], tuple[float, float]] = {}
-    for probability, posterior in positions(automaton, budget, particles=1, **options):
+    for probability, posterior in walks(automaton, budget, particles=1, **options):
         (sample,) = posterior.particles
         if sample.log_weight > -math.inf:
             before, _ = found.get(sample.ids, (0.0, 0.0))
@@ -114,7 +114,7 @@ def test_the_walk_over_all_choices_gives_the_target(
     expected = target(TOY, PROMPT, automaton, budget)
     mass = dict.fromkeys(expected, 0.0)
     N = 2
-    for probability, posterior in positions(
+    for probability, posterior in walks(
         automaton, budget, particles=N, proposal=PROPOSALS[proposal](),
         forced_runs=forced_runs, **options,
     ):  # fmt: skip

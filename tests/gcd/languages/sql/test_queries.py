@@ -34,18 +34,18 @@ def language() -> Automaton:
 @pytest.mark.parametrize("schema", [CONCERTS, AWKWARD, TINY], ids=["concerts", "awkward", "tiny"])
 @pytest.mark.parametrize("name", DIALECTS)
 def test_sqlite_prepares_every_random_query(schema: SqlSchema, name: str) -> None:
-    positions = RandomWalks(gcd.sql(schema, DIALECTS[name]))
+    walks = RandomWalks(gcd.sql(schema, DIALECTS[name]))
     judge = Judge(schema)
     rng = random.Random(name)
     for _ in range(150):
-        query = positions.draw(rng, patience=rng.choice([40, 120, 400]), stop=0.1).decode()
+        query = walks.draw(rng, patience=rng.choice([40, 120, 400]), stop=0.1).decode()
         assert judge.complaint(query) is None, query
 
 
 def test_random_queries_get_into_all_corners(language: Automaton) -> None:
-    positions = RandomWalks(language)
+    walks = RandomWalks(language)
     rng = random.Random(0)
-    text = " ".join(positions.draw(rng, patience=400, stop=0.05).decode() for _ in range(500))
+    text = " ".join(walks.draw(rng, patience=400, stop=0.05).decode() for _ in range(500))
     for words in (
         *("JOIN", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "DESC", "UNION", "EXCEPT"),
         *("BETWEEN", "NOT LIKE", "IS NOT NULL", "(SELECT", "IN ('", "COUNT(*)", "DISTINCT", "''"),
