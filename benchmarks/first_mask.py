@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, is_inst
 from gcd import Vocabulary
 
 STEPS = 60
+T = TypeVar("T")
 PERCENTILES = (50, 90, 95, 99, 100)
 
 
@@ -78,7 +79,7 @@ def measure(engine: Engine, schema: Any, seed: int) -> Sample | None:
     return Sample(first, fresh, warm, engine.num_bytes(compiled))
 
 
-def call_forked(call: Callable[[], Sample | None], seconds: int) -> Sample | None:
+def call_forked(call: Callable[[], T | None], seconds: int) -> T | None:
     """Call a function in a forked process; return None if it takes too long or dies."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -92,7 +93,7 @@ def call_forked(call: Callable[[], Sample | None], seconds: int) -> Sample | Non
     with os.fdopen(reading, "rb") as file:
         content = file.read()
     os.waitpid(child, 0)
-    found: Sample | None = pickle.loads(content) if content else None
+    found: T | None = pickle.loads(content) if content else None
     return found
 
 

@@ -55,6 +55,7 @@ HORIZONS: dict[str, Callable[[int], int]] = {
     "maxContains": lambda count: 2 * int(count) + 2,
     "maxProperties": lambda count: 5 * int(count) + 5,
 }
+COUNTS = (*HORIZONS, "minLength", "minItems", "minContains", "minProperties")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
@@ -109,7 +110,7 @@ class Document:
     Attributes:
         ignored: keywords without effect in reachable schemas.
         approximations: those that `gcd._languages.json_schema.approximations` has computed.
-        upper_bounds: upper bounds of counts in reachable schemas, each with the greatest length in
+        bounds: bounds on counts in reachable schemas; an upper bound has the greatest length in
             bytes at which no text can exceed it.
         validators: Python validators that also check the values of reachable schemas.
     """
@@ -140,7 +141,7 @@ class Document:
         self._declaring: set[str] = set()  # pointers of schemas with `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
         self.approximations: dict[Node, Any] = {}
-        self.upper_bounds: list[Caveat] = []
+        self.bounds: list[Caveat] = []
         self.validators: list[Caveat] = []
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
@@ -381,11 +382,11 @@ class Document:
             below, same_value[pointer] = [], []
             if isinstance(schema, Schema):
                 self._check(schema, pointer)
-                self.upper_bounds += [
-                    Caveat(schema.name_of(k), self.rebase(pointer), schema[k], horizon(schema[k]))
-                    for k, horizon in HORIZONS.items()
-                    if k in schema
-                ]
+                for k in COUNTS:
+                    if k in schema:
+                        horizon = HORIZONS[k](schema[k]) if k in HORIZONS else None
+                        written = schema.name_of(k), self.rebase(pointer)
+                        self.bounds.append(Caveat(*written, schema[k], horizon))
                 if VALIDATOR in schema:
                     name, where = schema[VALIDATOR], self.rebase(pointer)
                     self.validators.append(Caveat("validator", where, name, None))

@@ -206,18 +206,23 @@ def horizons(facets: Facets, kind: str) -> list[int]:
     return [HORIZONS[keyword](most) for keyword, most in bounds.get(kind, ()) if most is not None]
 
 
-def without_upper_bounds(facets: Facets, kind: str) -> Facets:
-    """Remove the upper bounds on counts from the part of a description for one kind of value."""
+def without_bounds(facets: Facets, kind: str, *, lower: bool) -> Facets:
+    """Remove the upper bounds on counts from the part of a description for one kind of value.
+
+    If `lower`, lower bounds above 1 become 1 as well.
+    """
+
+    def keep(fewest: int) -> tuple[int, None]:
+        return (min(fewest, 1) if lower else fewest), None
+
     match kind:
         case "string":
-            return replace(facets, length=(facets.length[0], None))
+            return replace(facets, length=keep(facets.length[0]))
         case "array":
-            contains = tuple(each._replace(most=None) for each in facets.contains)
-            return replace(facets, size=(facets.size[0], None), contains=contains)
-        case "object":
-            return replace(facets, count=(facets.count[0], None))
+            contains = tuple(Contains(each.node, *keep(each.fewest)) for each in facets.contains)
+            return replace(facets, size=keep(facets.size[0]), contains=contains)
         case _:
-            return facets
+            return replace(facets, count=keep(facets.count[0]))
 
 
 def _simplify_bounds(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:

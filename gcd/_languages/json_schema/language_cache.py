@@ -47,11 +47,16 @@ CAUSES = {
     ),
     "string": ("maxLength", "minLength", "pattern", "format"),
 }
-# For each kind of value, the upper bounds of counts that may be dropped.
+# For each kind of value with counts, the bounds that may be dropped.
 UPPER_BOUNDS = {
     "array": ("maxItems", "maxContains"),
     "object": ("maxProperties",),
     "string": ("maxLength",),
+}
+LOWER_BOUNDS = {
+    "array": ("minItems", "minContains"),
+    "object": ("minProperties",),
+    "string": ("minLength",),
 }
 CHOICES = ("oneOf", "not", "if", "anyOf", "dependentSchemas", "dependentRequired", "enum", "const")
 

@@ -28,6 +28,7 @@ asserted schemas alone determine which values these are, so languages that are c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -47,12 +48,23 @@ from gcd._languages.json_schema.facets import (
     horizons,
     merge,
     within_reach,
-    without_upper_bounds,
+    without_bounds,
 )
-from gcd._languages.json_schema.language_cache import CAUSES, CHOICES, UPPER_BOUNDS, LanguageCache
+from gcd._languages.json_schema.language_cache import (
+    CAUSES,
+    CHOICES,
+    LOWER_BOUNDS,
+    UPPER_BOUNDS,
+    LanguageCache,
+)
 from gcd._languages.json_schema.members import build_undeclared, with_enough_names
 from gcd._languages.json_schema.scalars import constants, fitting_constants, numerals, strings
-from gcd._languages.json_schema.upper_bounds import may_drop, not_counted, too_many_elements
+from gcd._languages.json_schema.upper_bounds import (
+    NO_BOUNDS,
+    may_drop,
+    not_counted,
+    too_many_elements,
+)
 from gcd._languages.values.anything import any_value
 from gcd._languages.values.arrays import CountedSplit, array, containing, distinct
 from gcd._languages.values.json_values import json_notation
@@ -71,10 +83,9 @@ class SchemaLanguages:
         any_order: objects with at most this many declared names accept their members in any order.
         max_bytes: longest text that matters (`gcd._automata.horizon`); None if there is no limit.
         counted: a length in bytes; upper bounds that only longer texts exceed are not enforced.
-            None: all are enforced.
+            With `NO_BOUNDS`, lower bounds aren't enforced either.
         unsupported: treatment of keywords that no automaton can enforce. "refuse": raise an error.
-            "warn": enforce upper bounds for texts up to a length, and skip all others. "ignore":
-            skip all.
+            "warn" or "ignore": skip them, and record caveats.
     """
 
     def __init__(
@@ -86,7 +97,7 @@ class SchemaLanguages:
         closed: bool,
         any_order: int = 0,
         max_bytes: int | None = None,
-        counted: int | None = None,
+        counted: float = math.inf,
         unsupported: str = "warn",
     ) -> None:
         self.document = document
@@ -264,25 +275,33 @@ class SchemaLanguages:
         for kind in sorted(kinds):
             with self.cache.compiling(nodes, CAUSES[kind]):
                 reaches = horizons(facets, kind)
-                if self._counted is None or max(reaches, default=0) < self._counted:
+                is_droppable = may_drop(nodes, reaches, self._unsupported)
+                lower = self._counted == NO_BOUNDS and kind in LOWER_BOUNDS
+                lower = lower and all(node.asserted for node in nodes)
+                if not lower and not (is_droppable and max(reaches) >= self._counted):
                     try:
                         found.append(self._of_kind(kind, facets, wide))
                         continue
-                    except StateLimitError as error:
-                        if not may_drop(reaches, error, self._unsupported):
+                    except StateLimitError as error:  # with a pointer, of an inner part
+                        if not is_droppable or error.pointer is not None:
                             raise
-                found.append(self._without_upper_bounds(kind, nodes, facets, wide))
+                found.append(self._without_bounds(kind, nodes, facets, wide, lower=lower))
         return found
 
-    def _without_upper_bounds(
-        self, kind: str, nodes: Conjunction, facets: Facets, wide: bool
+    def _without_bounds(
+        self, kind: str, nodes: Conjunction, facets: Facets, wide: bool, *, lower: bool
     ) -> Automaton:
-        """Return the values of one kind without upper bounds; record a caveat for each bound."""
+        """Return the values of one kind without upper bounds; record a caveat for each bound.
+
+        If `lower`, the lower bounds are not enforced either.
+        """
         least = self._least_element(facets) if kind == "array" else 1
-        caveats = not_counted(self.document, nodes, kind, least, unsupported=self._unsupported)
+        caveats = not_counted(
+            self.document, nodes, kind, least, lower=lower, unsupported=self._unsupported
+        )
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
         with self.cache.compiling(nodes, causes):
-            found = self._of_kind(kind, without_upper_bounds(facets, kind), wide)
+            found = self._of_kind(kind, without_bounds(facets, kind, lower=lower), wide)
         self.cache.caveats |= dict.fromkeys(caveats)
         if not all(node.asserted for node in nodes):
             self.cache.excluding += [each for each in caveats if each.max_bytes is not None]

@@ -40,7 +40,7 @@ from functools import partial
 from typing import Any
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.horizon import Caveat, warn_of_caveats
+from gcd._automata.horizon import warn_of_caveats
 from gcd._errors import (
     ConstraintError,
     EmptyLanguageError,
@@ -107,12 +107,13 @@ def json_schema(
         unknown: treatment of keywords and formats that the draft doesn't have, and that therefore
             have no effect: "warn", "ignore", or "refuse".
         unsupported: treatment of keywords that no automaton of the allowed size can enforce.
-            "warn": a warning names them. Upper bounds such as `"maxLength": 65536` are enforced for
-            texts too short to exceed them, and budgets that allow longer texts are refused
-            (`gcd.OverlongBudgetError`). `uniqueItems` over arbitrary strings, and Python validators
-            of a class, aren't enforced, so validate the finished text. "ignore": none of these are
-            enforced, without a warning. "refuse": they are errors. The result's `caveats` lists
-            them.
+            "warn": a warning names them, so validate the finished text. They are the largest upper
+            bounds (`maxLength`, `maxItems`, ...), `uniqueItems` over arbitrary strings, and Python
+            validators of a class. Upper bounds such as `"maxLength": 65536` are enforced even so,
+            because budgets for texts long enough to exceed them are refused
+            (`gcd.OverlongBudgetError`). "ignore": no warning, and neither these nor lower bounds
+            that take too many states are enforced. "refuse": they are errors. The result's
+            `caveats` lists them.
 
     Raises:
         UnsupportedSchemaError: a keyword is not supported; the error has its JSON pointer.
@@ -151,8 +152,7 @@ def json_schema(
                 'unsupported="ignore" and validate the finished text',
             )
 
-    def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
-        bounds += document.upper_bounds
+    def build(counted: float) -> Automaton:
         values = SchemaLanguages(
             document,
             notation,
@@ -182,7 +182,7 @@ def json_schema(
             language, max_bytes, what, (*document.validators, *values.cache.caveats)
         )
 
-    found = compile_or_relax(build, unsupported=unsupported)
+    found = compile_or_relax(build, document.bounds, unsupported=unsupported)
     if unsupported == "warn":
         warn_of_caveats(found.caveats)
     return found

@@ -1,13 +1,19 @@
-"""Omission of upper bounds that no answer reaches, with caveats.
+"""Omission of counts that take too many states, with caveats.
 
-`"maxLength": 65536` takes some 20 states for each character, and no answer of a few hundred tokens
-is that long. If a schema takes too many states or too much work, its largest upper bounds are not
-counted. The automaton is then exact only for texts that are too short to exceed any of them
-(`gcd._automata.horizon`), and budgets that allow longer texts are refused.
+A bound such as `"maxLength": 500` takes some 20 states for each character. If a schema takes too
+many states or too much work, its largest upper bounds are not counted.
+
+* Asserted bounds are then left to a check of the finished text, with a warning.
+* If only long texts can exceed a bound (`"maxLength": 65536`), nothing has to be checked: the
+  automaton is exact for all shorter texts (`gcd._automata.horizon`), and budgets that allow longer
+  texts are refused. The same holds for bounds of schemas that are subtracted (`not`, `oneOf`).
+
+With `unsupported="ignore"`, lower bounds are left to the check as well if nothing else helps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,78 +22,89 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import count_work, max_states
 from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, show_count
-from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document
+from gcd._languages.json_schema.document import COUNTS, HORIZONS, Conjunction, Document
 from gcd._languages.json_schema.facets import Facets
-from gcd._languages.json_schema.language_cache import UPPER_BOUNDS
+from gcd._languages.json_schema.language_cache import LOWER_BOUNDS, UPPER_BOUNDS
 
 _PER_COUNT = 20  # states per counted character of a string
 _ROOM = 8  # counts may take an 8th of the states, because schemas occur several times
-_LEAST = 1_000  # bytes: budgets are never restricted to shorter texts
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+# In bytes: budgets are never restricted to texts shorter than this. A text of 300 tokens has some
+# 1,200 bytes, but tokens of 128 bytes exist, so 30,000 bytes restrict budgets to 235 tokens.
+_LEAST = 30_000
+_LEAST_COMPARED = 1_000  # the same for bounds of subtracted schemas, which can't be checked later
+NO_UPPER_BOUNDS, NO_BOUNDS = 1.0, 0.0
+"""Values of `counted` with which no upper bound, and no bound at all, is counted."""
 
-Build = Callable[[int | None, list[Caveat]], Automaton]
+Build = Callable[[float], Automaton]
 
 
-def compile_or_relax(build: Build, *, unsupported: str) -> Automaton:
-    """Compile a schema; if it is too large, retry without its largest upper bounds.
+def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str) -> Automaton:
+    """Compile a schema; if it is too large, retry without its largest bounds.
 
     Args:
-        build: function that compiles the schema. Its first argument is a length in bytes: upper
-            bounds that only longer texts can exceed are not counted; None to count all. The second
-            argument is a list to which it appends the upper bounds.
+        build: function that compiles the schema. Its argument is a length in bytes: upper bounds
+            that only longer texts can exceed are not counted.
+        bounds: the schema's bounds on counts.
         unsupported: as in `gcd.json_schema`.
 
     Raises:
         StateLimitError, WorkLimitError: the schema is still too large.
     """
-    bounds: list[Caveat] = []
     try:
         with count_work():
-            return build(None, bounds)
+            return build(math.inf)
     except LimitError as error:
         if unsupported != "refuse":
-            for counted in _less(bounds, error, least_horizon(unsupported)):
+            for counted in _less(bounds, unsupported):
                 with suppress(LimitError, EmptyLanguageError), count_work():
-                    return build(counted, [])
-        if unsupported != "ignore" and error.keyword in HORIZONS:
+                    return build(counted)
+        if unsupported != "ignore" and _states(bounds) > max_states() // _ROOM:
             error.add('; or set unsupported="ignore" and validate the finished text')
+            if error.keyword not in COUNTS:
+                error.add(f" ({_show_largest(bounds)})")
         raise
 
 
-def least_horizon(unsupported: str) -> int:
-    """Return the length in bytes up to which omitting upper bounds must not change a language."""
-    return _LEAST if unsupported == "warn" else 0
+def _less(bounds: Sequence[Caveat], unsupported: str) -> Iterator[float]:
+    """Yield lengths in bytes to try as the argument of `build` in `compile_or_relax`.
 
-
-def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
-    """Yield lengths in bytes to try as the first argument of `build` in `compile_or_relax`.
-
-    With the first length, as many upper bounds as possible are enforced; with the second, as few as
-    possible.
+    With the first length, as many upper bounds as possible are enforced.
     """
-    if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
-        return
-    sizes = sorted((bound.max_bytes or 0, _PER_COUNT * int(bound.value)) for bound in bounds)
-    taken, candidates = 0, []
-    for horizon, size in sizes:
-        taken += size
-        if taken > max_states() // _ROOM and horizon >= least:
-            candidates.append(horizon)
-    if candidates:
-        yield candidates[0]
-    smallest = next((horizon for horizon, _ in sizes if horizon >= least), None)
-    if smallest is not None and smallest not in candidates[:1]:
-        yield smallest
+    upper = sorted(
+        (bound.max_bytes, int(bound.value)) for bound in bounds if bound.max_bytes is not None
+    )
+    taken = 0
+    for horizon, count in upper:
+        taken += _PER_COUNT * count
+        if taken > max_states() // _ROOM:
+            yield float(horizon)
+            break
+    if upper:
+        yield NO_UPPER_BOUNDS
+    if bounds and unsupported == "ignore":
+        yield NO_BOUNDS
 
 
-def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -> bool:
-    """Return whether upper bounds may be dropped after this error.
+def _states(bounds: Sequence[Caveat]) -> int:
+    return _PER_COUNT * sum(int(bound.value) for bound in bounds)
+
+
+def _show_largest(bounds: Sequence[Caveat]) -> str:
+    """Format the largest bound for an error message, with the other bounds of its schema."""
+    pointer = max(bounds, key=lambda bound: bound.value).pointer
+    listed = [f"{b.keyword} {show_count(int(b.value))}" for b in bounds if b.pointer == pointer]
+    return f"{len(bounds)} bounds such as {' and '.join(listed)} {at(pointer)}"
+
+
+def may_drop(nodes: Conjunction, reaches: Sequence[int], unsupported: str) -> bool:
+    """Return whether the upper bounds of these schemas may be left out.
 
     `reaches` has, for each bound, the maximum length of texts if this bound is dropped.
     """
-    if unsupported == "refuse" or error.pointer is not None:  # the error belongs to an inner part
+    if unsupported == "refuse" or not reaches:
         return False
-    return min(reaches, default=-1) >= least_horizon(unsupported)
+    is_compared = unsupported == "warn" and not all(node.asserted for node in nodes)
+    return not is_compared or min(reaches) >= _LEAST_COMPARED
 
 
 def too_many_elements(document: Document, facets: Facets, least: int) -> StateLimitError:
@@ -102,7 +119,7 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
         f"{node.schema.name_of(keyword)} {node.schema[keyword]} {where}"
         for node in document.flatten(facets.items) or ()
         for where in [at(document.rebase(node.pointer))]
-        for keyword in _COUNTS
+        for keyword in COUNTS
         if keyword in node.schema
     ]
     fewest, most = facets.size
@@ -116,27 +133,29 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
 
 
 def not_counted(
-    document: Document, nodes: Conjunction, kind: str, least: int, *, unsupported: str
+    document: Document, nodes: Conjunction, kind: str, least: int, *, lower: bool, unsupported: str
 ) -> list[Caveat]:
-    """Return the caveats for upper bounds that are not enforced, on values of one kind.
+    """Return the caveats for bounds that are not enforced, on values of one kind.
 
     Args:
         document: the document of the schemas.
         nodes: the schemas that have the bounds.
         kind: the kind of values.
         least: fewest bytes of an element, for arrays.
+        lower: whether lower bounds are not enforced either.
         unsupported: as in `gcd.json_schema`.
     """
     found = []
     for node in nodes:
-        for keyword in UPPER_BOUNDS[kind]:
-            if keyword in node.schema:
+        for keyword in UPPER_BOUNDS[kind] + LOWER_BOUNDS[kind] * lower:
+            if keyword in node.schema and (keyword in HORIZONS or node.schema[keyword] > 1):
                 value = node.schema[keyword]
-                reach: int | None = HORIZONS[keyword](value)
-                if kind == "array":
-                    reach = (int(value) + 1) * (least + 1)
-                if unsupported == "ignore" and node.asserted:
-                    reach = None
+                reach: int | None = None
+                if keyword in HORIZONS:
+                    is_array = kind == "array"
+                    reach = (int(value) + 1) * (least + 1) if is_array else HORIZONS[keyword](value)
+                    if node.asserted and (unsupported == "ignore" or reach < _LEAST):
+                        reach = None
                 written, pointer = node.schema.name_of(keyword), document.rebase(node.pointer)
                 found.append(Caveat(written, pointer, value, reach))
     return found

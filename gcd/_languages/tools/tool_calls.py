@@ -22,10 +22,18 @@ from typing import Any
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat, warn_of_caveats
-from gcd._errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
+from gcd._errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    LimitError,
+    WorkLimitError,
+    at,
+    check_count,
+    show,
+)
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
-from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
+from gcd._languages.json_schema.ignored import warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.schema import check_depth, check_options
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
@@ -102,24 +110,27 @@ def tool_calls(
         write = partial(_python_call, equals=equals)
     else:
         raise ConstraintError(f'expected style to be "json" or "python", got {style!r}')
-    ignored: dict[IgnoredKeyword, None] = {}
+    documents = [
+        Document(
+            tool.schema,
+            base=tool.pointer,
+            hidden="/properties" if tool.flat else "",
+            max_depth=max_depth,
+            assert_formats=formats == "assert",
+            refuse_unknown=unknown == "refuse",
+        )
+        for tool in parsed.tools
+    ]
+    if unknown == "warn":
+        warn_of(tuple(dict.fromkeys(each for d in documents for each in d.ignored)))
 
-    def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
+    def build(counted: float) -> Automaton:
         graph = Assembly()
         start, end = graph.node(), graph.node()
         why_none = ""  # why the first tool without valid calls has none
         caveats: list[Caveat] = []
-        for tool in parsed.tools:
-            document = Document(
-                tool.schema,
-                base=tool.pointer,
-                hidden="/properties" if tool.flat else "",
-                max_depth=max_depth,
-                assert_formats=formats == "assert",
-                refuse_unknown=unknown == "refuse",
-            )
-            ignored.update(dict.fromkeys(document.ignored))
-            bounds += document.upper_bounds
+        sizes: list[int] = []
+        for tool, document in zip(parsed.tools, documents, strict=True):
             values = SchemaLanguages(
                 document,
                 notation,
@@ -134,11 +145,21 @@ def tool_calls(
                 if not why_none and any(part.is_empty for part in parts):
                     why_none = why_empty(values)
                 graph.insert(start, end, *parts)
-            except WorkLimitError as error:
-                values.cache.blame_most_costly(error)
+            except LimitError as error:
+                if isinstance(error, WorkLimitError):
+                    values.cache.blame_most_costly(error)
+                error.add(f"; this is the tool {show(tool.name)}, of {len(documents)}")
                 raise
+            sizes.append(sum(part.num_states for part in parts))
             caveats += values.cache.caveats
-        call = graph.build(start, end)
+        try:
+            call = graph.build(start, end)
+        except LimitError as error:
+            largest = parsed.tools[max(range(len(sizes)), key=sizes.__getitem__)]
+            error.add(
+                f"; the largest of {len(sizes)} tools is {show(largest.name)} {at(largest.pointer)}"
+            )
+            raise
         most = max_calls
         if max_bytes is not None and not call.is_empty:  # no such text exceeds a larger `max_calls`
             reach = max_bytes // len(call.shortest())
@@ -154,11 +175,8 @@ def tool_calls(
             language = Automaton.concatenate([notation.gap, language, notation.gap])
         return restrict_length(language, max_bytes, "a list of valid calls", caveats)
 
-    try:
-        found = compile_or_relax(build, unsupported=unsupported)
-    finally:
-        if unknown == "warn":
-            warn_of(tuple(ignored))
+    bounds = [bound for document in documents for bound in document.bounds]
+    found = compile_or_relax(build, bounds, unsupported=unsupported)
     if unsupported == "warn":
         warn_of_caveats(found.caveats)
     return found

@@ -66,7 +66,7 @@ def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None
         json_schema({"type": "object", "properties": members})
         taken = before - work_left()
     with work_limit(taken // 2), pytest.raises(WorkLimitError) as caught:
-        json_schema({"type": "object", "properties": members})
+        json_schema({"type": "object", "properties": members}, unsupported="refuse")
     assert (caught.value.keyword, caught.value.pointer) == ("maxLength", "/properties/costly")
 
 
@@ -197,8 +197,10 @@ def test_tool_calls_are_metered_together() -> None:
         one = before - work_left()
     with work_limit(3 * one):
         tool_calls(tools[:1])
-        with pytest.raises(WorkLimitError):
-            tool_calls(tools)
+        with pytest.raises(WorkLimitError, match=r"'maxLength' at '/\d/.*'tool_\d', of 9"):
+            tool_calls(tools, unsupported="refuse")
+        left = tool_calls(tools, unsupported="ignore").caveats
+        assert {(each.keyword, each.is_unchecked) for each in left} == {("maxLength", True)}
 
 
 def test_cycles_are_the_strongly_connected_components() -> None:

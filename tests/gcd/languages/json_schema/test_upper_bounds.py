@@ -10,6 +10,7 @@ import itertools
 import json
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -27,6 +28,7 @@ from gcd._errors import (
 from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.document import HORIZONS
 from gcd._languages.json_schema.schema import json_schema
+from gcd._languages.tools.tool_calls import tool_calls
 from gcd._languages.values.names import checksums
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.languages.json_schema.test_json_schema import compact
@@ -46,7 +48,7 @@ BOUNDS: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "a string": (_members({"a": LONG}), [("maxLength", "/properties/a")]),
     "beside a pattern": ({**LONG, "pattern": "^[a-z]+(-[a-z]+)*$"}, [("maxLength", "")]),
     "beside a format": (
-        _members({"a": {"type": "string", "format": "uri", "maxLength": 2_083}}),
+        _members({"a": {"type": "string", "format": "uri", "maxLength": 32_000}}),
         [("maxLength", "/properties/a")],
     ),
     "elements": (
@@ -67,17 +69,13 @@ BOUNDS: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         [("maxProperties", "")],
     ),
     "many at once": (
-        _members({f"k{i}": {"type": "string", "maxLength": 3_000} for i in range(9)}),
+        _members({f"k{i}": {"type": "string", "maxLength": 30_000} for i in range(9)}),
         [("maxLength", f"/properties/k{i}") for i in range(9)],
     ),
     "one that is used often": (
         _members({f"k{i}": {"$ref": "#/$defs/a"} for i in range(9)})
-        | {"$defs": {"a": {"type": "string", "maxLength": 3_000}}},
+        | {"$defs": {"a": {"type": "string", "maxLength": 30_000}}},
         [("maxLength", "/$defs/a")],
-    ),
-    "too much work": (
-        _members({f"k{i}": {"type": "string", "maxLength": 3_000 + i} for i in range(60)}),
-        [("maxLength", f"/properties/k{i}") for i in range(60)],
     ),
 }
 
@@ -91,8 +89,8 @@ def test_bounds_that_take_too_much_hold_up_to_a_length(name: str) -> None:
     assert warning.caveats == language.caveats
     assert [(each.keyword, each.pointer) for each in language.caveats] == places
     assert language.max_bytes == min(each.max_bytes or 0 for each in language.caveats)
-    assert language.max_bytes >= 1_000
-    with pytest.raises(StateLimitError if name != "too much work" else gcd.WorkLimitError):
+    assert language.max_bytes >= 30_000
+    with pytest.raises(StateLimitError):
         json_schema(schema, unsupported="refuse")
     # Compiled in another way, by the definition of `max_bytes`.
     least = min(HORIZONS[each.keyword](each.value) for each in language.caveats)
@@ -146,6 +144,93 @@ def test_bounds_of_what_is_excluded_hold_as_far(inside: str) -> None:
     validator = Draft202012Validator(schema)
     for text in ("", "a", "ab", "abc", "c", "cc"):
         assert language.accepts(compact(text)) == validator.is_valid(text)
+
+
+def _form(count: int, **bounds: int) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {f"k{i}": {"type": "string", **bounds} for i in range(count)},
+    }
+
+
+def _tools(count: int, arguments: dict[str, Any]) -> list[Any]:
+    return [{"name": f"t{i}", "parameters": arguments} for i in range(count)]
+
+
+ADDED: dict[str, Callable[..., Automaton]] = {
+    "forms": lambda **o: json_schema(_form(30, maxLength=20), **o),
+    "unlike lengths": lambda **o: json_schema(
+        {"type": "object", "properties": _form(30, maxLength=20)["properties"] | {"a": LONG}}, **o
+    ),
+    "elements": lambda **o: json_schema(
+        {"type": "array", "items": _form(5, maxLength=9), "maxItems": 30}, **o
+    ),
+    "branches": lambda **o: json_schema(
+        {"anyOf": [_form(20, maxLength=20 + i) for i in (0, 1)]}, **o
+    ),
+    "tools": lambda **o: tool_calls(_tools(25, _form(2, maxLength=14)), **o),
+    "limited calls": lambda **o: tool_calls(_tools(5, _form(2, maxLength=20)), max_calls=20, **o),
+    "Python": lambda **o: tool_calls(_tools(25, _form(2, maxLength=14)), style="python", **o),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_no_sum_of_upper_bounds_is_refused(name: str) -> None:
+    with gcd.state_limit(10_000):
+        with pytest.raises(StateLimitError, match=r"maxLength|maxItems"):
+            ADDED[name](unsupported="refuse")
+        with pytest.warns(gcd.CaveatWarning, match="validate the finished text"):
+            language = ADDED[name]()
+    assert any(caveat.is_unchecked for caveat in language.caveats)
+    assert {caveat.keyword for caveat in language.caveats} <= {"maxLength", "maxItems"}
+
+
+def test_too_much_work_for_upper_bounds_is_not_refused() -> None:
+    schema = _form(60, maxLength=100)
+    with gcd.work_limit(20_000_000):
+        with pytest.raises(gcd.WorkLimitError):
+            json_schema(schema, unsupported="refuse")
+        with pytest.warns(gcd.CaveatWarning):
+            language = json_schema(schema)
+    assert language == json_schema(_form(60))
+
+
+def test_small_bounds_are_kept_where_large_ones_add_up() -> None:
+    members = _form(30, maxLength=500)["properties"] | {"zip": {"type": "string", "maxLength": 5}}
+    with pytest.warns(gcd.CaveatWarning):
+        language = json_schema({"type": "object", "properties": members})
+    assert len(language.caveats) == 30
+    assert language.accepts(compact({"k0": "x" * 501, "zip": "12345"}))
+    assert not language.accepts(compact({"zip": "123456"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        (_form(40, minLength=400, maxLength=500), r"maxLength 500 and minLength 400 at '/prop"),
+        ({"type": "string", "minLength": 100_000}, "keyword 'minLength' at the root"),
+        ({"type": "array", "minItems": 50_000, "items": _form(3)}, "keyword 'minItems'"),
+        ({"type": "array", "contains": {"const": 1}, "minContains": 10**6}, "'minContains'"),
+    ],
+)
+def test_lower_bounds_are_refused_with_the_option_that_leaves_them_to_a_check(
+    schema: Any, named: str
+) -> None:
+    for unsupported in ("warn", "refuse"):
+        with pytest.raises(StateLimitError, match=named) as caught:
+            json_schema(schema, unsupported=unsupported)
+        assert 'unsupported="ignore"' in str(caught.value)
+    language = json_schema(schema, unsupported="ignore")
+    assert language.caveats
+    assert all(caveat.is_unchecked for caveat in language.caveats)
+
+
+def test_limit_errors_name_the_tool() -> None:
+    tools = [*_tools(3, _form(1)), {"name": "large", "parameters": _form(9, minLength=2_000)}]
+    with pytest.raises(StateLimitError, match=r"'large', of 4"):
+        tool_calls(tools)
+    with pytest.raises(StateLimitError, match="largest of 40 tools is 't10' at '/10/parameters'"):
+        tool_calls(_tools(40, _form(1, minLength=400)))
 
 
 def test_only_texts_beyond_the_horizon_are_named_by_the_bound() -> None:
