@@ -109,8 +109,8 @@ def json_schema(
         unsupported: treatment of keywords that no automaton of the allowed size can enforce.
             "warn": a warning names them, so validate the finished text. They are the largest upper
             bounds (`maxLength`, `maxItems`, ...), `uniqueItems` over arbitrary strings, and Python
-            validators of a class. Upper bounds such as `"maxLength": 65536` are enforced even so:
-            budgets for texts that can exceed them raise `gcd.OverlongBudgetError`. "ignore": no warning, and neither these nor lower bounds
+            validators of a class. Bounds such as `"maxLength": 65536` are enforced even so,
+            as budgets for longer texts raise `gcd.OverlongBudgetError`. "ignore": no warning, and neither these nor lower bounds
             that take too many states are enforced. "refuse": they are errors. The result's
             `caveats` lists them.
 
