@@ -56,6 +56,7 @@ from smc._proposals.budget_effect import BudgetEffect
 from smc._proposals.lookahead import Expectation, Lookahead
 from smc._proposals.pgcd import PGCD, HMMLookahead
 from smc._proposals.twisted import Twisted
+from smc._removed import REMOVED
 from smc._results.fields import Field, FieldValue
 from smc._results.posterior import Diagnostics, Posterior, Sample
 from smc._results.reliability import Reliability
@@ -67,12 +68,10 @@ from smc._vocabulary.draw import CounterDraw, Draw
 from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
 
 if TYPE_CHECKING:
-    from smc._transformers.continuous import BudgetBatchProcessor
     from smc._transformers.generation import generate
     from smc._transformers.logits_processor import BudgetLogitsProcessor
 
 _WITH_TRANSFORMERS = {
-    "BudgetBatchProcessor": "smc._transformers.continuous",
     "BudgetLogitsProcessor": "smc._transformers.logits_processor",
     "generate": "smc._transformers.generation",
 }
@@ -87,7 +86,6 @@ __all__ = [
     "AutomatonPosition",
     "Batch",
     "Bounds",
-    "BudgetBatchProcessor",
     "BudgetEffect",
     "BudgetLogitsProcessor",
     "CancelToken",
@@ -142,6 +140,8 @@ def __getattr__(name: str) -> Any:
     if name == "Walk":
         warn("smc.Walk is deprecated; use smc.AutomatonPosition", DeprecationWarning, stacklevel=2)
         return AutomatonPosition
+    if name in REMOVED:
+        raise AttributeError(f"smc.{name} was removed; {REMOVED[name]}")
     if name not in _WITH_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
