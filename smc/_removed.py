@@ -4,4 +4,7 @@ from __future__ import annotations
 
 REMOVED = {
     "BudgetBatchProcessor": "use smc.BudgetLogitsProcessor or smc.generate in model.generate",
+    "max_particles=": "pass particles",
+    "target_error=": "double particles until posterior.reliability.log_evidence_error is small "
+    "enough, then sample once more with another seed",
 }

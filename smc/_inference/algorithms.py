@@ -20,6 +20,7 @@ from numbers import Real
 from typing import Any, TypedDict
 
 from smc._inference.resampling import Scheme, scheme
+from smc._removed import REMOVED
 
 STRATA = ("none", "state")
 
@@ -125,6 +126,8 @@ def algorithm(name: str, options: Options) -> SMC | Discrete:
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind)]
     for option, value in options.items():
+        if f"{option}=" in REMOVED:
+            raise ValueError(f"{option} was removed; {REMOVED[f'{option}=']}")
         if option not in known:
             raise ValueError(
                 f"expected an option of the algorithm {name!r} ({', '.join(known)}), got "

@@ -16,8 +16,6 @@ COLDEST = 1e-6
 """Minimum temperature, by which the logits of any model can be divided without overflow."""
 MAX_TOKENS_READ = 1000
 """Default limit on the tokens computed after sampling, for `certify`."""
-MAX_PARTICLES = 1024
-"""Default limit on the particles of a round, for `target_error`."""
 EXECUTIONS = ("auto", "eager", "static")
 """Execution modes; see `smc._inference.execution`."""
 
@@ -42,8 +40,6 @@ class Settings:
     drafter: Drafter
     certify: float | None
     max_tokens_read: int
-    target_error: float | None
-    max_particles: int
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -66,17 +62,6 @@ class Settings:
                 "expected drafter to be an object with propose(texts, vocabulary), got "
                 f"{self.drafter!r}; pass an instance such as smc.PromptLookup()"
             )
-        if self.target_error is not None:
-            if not self.target_error > 0:
-                raise ValueError(
-                    f"expected target_error to be above 0, got {self.target_error}; use 0.1 for a "
-                    "standard error of the evidence of about 10%"
-                )
-            if self.max_particles < self.particles:
-                raise ValueError(
-                    f"expected max_particles to be at least particles={self.particles}, got "
-                    f"{self.max_particles}; raise max_particles or lower particles"
-                )
         if self.max_tokens_read < 1:
             raise ValueError(
                 f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; to "
@@ -110,8 +95,6 @@ def settings_of(
     drafter: object = None,
     certify: object = None,
     max_tokens_read: object = MAX_TOKENS_READ,
-    target_error: object = None,
-    max_particles: object = MAX_PARTICLES,
 ) -> Settings:
     """Validate the arguments of `smc.sample`, and return them as settings.
 
@@ -136,8 +119,6 @@ def settings_of(
         drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
         certify=None if certify is None else real("certify", certify),
         max_tokens_read=whole("max_tokens_read", max_tokens_read),
-        target_error=None if target_error is None else real("target_error", target_error),
-        max_particles=whole("max_particles", max_particles),
     )
 
 

@@ -91,8 +91,6 @@ class Diagnostics:
         landed: number of draft tokens that became part of a prefix and weren't forced. Serving
             engines report this number divided by `lm_calls` as accepted tokens per pass.
         read_on: the part of `tokens` that was computed after sampling, because of `certify`.
-        rounds: with `target_error`, the number of particles in each round. The posterior is from
-            the last round. `lm_calls`, `tokens` and `seconds` are sums over all rounds.
         overrun: seconds by which the batch ended after the deadline; 0 if it ended in time.
     """
 
@@ -112,7 +110,6 @@ class Diagnostics:
     landed: int = 0
     start_seconds: float = 0.0
     read_on: int = 0
-    rounds: tuple[int, ...] = ()
     overrun: float = 0.0
 
 

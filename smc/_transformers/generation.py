@@ -28,7 +28,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
 from smc._forward.drafters import Drafter
 from smc._inference.algorithms import Options
 from smc._inference.deadlines import CancelToken, time_limit
-from smc._inference.settings import MAX_PARTICLES, MAX_TOKENS_READ, settings_of, whole
+from smc._inference.settings import MAX_TOKENS_READ, settings_of, whole
 from smc._interface.interface import sample
 from smc._models.suitability import check_state, check_suitable, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
@@ -67,8 +67,6 @@ def generate(
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
-    target_error: float | int | None = None,
-    max_particles: int = MAX_PARTICLES,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -89,9 +87,8 @@ def generate(
             vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
             `smc.sample`. The default proposal is `smc.GCD()`.
-        target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
-        deadline, cancel: as for `smc.sample`. The deadline in seconds begins again with each call
-            of `generate`. A function with `cancel` can't be pickled.
+        certify, max_tokens_read, deadline, cancel: as for `smc.sample`. The deadline in seconds
+            begins again with each call of `generate`. A function with `cancel` can't be pickled.
         seed: seed of all random numbers. By default it is drawn from torch's generator, which
             `torch.manual_seed` controls.
         options: options of the algorithm; see `smc.sample`.
@@ -109,7 +106,6 @@ def generate(
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
         read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
-        target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     time_limit(deadline, cancel)
     if seed is not None:
@@ -117,7 +113,6 @@ def generate(
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
         "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
-        "target_error": target_error, "max_particles": max_particles,
         "certify": certify, "max_tokens_read": max_tokens_read,
         "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip
