@@ -37,7 +37,7 @@ from smc._inference.deadlines import AbandonedError, CancelToken
 from smc._inference.observation import Observation, Population
 from smc._inference.weights import Weights
 from smc._interface.asking import Reply, ask, ask_all
-from smc._interface.asynchronous import Part, sample_async, stream
+from smc._interface.asynchronous import sample_async
 from smc._interface.interface import sample
 from smc._models.hmm_lm import HMMLanguageModel
 from smc._models.protocol import LanguageModel, PromptTooLongError, Rows, check_prompts
@@ -106,7 +106,6 @@ __all__ = [
     "Lookahead",
     "MaskProposal",
     "Observation",
-    "Part",
     "Population",
     "Posterior",
     "PromptLookup",
@@ -131,7 +130,6 @@ __all__ = [
     "sample",
     "sample_async",
     "search",
-    "stream",
 ]
 
 

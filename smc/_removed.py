@@ -4,7 +4,9 @@ from __future__ import annotations
 
 REMOVED = {
     "BudgetBatchProcessor": "use smc.BudgetLogitsProcessor or smc.generate in model.generate",
+    "Part": "use smc.sample_async",
     "max_particles=": "pass particles",
     "target_error=": "double particles until posterior.reliability.log_evidence_error is small "
     "enough, then sample once more with another seed",
+    "stream": "use smc.sample_async",
 }

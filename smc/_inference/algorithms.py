@@ -5,10 +5,9 @@
     discrete    N distinct prefixes are selected from all their continuations by one token; no token
                 is drawn (`smc._inference.discrete_filter`)
     auto        the discrete filter. It is more accurate than SMC with the same number of particles,
-                and under GCD also at an equal cost (docs/reliability.md). SMC is used in three
-                cases: with a single particle, which is one answer drawn from the proposal; with an
-                option that only SMC has; and in `smc.stream`, because the filter's prefixes are all
-                different, and have little text in common before the end
+                and under GCD also at an equal cost (docs/reliability.md). SMC is used with a single
+                particle, which is one answer drawn from the proposal, and with an option that only
+                SMC has
 
 Each algorithm is a dataclass of its options, so that options of the other algorithm raise an error.
 """
