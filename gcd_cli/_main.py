@@ -336,11 +336,6 @@ def check(
     _answer(is_yes)
 
 
-def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError(f"expected --{value}, got --as {value}; --as has been removed")
-
-
 @main.command(epilog=_SCHEMA_HELP)
 @click.argument("given", metavar="SCHEMA")
 @click.option("--model", required=True, metavar="MODEL",
@@ -348,7 +343,6 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--budget", required=True, type=click.IntRange(1),
               help="Maximum tokens of an answer, EOS included.")  # fmt: skip
 @_kinds
-@click.option("--as", hidden=True, expose_value=False, callback=_no_longer)
 @click.option("--prompt", default="", help="Text before the answer.")
 @click.option("--particles", type=click.IntRange(1), default=16, show_default=True,
               help="Number of particles or, with the filter, of prefixes.")  # fmt: skip

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from gcd._support.optional import missing
 from smc._forward.drafters import Drafter, PromptLookup
@@ -135,9 +134,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name that needs the optional package `transformers` when it is first used."""
-    if name == "Walk":
-        warn("smc.Walk is deprecated; use smc.AutomatonPosition", DeprecationWarning, stacklevel=2)
-        return AutomatonPosition
     if name in REMOVED:
         raise AttributeError(f"smc.{name} was removed; {REMOVED[name]}")
     if name not in _WITH_TRANSFORMERS:

@@ -9,4 +9,5 @@ REMOVED = {
     "target_error=": "double particles until posterior.reliability.log_evidence_error is small "
     "enough, then sample once more with another seed",
     "stream": "use smc.sample_async",
+    "Walk": "use smc.AutomatonPosition",
 }

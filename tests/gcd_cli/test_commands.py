@@ -492,14 +492,6 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["sample", ALARM, "--model", MODEL, "--budget", "18"], "at least 19 tokens"),
         (["sample", ALARM, "--model", "{folder}/no", "--budget", "9"], "not a directory"),
         (["sample", ALARM, "--model", MODEL, "--budget", "x"], "not a valid integer"),
-        (
-            ["sample", "--model", MODEL, "--as", "regex", "a", "--budget", "9"],
-            "expected --regex, got --as regex",
-        ),
-        (
-            ["sample", "--as", "tools", "--schema", ALARM, "--model", MODEL, "--budget", "9"],
-            "expected --tools, got --as tools",
-        ),
         (["explain", ALARM], "Missing argument"),
         (["nothing"], "No such command"),
     ],
