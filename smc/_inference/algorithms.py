@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
 
-from smc._inference.resampling import Scheme, scheme
+from smc._inference.resampling import scheme
 from smc._removed import REMOVED
 
 STRATA = ("none", "state")
@@ -27,7 +27,7 @@ STRATA = ("none", "state")
 class Options(TypedDict, total=False):
     """The options of all algorithms; `SMC` and `Discrete` document them."""
 
-    resampling: str | Scheme
+    resampling: str
     ess_threshold: float | int
     strata: str
     count_finished: bool
@@ -39,8 +39,7 @@ class SMC:
     """Sequential Monte Carlo with N particles.
 
     Args:
-        resampling: "systematic", "stratified", "multinomial", "residual", or a function like those
-            in `smc._inference.resampling`.
+        resampling: "systematic" or "multinomial" (`smc._inference.resampling`).
         ess_threshold: particles are resampled if their effective sample size is below this fraction
             of their number. With 1 or more, they are resampled in every step; with 0, never.
         strata: which particles of an example are resampled together. With "state", only running
@@ -51,7 +50,7 @@ class SMC:
         ValueError: a value is invalid.
     """
 
-    resampling: str | Scheme = "systematic"
+    resampling: str = "systematic"
     ess_threshold: float | int = 0.5
     strata: str = "state"
 

@@ -221,17 +221,17 @@ class ParticleFilter(Generic[State]):
             was resampled.
         """
         states = prefixes.state.position.states[particles.row]
+        N, indices = self.num_particles, self.reader.indices
+        width = N if self.reader.is_static else None
         found = resample(
-            Strata.of(
-                particles.running, states, self.num_particles, self.options.strata, self.reader
-            ),
+            Strata.of(particles.running, states, N, self.options.strata, indices, width),
             particles.log_weight,
             scheme=scheme(self.options.resampling),
             ess_threshold=float(self.options.ess_threshold),
             examples=self.examples,
             step=step,
             draw=self.draw,
-            reader=self.reader,
+            indices=indices,
         )
         chosen = particles.take(found.ancestors)._replace(log_weight=found.log_weight)
         return chosen, found.ancestors, found.examples

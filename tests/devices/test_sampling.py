@@ -31,7 +31,7 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
-    "strata": {"strata": "state", "resampling": "residual", "ess_threshold": 0.9},
+    "strata": {"strata": "state", "resampling": "multinomial", "ess_threshold": 0.9},
     "discrete": {"algorithm": "discrete"},
 }
 

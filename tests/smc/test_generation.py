@@ -50,7 +50,7 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     """Use left padding, a constraint per prompt, temperature and top_p."""
     found = model().generate(
         **INPUTS,
-        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="residual"),
+        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="multinomial"),
         max_new_tokens=6,
         temperature=0.7,
         top_p=0.95,
@@ -59,7 +59,7 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     expected = smc.sample(
         smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), budget=6,
         particles=8, proposal=smc.GCD(), seed=5, temperature=0.7, top_p=0.95,
-        resampling="residual",
+        resampling="multinomial",
     )  # fmt: skip
     assert len(found.posteriors) == 3
     for one, other in zip(found.posteriors, expected, strict=True):
