@@ -164,7 +164,5 @@ def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: 
             found.reliability,
             log_evidence_error=sampled.log_evidence_error,
             ess=sampled.ess,
-            largest=sampled.largest,
-            pareto_k=sampled.pareto_k,
         ),
     )
