@@ -3,7 +3,7 @@
 **This project's layout** has the files `hmm.safetensors` and `config.json`. The arrays are
 
     initial (H)
-    transition (H, H)              or  first (K, M, M) and second (M, K, K)
+    transition (H, H)
     emission (V, H)                or  emission_rows (R, H) and row_of (V, int32),
                                        where emission[v] = emission_rows[row_of[v]]
 
@@ -35,7 +35,6 @@ checkpoint is preserved (`gcd._support.files`).
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +45,8 @@ from gcd import Vocabulary
 from gcd._support.files import check_tensors, read_json, read_tensors, write_json, write_tensors
 from hmm._em import Statistics, Step
 from hmm._model import HMM
-from hmm._shared_rows import SharedRows, share_rows
-from hmm._transition import Dense, from_factors
+from hmm._shared_rows import share_rows
+from hmm._transition import Dense
 
 WEIGHTS, CONFIG, STEP = "hmm.safetensors", "config.json", "step.safetensors"
 ENDS, DIGEST = "eos_token_id", "vocabulary_digest"
@@ -118,8 +117,7 @@ def save(
             )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
-    values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
+    values = ("hmm-1", hmm.num_states, hmm.num_tokens, "dense")
     described = dict(zip(_RESERVED, values, strict=True)) | named | (config or {})
     stored |= _emission_parts(stored.pop("emission"), shared)
     write_tensors(stored, directory / WEIGHTS)
@@ -277,9 +275,8 @@ def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> S
 
 
 def _parts(hmm: HMM) -> dict[str, Tensor]:
-    names = ("transition",) if isinstance(hmm.transition, Dense) else ("first", "second")
-    transition = dict(zip(names, hmm.transition.factors, strict=True))
-    return {"initial": hmm.initial, **transition, "emission": hmm.emission}
+    matrix = hmm.transition.matrix
+    return {"initial": hmm.initial, "transition": matrix, "emission": hmm.emission}
 
 
 def _emission_parts(emission: Tensor, shared: bool | None) -> dict[str, Tensor]:
@@ -291,21 +288,20 @@ def _emission_parts(emission: Tensor, shared: bool | None) -> dict[str, Tensor]:
 
 
 def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
-    for names, emitted in itertools.product(
-        (("transition",), ("first", "second")), (_EMISSION, _SHARED)
-    ):
-        if parts.keys() == {"initial", *names, *emitted}:
-            emission = [parts[name] for name in emitted]
-            try:
-                matrix = emission[0] if len(emission) == 1 else SharedRows(*emission).matrix()
-            except ValueError as error:
-                raise ValueError(f"cannot load {path}: {error}") from error
-            factors = tuple(parts[name] for name in names)
-            return HMM(parts["initial"], from_factors(factors), matrix)
-    raise ValueError(
-        f"expected the arrays initial, transition (or first and second) and emission (or "
-        f"emission_rows and row_of) in {path}, got {sorted(parts)}; copy the file again"
-    )
+    if parts.keys() == {"initial", "transition", *_SHARED}:  # the form of earlier versions
+        rows, row_of = parts["emission_rows"], parts["row_of"].long()
+        if rows.dim() != 2 or not 0 <= int(row_of.min()) <= int(row_of.max()) < len(rows):
+            raise ValueError(
+                f"expected row_of in {path} to have row numbers of emission_rows, got others; copy "
+                "the file again"
+            )
+        parts = {**parts, "emission": rows[row_of]}
+    elif parts.keys() != {"initial", "transition", "emission"}:
+        raise ValueError(
+            "expected the arrays initial, transition and emission (or emission_rows and row_of) in "
+            f"{path}, got {sorted(parts)}; copy the file again"
+        )
+    return HMM(parts["initial"], Dense(parts["transition"]), parts["emission"])
 
 
 def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:

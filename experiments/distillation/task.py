@@ -203,8 +203,7 @@ def _initial(
 ) -> HMM:
     """Return the initial HMM, over classes of tokens."""
     if config.init == "random":
-        monarch = distill_config.monarch_of(config)
-        return at_random(config.num_states, lumping.num_classes, seed=config.seed, monarch=monarch)
+        return at_random(config.num_states, lumping.num_classes, seed=config.seed)
     if config.init == "latent":
         return _latent(config, eos_ids, training, lumping)
     return _clones(config, eos_ids, training, lumping)
@@ -243,7 +242,6 @@ def _latent(
         config.num_states,
         lumping.num_classes,
         eos_ids=_ends(eos_ids, lumping),
-        monarch=distill_config.monarch_of(config),
         seed=config.seed,
     )
 

@@ -111,7 +111,7 @@ def test_weights_sum_to_the_target(options: dict, potential: bool) -> None:
 
 
 def test_the_other_scheme() -> None:
-    proposal = PGCD(random_hmm(seed=7, monarch=True), exact_top_k=1)
+    proposal = PGCD(random_hmm(seed=7), exact_top_k=1)
     assert_exact(few_words(), 3, proposal=proposal, resampling="multinomial")
 
 
@@ -148,8 +148,7 @@ def test_a_language_that_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("tests.smc.test_walk.TOY", ToyLM(vocabulary, seed=2))
     for texts in (("",), ("ab", "b"), ("a", "bab")):
         automaton = lift(choice(*texts), vocabulary, eos="accept")
-        for hmm in (random_hmm(3), random_hmm(3, monarch=True)):
-            assert_exact(automaton, 3, proposal=PGCD(hmm, exact_top_k=1))
+        assert_exact(automaton, 3, proposal=PGCD(random_hmm(3), exact_top_k=1))
 
 
 # -- zero variance ---------------------------------------------------------------------------
@@ -184,11 +183,10 @@ def assert_equal_weights(
     assert found.log_evidence == pytest.approx(float(expected), abs=1e-10)
 
 
-@pytest.mark.parametrize("monarch", [False, True])
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_the_right_hmm_gives_equal_weights(name: str, monarch: bool) -> None:
+def test_the_right_hmm_gives_equal_weights(name: str) -> None:
     for budget in (3, 4, 12):
-        assert_equal_weights(CONSTRAINTS[name](), random_hmm(seed=budget, monarch=monarch), budget)
+        assert_equal_weights(CONSTRAINTS[name](), random_hmm(seed=budget), budget)
 
 
 @checked_inside_strategies

@@ -149,11 +149,8 @@ def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answ
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("transition", ["dense", "monarch"])
-def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
-    tmp_path, answers, transition, monkeypatch
-):
-    common = [*answers, *SMALL, f"transition={transition}"]
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path, answers, monkeypatch):
+    common = [*answers, *SMALL]
     whole = run(*common, f"run_dir={tmp_path / 'whole'}")
     parts = f"run_dir={tmp_path / 'parts'}"
     for stop in (0, 4):
@@ -498,12 +495,8 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states to be at least 1, got 0"),
-        (["num_states=6", "transition=monarch", "block=4"], "block size that divides 6 states"),
-        (["block=4"], "only with transition=monarch"),
-        (["transition=sparse"], "expected transition to be .*, got 'sparse'"),
         (["latent_sequences=0"], "latent_sequences to be at least 1, got 0"),
         (["init=best"], "expected init to be .*, got 'best'"),
-        (["init=clones", "transition=monarch"], "transition=dense with init=clones"),
         (["init=clones", "top=0"], r"top \(with init=clones, .*\) to be at least 1, got 0"),
         (["init=clones", "num_states=1"], "at least 2, got 1"),
         (["init=latent", "top=0"], r"top \(with init=latent, .*\) to be at least 1, got 0"),
