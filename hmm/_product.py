@@ -23,7 +23,8 @@ Each pair (r, s) that needs a separate row takes O(H) per edge of s, O(H²) for 
 numbers of memory. Pairs don't need a row if the end is out of reach, if the given budgets never
 lead to them, or if the row of (r - 1, s) is still correct (`hmm._recursion`). Rows stop changing
 beyond the longest text of a finite language, or when longer texts add a negligible amount. Once no
-row changes, the table can be used for every budget."""
+row changes, the table can be used for every budget.
+"""
 
 from __future__ import annotations
 

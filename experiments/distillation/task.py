@@ -29,6 +29,7 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences, lumping_of
+from experiments.distillation.lumping import Lumping, pool_rare
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import LM, check_out, report
@@ -43,8 +44,6 @@ from experiments.harness.models import load_model, resolve_device, title_of, wei
 from experiments.harness.results import Identity, derive_seed, fingerprint, without_places
 from experiments.harness.run import ExperimentTask, Run
 from hmm import HMM, distilled, load, save
-from hmm._lumping import Lumping
-from hmm._shared_rows import pool_rare
 from smc import TransformersLM
 
 _LOG = logging.getLogger(__name__)

@@ -319,3 +319,22 @@ def test_a_broken_model_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="emission"):
         checkpoint.save(hmm, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_files_of_earlier_versions_with_shared_rows(tmp_path):
+    hmm = tiny(num_tokens=5)
+    checkpoint.save(hmm, tmp_path)
+    path = tmp_path / checkpoint.WEIGHTS
+    parts = load_file(path)
+    rows, row_of = parts.pop("emission").flip(0), torch.arange(5, dtype=torch.int32).flip(0)
+    parts["emission_rows"] = rows.contiguous()
+    for numbers in (row_of, row_of + 1, row_of - 1):
+        save_file({**parts, "row_of": numbers.contiguous()}, path)
+        if numbers is row_of:
+            assert_equal(checkpoint.load(tmp_path).hmm, hmm)
+            continue
+        with pytest.raises(ValueError, match="row numbers of emission_rows, got others"):
+            checkpoint.load(tmp_path)
+    save_file({**parts, "first": row_of}, path)
+    with pytest.raises(ValueError, match="expected the arrays initial, transition"):
+        checkpoint.load(tmp_path)
