@@ -156,11 +156,7 @@ def _report(posterior: smc.Posterior) -> dict[str, Any]:
         "seconds": posterior.diagnostics.seconds,
         "budget": None
         if effect is None
-        else {
-            "removed": effect.removed,
-            "first": effect.first,
-            "sufficient": effect.sufficient,
-        },
+        else {"removed": effect.removed, "sufficient": smc.sufficient_budget(posterior)},
         "stopped": posterior.stopped,
         "overrun": posterior.diagnostics.overrun,
     }
@@ -203,12 +199,11 @@ def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
 
 def _effect(budget: dict[str, Any]) -> str:
     """Describe, in a sentence, how much probability the budget removed."""
-    if budget["first"] is None:
+    if not budget["removed"]:
         return "the budget removed nothing of the probability that was seen"
     return (
-        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
-        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of the "
-        "probability that was seen"
+        f"the budget removed about {budget['removed']:.3f} of the probability; "
+        f"{budget['sufficient']} tokens would remove nothing along the answers that were found"
     )
 
 

@@ -57,7 +57,7 @@ from smc._proposals.pgcd import PGCD, HMMLookahead
 from smc._proposals.twisted import Twisted
 from smc._removed import REMOVED
 from smc._results.fields import Field, FieldValue
-from smc._results.posterior import Diagnostics, Posterior, Sample
+from smc._results.posterior import Diagnostics, Posterior, Sample, sufficient_budget
 from smc._results.reliability import Reliability
 from smc._search.choosing import Choice, choose
 from smc._search.distributions import distribution
@@ -129,6 +129,7 @@ __all__ = [
     "sample",
     "sample_async",
     "search",
+    "sufficient_budget",
 ]
 
 

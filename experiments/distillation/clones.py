@@ -39,8 +39,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.harness.results import derive_seed
-from hmm import HMM
-from hmm._transition import Dense
+from hmm import HMM, Dense
 
 FEWEST_STATES = 2
 """One state for all tokens, and one for the ends of a text."""

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hmm._model import HMM
+from hmm import HMM
 
 
 @dataclass(frozen=True, eq=False)

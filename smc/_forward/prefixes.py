@@ -29,7 +29,6 @@ from torch import Tensor
 
 from gcd._support.indices import check_shape
 from smc._proposals import Batch, Proposal, State
-from smc._proposals.budget_effect import Removed
 from smc._vocabulary.candidate_scores import CandidateGuide, candidates_of
 from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc._vocabulary.passes import VocabularyPass
@@ -92,8 +91,8 @@ class Extension(NamedTuple):
         landed: whether the model had already computed all of these tokens as a draft.
         counts: numbers of tokens of each example that were computed, forced, drafted and used.
         failed: whether the model returned NaN or +inf, in static shapes.
-        removed: probability of the next tokens that only the budget forbids, along the forced
-            tokens (`smc._proposals.budget_effect`).
+        log_removed: log-probability of the next tokens that only the budget forbids, along the
+            forced tokens (`smc._proposals.budget_effect`).
     """
 
     finished: Bool[Tensor, "P"]
@@ -106,7 +105,7 @@ class Extension(NamedTuple):
     landed: Bool[Tensor, "P"]
     counts: TokenCounts
     failed: Bool[Tensor, ""]
-    removed: Removed
+    log_removed: Float64[Tensor, "P"]
 
     def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
         """Copy results to `count` particle slots: prefix `of[i]` to slot `slots[i]`.
@@ -124,7 +123,7 @@ class Extension(NamedTuple):
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
             at(self.forced_log_g, 0.0), at(self.landed, False), self.counts, self.failed,
-            self.removed.at(of).spread(slots, count),
+            at(self.log_removed, -torch.inf),
         )  # fmt: skip
 
 

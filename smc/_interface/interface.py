@@ -35,7 +35,7 @@ from smc._interface.batches import Room, in_batches
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import Batch, Proposal
-from smc._proposals.budget_effect import BudgetEffect, effect_of
+from smc._proposals.budget_effect import BudgetEffect
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
 from smc._search.certifying import Sampled, read_on
@@ -348,12 +348,8 @@ def _posteriors(
     N = settings.particles
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
     effects: list[BudgetEffect | None] = [None] * len(tasks)
-    if outcome.ledger is not None:
-        removed, first, sufficient = (field.tolist() for field in outcome.ledger)
-        effects = [
-            effect_of(task.budget, removed[b], first[b], sufficient[b], evidence[b])
-            for b, task in enumerate(tasks)
-        ]
+    if outcome.log_removed is not None:
+        effects = [*map(BudgetEffect.of, outcome.log_removed.tolist(), evidence)]
 
     results = []
     for b, task in enumerate(tasks):

@@ -148,8 +148,9 @@ class Posterior:
         stopped: "deadline" or "cancelled" if answers were closed early with a shortest completion
             (`smc._inference.closing`); None otherwise. `log_evidence` then counts only the answers
             that were still possible, so it estimates at most P_lm(C within n).
-        budget: the probability that the token budget removed, and a budget that would have removed
-            none (`smc.BudgetEffect`). None without `bounds`.
+        budget: the probability that the token budget removed (`smc.BudgetEffect`). None without
+            `bounds`.
+        constraint: the constraint, lifted to tokens.
         algorithm: "smc" or "discrete", or "enumeration" for answers that were computed instead of
             drawn (`smc.distribution`).
     """
@@ -170,6 +171,7 @@ class Posterior:
     stopped: str | None = None
     budget: BudgetEffect | None = None
     algorithm: str = "smc"
+    constraint: TokenAutomaton | None = field(default=None, compare=False)
 
     @property
     def dead(self) -> bool:
@@ -398,7 +400,24 @@ def posterior(
         stopped=stopped,
         budget=budget,
         algorithm=algorithm,
+        constraint=automaton,
     )
+
+
+def sufficient_budget(found: Posterior) -> int:
+    """Return the smallest budget that doesn't forbid a token along any answer that was found.
+
+    With this budget, sampling may find other answers, which need more. The result is 0 if there are
+    no answers.
+    """
+    automaton, most = found.constraint, 0
+    assert automaton is not None
+    for ids in {each.ids for each in found.particles if each.log_weight > -math.inf}:
+        state = automaton.initial
+        for used, token in enumerate(ids):
+            most = max(most, used + 1 + int(automaton.reach[state]))
+            state = automaton.step(state, token)
+    return most
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
