@@ -348,7 +348,6 @@ def _posterior(
         task.automaton,
         log_evidence=float(weights.log_mean),
         ess=float(weights.ess),
-        exact=True,
         enumerated=False,
         diagnostics=diagnostics,
         cohorts=cohorts_of_founders(founders, len(system)),

@@ -8,6 +8,8 @@ REMOVED = {
     "max_particles=": "pass particles",
     "target_error=": "double particles until posterior.reliability.log_evidence_error is small "
     "enough, then sample once more with another seed",
+    "potential=": "set the attribute `potential` of the proposal",
     "stream": "use smc.sample_async",
+    "top_p=": "use smc.generate, which takes it from model.generate",
     "Walk": "use smc.AutomatonPosition",
 }

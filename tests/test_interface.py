@@ -59,7 +59,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "smc._inference.algorithms", "smc._inference.resampling", "smc._inference.settings",
             "smc._inference.strata",
             "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
-            "smc._results.reliability", "smc._vocabulary.draw",
+            "smc._results.reliability",
         },
     },
     "docs": {},

@@ -9,8 +9,7 @@ doesn't need another pass. Rows of ended prefixes are removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -27,7 +26,7 @@ from smc._forward.prefixes import (
 )
 from smc._forward.read_ahead import Drafts, ReadAhead
 from smc._models.protocol import LanguageModel, Rows
-from smc._proposals import Batch, Proposal, State
+from smc._proposals import AutomatonPosition, Batch, Proposal, State
 from smc._proposals.budget_effect import binds, compute_removed
 from smc._proposals.forced import Followed, follow
 from smc._vocabulary.passes import VocabularyPass
@@ -79,7 +78,7 @@ class EagerReader(Reader[State]):
 
     Args:
         lm: the language model.
-        proposal, batch, vocabulary_pass, temperature, top_p: as for `Reader`.
+        proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         forced_runs: whether consecutive forced tokens are appended in one step.
         ahead: generator of drafts; None disables reading ahead.
     """
@@ -94,17 +93,17 @@ class EagerReader(Reader[State]):
         vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
-        top_p: float = 1.0,
         forced_runs: bool = True,
         ahead: ReadAhead | None = None,
     ) -> None:
-        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature, top_p=top_p)
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature)
         self.lm = lm
         self.forced_runs = forced_runs
         self._ahead = ahead
         self._rows: Rows
         self._cached: _Cached
-        self._followed: Followed[Any]
+        self._positions: list[AutomatonPosition] = []  # before each column of forced tokens
+        self._forced: Bool[Tensor, "D K"]
         self._log_removed: Float64[Tensor, "D"]
         self._bound: list[bool] = []  # whether the budget removes a token, for each forced column
         self._column = 0
@@ -245,8 +244,8 @@ class EagerReader(Reader[State]):
 
     def _start_removed(self, followed: Followed[State], due: Int64[Tensor, "D"]) -> None:
         """Find the columns of forced tokens before which the budget removes another token."""
-        positions = [each.take(due) for each in followed.positions]
-        self._followed = replace(followed, tokens=followed.tokens[due], positions=tuple(positions))
+        positions = self._positions = [each.take(due) for each in followed.positions]
+        self._forced = followed.tokens[due] >= 0
         self._log_removed = torch.full_like(due, -torch.inf, dtype=torch.float64)
         self._bound = []
         if positions:
@@ -254,8 +253,7 @@ class EagerReader(Reader[State]):
                 states=torch.cat([each.states for each in positions]),
                 remaining=torch.cat([each.remaining for each in positions]),
             )
-            forced = self._followed.tokens.T >= 0
-            self._bound = (binds(flat).view_as(forced) & forced).any(dim=1).tolist()
+            self._bound = (binds(flat).view(len(positions), -1).T & self._forced).any(0).tolist()
 
     def _add_removed(
         self,
@@ -268,9 +266,9 @@ class EagerReader(Reader[State]):
         """Add what the budget removes before one column of forced tokens, for K prefixes."""
         if column >= len(self._bound) or not self._bound[column]:
             return
-        some = self.indices((self._followed.tokens[rows, column] >= 0) & ~log_before.isneginf())
+        some = self.indices(self._forced[rows, column] & ~log_before.isneginf())
         rows, at = rows[some], some if at is None else at[some]
-        position = self._followed.positions[column].take(rows)
+        position = self._positions[column].take(rows)
         mass = log_before[some] + compute_removed(position, log_p, self.indices, at)
         self._log_removed[rows] = torch.logaddexp(self._log_removed[rows], mass)
 

@@ -189,9 +189,8 @@ class DiscreteFilter(Generic[State]):
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, ordered by example; their weights sum to the estimated evidence."""
-        whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_upper = None if carry.frontier is None else carry.frontier.log_upper
-        found = carry.answers.outcome(whole, history)
+        found = carry.answers.outcome(carry.whole, history)
         return found._replace(
             log_upper=log_upper, selections=carry.selections, log_removed=carry.log_removed
         )

@@ -32,7 +32,6 @@ class Settings:
     particles: int
     algorithm: SMC | Discrete
     temperature: float
-    top_p: float
     max_rows: int
     forced_runs: bool
     execution: str
@@ -47,7 +46,6 @@ class Settings:
         if self.max_rows < 1:
             raise ValueError(f"expected max_rows to be at least 1, got {self.max_rows}")
         check_temperature(self.temperature)
-        check_top_p(self.top_p)
         if self.execution not in EXECUTIONS:
             raise ValueError(
                 f"expected execution to be one of {', '.join(EXECUTIONS)}, got {self.execution!r}"
@@ -74,11 +72,6 @@ class Settings:
                 f"expected certify to be in (0, 1], got {self.certify}; use 1 for the whole "
                 "posterior"
             )
-        if self.top_p < 1:
-            raise ValueError(
-                f"expected top_p=1 with certify, which needs bounds, got top_p={self.top_p}; omit "
-                "top_p or certify"
-            )
 
 
 def settings_of(
@@ -89,7 +82,6 @@ def settings_of(
     max_rows: object,
     forced_runs: object,
     temperature: object = 1.0,
-    top_p: object = 1.0,
     execution: str = "auto",
     read_ahead: object = "auto",
     drafter: object = None,
@@ -111,7 +103,6 @@ def settings_of(
         particles=count,
         algorithm=algorithms.algorithm(algorithms.chosen(algorithm, options, count), options),
         temperature=real("temperature", temperature),
-        top_p=real("top_p", top_p),
         max_rows=whole("max_rows", max_rows),
         forced_runs=forced_runs,
         execution=execution,
@@ -142,13 +133,6 @@ def check_temperature(temperature: float) -> float:
             f"{temperature}; use a larger temperature, such as 0.1"
         )
     return temperature
-
-
-def check_top_p(top_p: float) -> float:
-    """Return top_p if it is valid; raise an error otherwise."""
-    if not 0 < top_p <= 1:
-        raise ValueError(f"expected top_p to be in (0, 1], got {top_p}")
-    return top_p
 
 
 def real(what: str, value: Any) -> float:

@@ -57,7 +57,6 @@ def sample(
     proposal: Proposal[Any],
     algorithm: str = "auto",
     temperature: float | int = 1.0,
-    top_p: float | int = 1.0,
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     max_rows: int = 256,
@@ -91,9 +90,6 @@ def sample(
             one particle or `options` has an option that only SMC has (`smc._inference.algorithms`).
             `Posterior.algorithm` is the algorithm that was used.
         temperature: sampling temperature. It is part of p_lm, and therefore of the target.
-        top_p: if below 1, tokens are drawn from the nucleus of the proposal q: the most probable
-            tokens that together have this probability. The posteriors are then not `exact` and have
-            no evidence.
         seed: seed of all random numbers.
         example_ids: an integer per prompt that determines its random numbers; 0, 1, 2, … by
             default. With the same integer, a prompt gives the same result alone and in a batch.
@@ -169,9 +165,8 @@ def sample(
         check_lifted(automaton, name)
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
-        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
-        execution=execution, read_ahead=read_ahead, drafter=drafter, certify=certify,
-        max_tokens_read=max_tokens_read,
+        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, execution=execution,
+        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
         PromptTask(name, tuple(lm.encode(prompt)), automaton, n)
@@ -381,7 +376,6 @@ def _posteriors(
                 task.automaton,
                 log_evidence=evidence[b],
                 ess=ess[b],
-                exact=settings.top_p == 1,
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
                 log_upper=log_upper[b],

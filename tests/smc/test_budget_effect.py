@@ -162,14 +162,6 @@ def test_a_language_that_ends_by_itself() -> None:
     assert smc.sufficient_budget(found) == sufficient
 
 
-def test_it_is_not_known_with_a_nucleus() -> None:
-    (found,) = smc.sample(
-        TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-        top_p=0.9, algorithm="smc",
-    )  # fmt: skip
-    assert found.budget is None
-
-
 @settings(max_examples=40)
 @given(token_automata())
 def test_the_reach_of_a_state_is_its_farthest_next_token(automaton: TokenAutomaton) -> None:

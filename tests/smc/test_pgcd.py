@@ -105,7 +105,8 @@ def reached(
     ids=str,
 )
 def test_weights_sum_to_the_target(options: dict, potential: bool) -> None:
-    proposal = PGCD(random_hmm(seed=7), potential=potential, **options)
+    proposal = PGCD(random_hmm(seed=7), **options)
+    proposal.potential = potential
     particles = 2 if options["exact_top_k"] == 2 else 1
     assert_exact(few_words(), 3, proposal=proposal, particles=particles, resampling="systematic")
 
@@ -118,7 +119,8 @@ def test_the_other_scheme() -> None:
 @pytest.mark.parametrize("name", CONSTRAINTS)
 @pytest.mark.parametrize("potential", [True, False])
 def test_adaptive_resampling_and_temperature(name: str, potential: bool) -> None:
-    proposal = PGCD(random_hmm(seed=9), exact_top_k=1, lookahead=0.3, potential=potential)
+    proposal = PGCD(random_hmm(seed=9), exact_top_k=1, lookahead=0.3)
+    proposal.potential = potential
     assert_exact(
         CONSTRAINTS[name](), 4, 0.5, proposal=proposal, particles=1, resampling="systematic"
     )
@@ -138,7 +140,8 @@ def never(tokens: list[int], seed: int = 3) -> HMM:
 def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
     """The HMM gives a token, the end, or everything probability zero; the weights are right."""
     for potential in (True, False) if options["exact_top_k"] == 2 else (True,):
-        proposal = PGCD(never(impossible), potential=potential, **options)
+        proposal = PGCD(never(impossible), **options)
+        proposal.potential = potential
         assert_exact(few_words(), 3, proposal=proposal, particles=1)
         assert proposal.counts.fallbacks + proposal.counts.holes > 0
 

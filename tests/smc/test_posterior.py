@@ -120,7 +120,6 @@ def test_bytes_that_are_not_text() -> None:
         automaton,
         log_evidence=0.0,
         ess=2.0,
-        exact=True,
         enumerated=False,
         diagnostics=NOTHING,
     )

@@ -49,7 +49,6 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "lm": lambda: sampled(proposal=smc.LM()),
     "pgcd": lambda: sampled(proposal=smc.PGCD(AHEAD)),
     "discrete": lambda: sampled(algorithm="discrete", proposal=smc.PGCD(AHEAD)),
-    "nucleus": lambda: sampled(top_p=0.5),
     "static": lambda: sampled(execution="static"),
     "ahead": lambda: sampled(read_ahead=2),
     "search": searched,

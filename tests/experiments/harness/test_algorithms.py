@@ -101,7 +101,7 @@ def test_a_task_without_algorithms_reads_those_of_smc():
     experiment.check(composing.composed("+task=latency", "smc=paper"))
 
 
-@pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.top_p=0.5", "smc.max_rows=3"])
+@pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.max_rows=3"])
 def test_what_all_algorithms_read_is_refused_for_none(shared):
     """Nothing is raised."""
     for name in ALGORITHMS:
@@ -111,7 +111,7 @@ def test_what_all_algorithms_read_is_refused_for_none(shared):
 def test_results_do_not_depend_on_unused_options():
     identity = results_config(composed("task.algorithms=[smc_none]"))
     assert "discrete" not in identity
-    assert set(identity["smc"]) == {"temperature", "top_p", "execution", "read_ahead"}
+    assert set(identity["smc"]) == {"temperature", "execution", "read_ahead"}
     both = results_config(composed())
     assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
     assert both != results_config(composed("discrete.floor=0.125"))
