@@ -8,7 +8,7 @@ dataclass in the task's folder, registered by `experiments.tasks`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -57,7 +57,7 @@ class ModelConfig:
 class SMCConfig:
     """Options of SMC (`smc._inference.algorithms.SMC`), and options that all algorithms have."""
 
-    resampling: str = cast(str, SMC.resampling)
+    resampling: str = SMC.resampling
     ess_threshold: float = SMC.ess_threshold
     strata: str = SMC.strata
 

@@ -35,7 +35,7 @@ from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import Particles, start_particles
 from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
 from smc._inference.selection import FinishedScores, Group, Selection, select
-from smc._proposals import State
+from smc._proposals import AutomatonPosition, State
 from smc._proposals.budget_effect import add_removed, compute_removed
 from smc._vocabulary.candidate_scores import CandidateGuide, selection_scores
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
@@ -267,7 +267,9 @@ class DiscreteFilter(Generic[State]):
         extension: Extension,
     ) -> Float64[Tensor, "B"]:
         """Add what the budget removes after each prefix, and between the forced tokens."""
-        mass = compute_removed(prefixes.state.position, prefixes.log_p, self.reader.indices)
+        position = prefixes.state.position
+        assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
+        mass = compute_removed(position, prefixes.log_p, self.reader.indices)
         reached = before.log_weight.masked_fill(~before.running, -torch.inf)
         chosen = before.log_weight[parent] + prefixes.log_p[kept.row, kept.token] - kept.log_pi
         chosen = torch.where(kept.kept, chosen, -torch.inf)

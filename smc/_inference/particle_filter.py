@@ -53,7 +53,7 @@ from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_us
 from smc._inference.resampling import scheme
 from smc._inference.strata import Strata, resample
 from smc._inference.weights import Weights
-from smc._proposals import State
+from smc._proposals import AutomatonPosition, State
 from smc._proposals.budget_effect import add_removed, compute_removed
 from smc._vocabulary.draw import Draw, Keys, Purpose
 from smc._vocabulary.factors import Guide
@@ -295,7 +295,9 @@ class ParticleFilter(Generic[State]):
         Weights are divided by potentials, so that they estimate p_lm of the prefix.
         """
         unit = math.log(self.num_particles)
-        mass = compute_removed(prefixes.state.position, prefixes.log_p, self.reader.indices)
+        position = prefixes.state.position
+        assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
+        mass = compute_removed(position, prefixes.log_p, self.reader.indices)
         reached = before.log_weight - before.log_potential - unit
         reached = torch.where(before.running, reached, -torch.inf)
         drawn = chosen.log_weight - sampler.log_g(chosen.row, token) - unit

@@ -244,7 +244,7 @@ def restrict(proposal: Proposal[Any], top_p: float) -> Proposal[Any]:
     restricted.score = lambda state, log_p: candidates_of(
         guide(state, log_p), state.position.successors()
     )
-    return restricted  # type: ignore[no-any-return]
+    return restricted
 
 
 def _mark_inexact(found: Posterior) -> Posterior:
