@@ -10,6 +10,6 @@ REMOVED = {
     "enough, then sample once more with another seed",
     "potential=": "set the attribute `potential` of the proposal",
     "stream": "use smc.sample_async",
-    "top_p=": "use smc.generate, which takes it from model.generate",
+    "top_p=": "pass it to model.generate, with custom_generate=smc.generate(...)",
     "Walk": "use smc.AutomatonPosition",
 }
