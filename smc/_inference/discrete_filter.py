@@ -35,8 +35,8 @@ from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import Particles, start_particles
 from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
 from smc._inference.selection import FinishedScores, Group, Selection, select
-from smc._proposals import AutomatonPosition, State
-from smc._proposals.budget_effect import add_removed, compute_removed
+from smc._proposals import State
+from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.candidate_scores import CandidateGuide, selection_scores
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
@@ -161,9 +161,12 @@ class DiscreteFilter(Generic[State]):
         selections = carry.selections.add(kept.log_pi, carry.step, propagation.ready)
         removed = carry.log_removed
         if removed is not None:
-            more = self._add_removed(removed, prefixes, before, parent, kept, propagation.extension)
-            ready = propagation.ready
-            removed = more if ready is None else torch.where(ready, more, removed)
+            drawn = before.log_weight[parent] + prefixes.log_p[kept.row, kept.token] - kept.log_pi
+            removed = propagation.add_removed(
+                removed, self.reader, prefixes, before.row,
+                before.log_weight.masked_fill(~before.running, -torch.inf),
+                torch.where(kept.kept, drawn, -torch.inf),
+            )  # fmt: skip
         after = self._advance(before.take(parent), kept, prefixes, propagation.extension)
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
@@ -256,25 +259,6 @@ class DiscreteFilter(Generic[State]):
             log_p=log_p,
             log_pi=kept.log_pi,
         )
-
-    def _add_removed(
-        self,
-        total: Float64[Tensor, "B"],
-        prefixes: Prefixes[State],
-        before: Particles,
-        parent: Int64[Tensor, "P"],
-        kept: Selection,
-        extension: Extension,
-    ) -> Float64[Tensor, "B"]:
-        """Add what the budget removes after each prefix, and between the forced tokens."""
-        position = prefixes.state.position
-        assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
-        mass = compute_removed(position, prefixes.log_p, self.reader.indices)
-        reached = before.log_weight.masked_fill(~before.running, -torch.inf)
-        chosen = before.log_weight[parent] + prefixes.log_p[kept.row, kept.token] - kept.log_pi
-        chosen = torch.where(kept.kept, chosen, -torch.inf)
-        total = add_removed(total, reached, mass[before.row])
-        return add_removed(total, chosen, extension.log_removed)
 
     def _observation(
         self,

@@ -53,8 +53,8 @@ from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_us
 from smc._inference.resampling import scheme
 from smc._inference.strata import Strata, resample
 from smc._inference.weights import Weights
-from smc._proposals import AutomatonPosition, State
-from smc._proposals.budget_effect import add_removed, compute_removed
+from smc._proposals import State
+from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.draw import Draw, Keys, Purpose
 from smc._vocabulary.factors import Guide
 from smc._vocabulary.tensors import TokenSampler
@@ -150,12 +150,17 @@ class ParticleFilter(Generic[State]):
                 prefixes, before, chosen.row, token, chosen.running, propagation
             )
         removed = carry.log_removed
-        if removed is not None:
-            more = self._add_removed(
-                removed, prefixes, before, chosen, token, sampler, propagation.extension
-            )
-            ready = propagation.ready
-            removed = more if ready is None else torch.where(ready, more, removed)
+        if removed is not None:  # by weights without potentials, which estimate p_lm
+            reached = before.log_weight - before.log_potential - math.log(self.num_particles)
+            drawn = chosen.log_weight - sampler.log_g(chosen.row, token)
+            drawn = drawn - math.log(self.num_particles)
+            if not self.reader.proposal.potential:
+                drawn = drawn + sampler.log_z[chosen.row]
+            removed = propagation.add_removed(
+                removed, self.reader, prefixes, before.row,
+                torch.where(before.running, reached, -torch.inf),
+                torch.where(chosen.running, drawn, -torch.inf),
+            )  # fmt: skip
         after = self._advance(chosen, token, sampler, prefixes, propagation.extension)
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
@@ -279,33 +284,6 @@ class ParticleFilter(Generic[State]):
             log_p=prefixes.log_p[rows, token].double(),
             log_potential=log_potential,
         )
-
-    def _add_removed(
-        self,
-        total: Float64[Tensor, "B"],
-        prefixes: Prefixes[State],
-        before: Particles,
-        chosen: Particles,
-        token: Int64[Tensor, "P"],
-        sampler: TokenSampler,
-        extension: Extension,
-    ) -> Float64[Tensor, "B"]:
-        """Add what the budget removes after each prefix, and between the forced tokens of a step.
-
-        Weights are divided by potentials, so that they estimate p_lm of the prefix.
-        """
-        unit = math.log(self.num_particles)
-        position = prefixes.state.position
-        assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
-        mass = compute_removed(position, prefixes.log_p, self.reader.indices)
-        reached = before.log_weight - before.log_potential - unit
-        reached = torch.where(before.running, reached, -torch.inf)
-        drawn = chosen.log_weight - sampler.log_g(chosen.row, token) - unit
-        if not self.reader.proposal.potential:
-            drawn = drawn + sampler.log_z[chosen.row]
-        drawn = torch.where(chosen.running, drawn, -torch.inf)
-        total = add_removed(total, reached, mass[before.row])
-        return add_removed(total, drawn, extension.log_removed)
 
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
