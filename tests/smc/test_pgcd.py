@@ -520,7 +520,6 @@ def test_any_number_of_threads_gives_the_same(
         ({"exact_top_k": True}, "exact_top_k"),
         ({"exact_top_k": 64.0}, "exact_top_k"),
         ({"exact_top_k": "all"}, "exact_top_k"),
-        ({"potential": "no"}, "potential"),
         ({"max_bytes": -1}, "max_bytes"),
         ({"defense": 1.5}, "defense"),
         ({"defense": math.nan}, "defense"),
