@@ -36,11 +36,11 @@ from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import read_file
 from experiments.commongen.task import EMBEDDED
 from experiments.commongen.training import prompt_of, read_training
+from experiments.distillation.lumping import Lumping
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, encode, load_model
 from hmm._em import PseudoCounts, maximize, step_size
 from hmm._initialize import counts_of_states
-from hmm._lumping import Lumping
 
 TOLD = ("none", "some", "none", "all")
 LENGTH, BUDGET, PARTICLES, SEEDS = 48, 24, 16, 3

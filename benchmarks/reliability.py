@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import time
@@ -146,7 +147,8 @@ def get_label(row: dict[str, Any]) -> str:
     if row["enumerated"]:
         return "certified"
     drawn = row["algorithm"] == "smc"
-    return label_of(row["ess"], row["certified"], row["looked_at"], drawn=drawn)
+    looked_at = math.exp(min(0.0, row["log_evidence"] - row["log_upper"]))
+    return label_of(row["ess"], row["certified"], looked_at, drawn=drawn)
 
 
 def evidence_covered(row: dict[str, Any]) -> bool:
@@ -374,8 +376,7 @@ def row_of(
         "log_upper": found.bounds.log_upper, "log_lower": found.bounds.log_lower,
         "old_ess": found.ess, "tokens": found.diagnostics.tokens, "texts": pairs,
         "error": found.reliability.log_evidence_error, "ess": found.reliability.ess,
-        "largest": found.reliability.largest, "certified": found.certified,
-        "looked_at": found.reliability.looked_at, "pareto_k": found.reliability.pareto_k,
+        "certified": found.certified,
         "enumerated": found.enumerated, "processor_s": processor, "wall_s": wall,
         "is_best": found.answers[:1] == truth.answers[:1],
     }  # fmt: skip

@@ -336,11 +336,6 @@ def check(
     _answer(is_yes)
 
 
-def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError(f"expected --{value}, got --as {value}; --as has been removed")
-
-
 @main.command(epilog=_SCHEMA_HELP)
 @click.argument("given", metavar="SCHEMA")
 @click.option("--model", required=True, metavar="MODEL",
@@ -348,7 +343,6 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--budget", required=True, type=click.IntRange(1),
               help="Maximum tokens of an answer, EOS included.")  # fmt: skip
 @_kinds
-@click.option("--as", hidden=True, expose_value=False, callback=_no_longer)
 @click.option("--prompt", default="", help="Text before the answer.")
 @click.option("--particles", type=click.IntRange(1), default=16, show_default=True,
               help="Number of particles or, with the filter, of prefixes.")  # fmt: skip
@@ -361,8 +355,6 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--hmm", metavar="DIR", help="For pgcd: directory of an HMM of the model's answers.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
               help="Time limit for sampling, without loading; answers then end.")  # fmt: skip
-@click.option("--target-error", type=click.FloatRange(0, min_open=True), metavar="NATS",
-              help="Double the particles (up to 1024) until log P has this error.")  # fmt: skip
 @click.option("--certify", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
               help="Compute more until this share of the posterior is found.")  # fmt: skip
 @click.option("--max-tokens-read", type=click.IntRange(1), default=1000, show_default=True,
@@ -382,7 +374,6 @@ def sample(
     server: str | None,
     hmm: str | None,
     deadline: float | None,
-    target_error: float | None,
     certify: float | None,
     max_tokens_read: int,
     seed: int,
@@ -415,10 +406,8 @@ def sample(
                 "expected --proposal gcd or lcd, and --algorithm auto or smc, with --server; got "
                 f"--proposal {proposal} and --algorithm {algorithm}"
             )
-        if any(option is not None for option in (deadline, target_error, certify)):
-            raise click.UsageError(
-                "expected --server without --deadline, --target-error and --certify; omit them"
-            )
+        if any(option is not None for option in (deadline, certify)):
+            raise click.UsageError("expected --server without --deadline and --certify; omit them")
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits
     from gcd_cli import _sources as sources
@@ -433,7 +422,7 @@ def sample(
         found = draw(
             model, language, automaton, prompt=prompt, budget=budget, particles=particles,
             proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
-            target_error=target_error, certify=certify, max_tokens_read=max_tokens_read,
+            certify=certify, max_tokens_read=max_tokens_read,
         )  # fmt: skip
     _print(found, as_json, lines_of(found, budget))
     _answer(bool(found["answers"]))

@@ -35,7 +35,6 @@ def draw(
     seed: int,
     hmm: str | None = None,
     deadline: float | None = None,
-    target_error: float | None = None,
     certify: float | None = None,
     max_tokens_read: int = 1000,
 ) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def draw(
             from the automaton's vocabulary.
         automaton: the constraint over tokens.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
-        target_error, certify, max_tokens_read: as in `smc.sample`.
+        certify, max_tokens_read: as in `smc.sample`.
         proposal: a key of `PROPOSALS`, or "pgcd".
         hmm: the directory of an HMM, for "pgcd". It is used with `lookahead="in_time"`, because an
             HMM doesn't see the prompt.
@@ -83,7 +82,6 @@ def draw(
         algorithm=algorithm,
         seed=seed,
         deadline=deadline,
-        target_error=target_error,
         certify=certify,
         max_tokens_read=max_tokens_read,
     )
@@ -153,17 +151,12 @@ def _report(posterior: smc.Posterior) -> dict[str, Any]:
         "ess": found.ess,
         "valid": posterior.valid,
         "complete": posterior.complete,
-        "rounds": posterior.diagnostics.rounds,
         "read_on": posterior.diagnostics.read_on,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
         "budget": None
         if effect is None
-        else {
-            "removed": effect.removed,
-            "first": effect.first,
-            "sufficient": effect.sufficient,
-        },
+        else {"removed": effect.removed, "sufficient": smc.sufficient_budget(posterior)},
         "stopped": posterior.stopped,
         "overrun": posterior.diagnostics.overrun,
     }
@@ -206,12 +199,11 @@ def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
 
 def _effect(budget: dict[str, Any]) -> str:
     """Describe, in a sentence, how much probability the budget removed."""
-    if budget["first"] is None:
+    if not budget["removed"]:
         return "the budget removed nothing of the probability that was seen"
     return (
-        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
-        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of the "
-        "probability that was seen"
+        f"the budget removed about {budget['removed']:.3f} of the probability; "
+        f"{budget['sufficient']} tokens would remove nothing along the answers that were found"
     )
 
 

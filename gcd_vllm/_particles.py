@@ -33,9 +33,9 @@ from gcd_vllm._seeds import request_seed
 from smc import Diagnostics, Draw, Posterior, Sample, Weights
 from smc._inference.algorithms import SMC
 from smc._inference.resampling import scheme
+from smc._inference.strata import Strata, resample
 from smc._results.posterior import content, posterior
 from smc._results.reliability import cohorts_of_founders
-from smc._vocabulary.draw import Breaks, Keys, Purpose
 
 
 @dataclass(frozen=True)
@@ -274,49 +274,30 @@ def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
 def _resample(
     system: list[_Particle], task: ParticleTask, how: SMC, number: int, draw: Draw
 ) -> bool:
-    """Resample each group with a low effective sample size; return whether there was such a group.
-
-    With `strata="state"`, a group is the particles in one automaton state. With `strata="none"`,
-    all particles are one group, including finished ones.
-    """
-    running = [n for n, particle in enumerate(system) if particle.runs(task.budget)]
-    if not running:
-        return False
-    groups: dict[int, list[int]] = defaultdict(list)
-    if how.strata == "none":
-        groups[0] = list(range(len(system)))
-    else:
-        for n in running:
-            groups[system[n].state].append(n)
-    before, hit = list(system), False
-    for members in groups.values():
-        weights = Weights.of(_log_competing([before[n] for n in members]))
-        is_low = how.ess_threshold >= 1 or float(weights.ess) < how.ess_threshold * len(members)
-        if len(members) < 2 or not is_low or not float(weights.ess):
-            continue
-        hit = True
-        ancestors = _ancestors(weights, members, task.name, number, how, draw)
-        for n, ancestor in zip(members, ancestors, strict=True):
-            copied = before[ancestor]
-            log_weight = float(weights.log_mean) - copied.log_potential
-            system[n] = copied._replace(log_weight=log_weight)
-    return hit
+    """Resample each stratum with a low effective sample size; return whether there was one."""
+    running = torch.tensor([each.runs(task.budget) for each in system], device="cpu")
+    states = torch.tensor([each.state for each in system], device="cpu")
+    found = resample(
+        Strata.of(running, states, len(system), how.strata, _indices),
+        _log_competing(system),
+        scheme=scheme(how.resampling),
+        ess_threshold=float(how.ess_threshold),
+        examples=torch.tensor([task.name], device="cpu"),
+        step=torch.tensor([number], device="cpu"),
+        draw=draw,
+        indices=_indices,
+    )
+    copied = [system[n] for n in found.ancestors.tolist()]
+    for n, (each, log_competing) in enumerate(zip(copied, found.log_weight.tolist(), strict=True)):
+        if each is not system[n] or log_competing != each.log_competing:
+            log_weight = log_competing - each.log_potential
+            copied[n] = each._replace(log_weight=log_weight)
+    system[:] = copied
+    return bool(found.examples.any())
 
 
-def _ancestors(
-    weights: Weights, members: Sequence[int], name: int, number: int, how: SMC, draw: Draw
-) -> list[int]:
-    """Draw, for each member of a group, the member that it becomes a copy of."""
-    named = torch.tensor([list(members)], dtype=torch.int64, device="cpu")
-
-    def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "1 M"]:
-        particles = named[:, :count]
-        keys = Keys(torch.full_like(particles, name), particles, number, Purpose.ANCESTOR)
-        return draw(keys, breaks)
-
-    size = torch.tensor([len(members)], device="cpu")
-    chosen = scheme(how.resampling)(weights.normalized.unsqueeze(0), uniform, size)
-    return [members[i] for i in chosen[0].tolist()]
+def _indices(mask: Tensor) -> Tensor:
+    return mask.nonzero().squeeze(1)
 
 
 def _record(
@@ -367,7 +348,6 @@ def _posterior(
         task.automaton,
         log_evidence=float(weights.log_mean),
         ess=float(weights.ess),
-        exact=True,
         enumerated=False,
         diagnostics=diagnostics,
         cohorts=cohorts_of_founders(founders, len(system)),

@@ -21,7 +21,8 @@ from hmm._initialize import distilled
 from hmm._lookahead import Expected, expect_all_tokens, expect_classes, expect_tokens
 from hmm._model import HMM
 from hmm._product import LookaheadTable, lookahead_table
-from hmm._transition import Dense, Monarch
+from hmm._removed import REMOVED
+from hmm._transition import Dense
 
 __all__ = [
     "HMM",
@@ -29,7 +30,6 @@ __all__ = [
     "Dense",
     "Expected",
     "LookaheadTable",
-    "Monarch",
     "PseudoCounts",
     "Statistics",
     "Step",
@@ -50,3 +50,9 @@ __all__ = [
     "sample",
     "save",
 ]
+
+
+def __getattr__(name: str) -> None:
+    if name in REMOVED:
+        raise AttributeError(f"hmm.{name} was removed; {REMOVED[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

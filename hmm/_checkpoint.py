@@ -3,17 +3,17 @@
 **This project's layout** has the files `hmm.safetensors` and `config.json`. The arrays are
 
     initial (H)
-    transition (H, H)              or  first (K, M, M) and second (M, K, K)
-    emission (V, H)                or  emission_rows (R, H) and row_of (V, int32),
-                                       where emission[v] = emission_rows[row_of[v]]
+    transition (H, H)
+    emission (V, H)
 
-All arrays except `row_of` are probabilities, in the dtype in which they were saved. Half-precision
+All arrays are probabilities, in the dtype in which they were saved. Half-precision
 types make small files. bfloat16 has the range of float32 and a relative error of 0.4% per entry.
 float16 has an error of 0.05%, but its smallest positive value is 6e-8. Saving in float16 is refused
 if a smaller positive entry would become zero. Rounded probabilities are normalized again in float32
 when they are loaded.
 
-The second form of the emissions is lossless (`hmm._shared_rows`), and is used if it is smaller.
+Files of earlier versions may have emission_rows (R, H) and row_of (V) instead of emission, where
+emission[v] = emission_rows[row_of[v]].
 
 **Ctrl-G's layout** (arXiv 2406.13892) is used for published HMMs of public language models.
 `model.safetensors` (or `pytorch_model.bin`) has the arrays
@@ -35,7 +35,6 @@ checkpoint is preserved (`gcd._support.files`).
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,12 +45,11 @@ from gcd import Vocabulary
 from gcd._support.files import check_tensors, read_json, read_tensors, write_json, write_tensors
 from hmm._em import Statistics, Step
 from hmm._model import HMM
-from hmm._shared_rows import SharedRows, share_rows
-from hmm._transition import Dense, from_factors
+from hmm._transition import Dense
 
 WEIGHTS, CONFIG, STEP = "hmm.safetensors", "config.json", "step.safetensors"
 ENDS, DIGEST = "eos_token_id", "vocabulary_digest"
-_EMISSION, _SHARED = ("emission",), ("emission_rows", "row_of")
+_SHARED = ("emission_rows", "row_of")
 _CTRLG = ("alpha_exp", "beta", "gamma")
 _HALF = (torch.float16, torch.bfloat16)
 _RESERVED = ("format", "hidden_states", "vocab_size", "transition")
@@ -76,7 +74,6 @@ def save(
     vocabulary: Vocabulary | None = None,
     config: dict[str, Any] | None = None,
     dtype: torch.dtype | None = None,
-    shared: bool | None = None,
 ) -> None:
     """Write a model to a directory, in this project's layout.
 
@@ -87,8 +84,6 @@ def save(
         vocabulary: the model's vocabulary; None if only the number of tokens is known.
         config: other values to store as JSON, such as training settings.
         dtype: type in which the arrays are stored; by default each array's own type.
-        shared: whether tokens with equal emissions share a stored row. None shares rows if that
-            makes the file smaller. The loaded model is the same in all cases.
 
     Raises:
         ValueError: the model is invalid, its number of tokens differs from the vocabulary's,
@@ -118,10 +113,8 @@ def save(
             )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
-    values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
+    values = ("hmm-1", hmm.num_states, hmm.num_tokens, "dense")
     described = dict(zip(_RESERVED, values, strict=True)) | named | (config or {})
-    stored |= _emission_parts(stored.pop("emission"), shared)
     write_tensors(stored, directory / WEIGHTS)
     write_json(described, directory / CONFIG)
 
@@ -277,35 +270,25 @@ def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> S
 
 
 def _parts(hmm: HMM) -> dict[str, Tensor]:
-    names = ("transition",) if isinstance(hmm.transition, Dense) else ("first", "second")
-    transition = dict(zip(names, hmm.transition.factors, strict=True))
-    return {"initial": hmm.initial, **transition, "emission": hmm.emission}
-
-
-def _emission_parts(emission: Tensor, shared: bool | None) -> dict[str, Tensor]:
-    if shared is not False:
-        parts = share_rows(emission)
-        if shared or parts.nbytes < emission.nbytes:
-            return dict(zip(_SHARED, parts, strict=True))
-    return {"emission": emission}
+    matrix = hmm.transition.matrix
+    return {"initial": hmm.initial, "transition": matrix, "emission": hmm.emission}
 
 
 def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
-    for names, emitted in itertools.product(
-        (("transition",), ("first", "second")), (_EMISSION, _SHARED)
-    ):
-        if parts.keys() == {"initial", *names, *emitted}:
-            emission = [parts[name] for name in emitted]
-            try:
-                matrix = emission[0] if len(emission) == 1 else SharedRows(*emission).matrix()
-            except ValueError as error:
-                raise ValueError(f"cannot load {path}: {error}") from error
-            factors = tuple(parts[name] for name in names)
-            return HMM(parts["initial"], from_factors(factors), matrix)
-    raise ValueError(
-        f"expected the arrays initial, transition (or first and second) and emission (or "
-        f"emission_rows and row_of) in {path}, got {sorted(parts)}; copy the file again"
-    )
+    if parts.keys() == {"initial", "transition", *_SHARED}:  # the form of earlier versions
+        rows, row_of = parts["emission_rows"], parts["row_of"].long()
+        if rows.dim() != 2 or not 0 <= int(row_of.min()) <= int(row_of.max()) < len(rows):
+            raise ValueError(
+                f"expected row_of in {path} to have row numbers of emission_rows, got others; copy "
+                "the file again"
+            )
+        parts = {**parts, "emission": rows[row_of]}
+    elif parts.keys() != {"initial", "transition", "emission"}:
+        raise ValueError(
+            "expected the arrays initial, transition and emission (or emission_rows and row_of) in "
+            f"{path}, got {sorted(parts)}; copy the file again"
+        )
+    return HMM(parts["initial"], Dense(parts["transition"]), parts["emission"])
 
 
 def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from torch import Tensor
 from hmm import _inference as inference
 from hmm._inference import PackedMarginals
 from hmm._model import HMM
-from hmm._transition import from_factors
+from hmm._transition import Dense
 
 
 class Statistics(NamedTuple):
@@ -46,8 +46,7 @@ class Statistics(NamedTuple):
 
     Attributes:
         initial: expected number of sequences whose first state is h.
-        transition: expected number of uses of each transition parameter: `(H, H)`, or the two
-            Monarch factors.
+        transition: expected number of uses of each transition parameter, `(H, H)`.
         emission: emission[v, h] is the expected number of tokens v emitted in state h.
         log_likelihood: sum of log P over the sequences, in float64; -inf if a sequence is
             impossible.
@@ -240,12 +239,10 @@ def maximize(
         if not bool(torch.as_tensor(value, device=emission.device).min() >= 0):
             raise ValueError(f"expected {name} pseudo-counts of at least 0, got {value}")
     columns = emission.unsqueeze(1) if emission.dim() else emission
-    transition = from_factors(
-        tuple(_normalize(counts + pseudo_counts.transition, -1) for counts in statistics.transition)
-    )
+    [transitions] = statistics.transition
     return HMM(
         _normalize(statistics.initial + pseudo_counts.initial, -1),
-        transition,
+        Dense(_normalize(transitions + pseudo_counts.transition, -1)),
         _normalize(statistics.emission + columns, 0).to(emission_dtype),
     )
 

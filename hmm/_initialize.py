@@ -37,7 +37,6 @@ from gcd._support.indices import check_indices, check_shape
 from gcd._support.optional import missing
 from hmm._em import PseudoCounts, Statistics, maximize
 from hmm._model import HMM
-from hmm._transition import factor_shapes
 
 SMOOTHING = PseudoCounts(initial=0.01, transition=0.01, emission=0.001)
 """Default pseudo-counts, which give every event a positive probability.
@@ -109,7 +108,6 @@ def counts_of_states(
     num_states: int,
     num_tokens: int,
     *,
-    monarch: bool | int = False,
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
     """Count the statistics of EM for sequences whose hidden states are known.
@@ -120,7 +118,6 @@ def counts_of_states(
         lengths: number of tokens of each sequence.
         num_states: H.
         num_tokens: V.
-        monarch: form of the transition matrix, as in `HMM.random`.
         dtype: type of the counts.
 
     Raises:
@@ -149,18 +146,11 @@ def counts_of_states(
 
     pair = inside[:, 1:]
     before, after = states[:, :-1][pair], states[:, 1:][pair]
-    shapes = factor_shapes(num_states, monarch)
-    if len(shapes) == 1:
-        transitions: tuple[Tensor, ...] = (count(shapes[0], before, after),)
-    else:  # (k, m) -> (k', m') uses first[k, m, m'] and second[m', k, k']
-        inner = shapes[0][1]
-        k, m, next_k, next_m = before // inner, before % inner, after // inner, after % inner
-        transitions = count(shapes[0], k, m, next_m), count(shapes[1], next_m, k, next_k)
     # The log-likelihood is set to zero, because it depends on a model.
     scalars = (0.0, float((lengths > 0).sum()), float(inside.sum()))
     return Statistics(
         count((num_states,), states[:, 0][inside[:, 0]]),
-        transitions,
+        (count((num_states, num_states), before, after),),
         count((num_tokens, num_states), tokens[inside], states[inside]),
         *(torch.tensor(value, dtype=torch.float64, device=device) for value in scalars),
     )
@@ -175,7 +165,6 @@ def distilled(
     *,
     eos_ids: tuple[int, ...] = (),
     smoothing: PseudoCounts = SMOOTHING,
-    monarch: bool | int = False,
     restarts: int = 1,
     seed: int = 0,
 ) -> HMM:
@@ -192,8 +181,6 @@ def distilled(
         eos_ids: EOS tokens, which share the HMM's last state. If empty, no state is reserved for
             EOS.
         smoothing: pseudo-counts.
-        monarch: form of the transition matrix, as in `HMM.random`. States are numbered by k-means,
-            so the states that share a block of a Monarch factor aren't especially similar.
         restarts, seed: for k-means; see `cluster`.
 
     Raises:
@@ -216,5 +203,5 @@ def distilled(
     ).to(seen.device)
     states = torch.zeros_like(tokens)
     states[inside] = assigned
-    counts = counts_of_states(states, tokens, lengths, num_states, num_tokens, monarch=monarch)
+    counts = counts_of_states(states, tokens, lengths, num_states, num_tokens)
     return maximize(counts, smoothing)

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hmm._transition import Transition, check_distribution, factor_shapes, from_factors
+from hmm._transition import Dense, check_distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class HMM:
 
     Attributes:
         initial: initial[h] = P(first state is h).
-        transition: P(next state | state), as `Dense` or `Monarch`.
+        transition: P(next state | state), as a `Dense` matrix.
         emission: emission[v, h] = P(token is v | state is h); columns sum to one.
 
     The constructor checks shapes. `check` also checks values, which takes a pass over all
@@ -43,7 +43,7 @@ class HMM:
     """
 
     initial: Float[Tensor, "H"]
-    transition: Transition
+    transition: Dense
     emission: Float[Tensor, "V H"]
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class HMM:
 
         return HMM(
             divide(self.initial),
-            from_factors(tuple(divide(part) for part in self.transition.factors)),
+            Dense(divide(self.transition.matrix)),
             divide(self.emission, dim=0),
         )
 
@@ -147,7 +147,6 @@ class HMM:
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        monarch: bool | int = False,
         concentration: float | int = 1.0,
     ) -> HMM:
         """Return a random model, whose distributions are drawn from a symmetric Dirichlet.
@@ -159,14 +158,12 @@ class HMM:
             num_tokens: V.
             generator: a generator on `device`; None is torch's default generator.
             dtype, device: type and device of the parameters.
-            monarch: False for a full transition matrix; M for Monarch factors with blocks of M x M
-                and (H/M) x (H/M); True for the M that makes these two sizes most nearly equal.
             concentration: parameter of the Dirichlet distribution. 1 is uniform over all
                 distributions, and smaller values give distributions that are closer to
                 deterministic.
 
         Raises:
-            ValueError: a size is not positive, or M does not divide H.
+            ValueError: a size is not positive.
         """
         if num_states < 1 or num_tokens < 1 or not concentration > 0:
             raise ValueError(
@@ -189,9 +186,8 @@ class HMM:
             weights.clamp_(min=torch.finfo(wide).tiny ** 0.5)
             return weights.div_(weights.sum(dim=dim, keepdim=True)).to(dtype)
 
-        shapes = factor_shapes(num_states, monarch)
         return cls(
             dirichlet(num_states),
-            from_factors(tuple(dirichlet(*shape) for shape in shapes)),
+            Dense(dirichlet(num_states, num_states)),
             dirichlet(num_tokens, num_states, dim=0),
         )

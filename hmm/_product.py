@@ -19,11 +19,11 @@ converted to a common scale before they are added, so float32 is sufficient for 
 
 **Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
 classes share one row of emission mass. The masses of all classes take O(V H), once per automaton.
-Each pair (r, s) that needs a separate row takes O(H) per edge of s, O(H²) for the transition (O(H
-(K + M)) with Monarch factors), and H numbers of memory. Pairs don't need a row if the end is out of
-reach, if the given budgets never lead to them, or if the row of (r - 1, s) is still correct
-(`hmm._recursion`). Rows stop changing beyond the longest text of a finite language, or when longer
-texts add a negligible amount. Once no row changes, the table can be used for every budget.
+Each pair (r, s) that needs a separate row takes O(H) per edge of s, O(H²) for the transition, and H
+numbers of memory. Pairs don't need a row if the end is out of reach, if the given budgets never
+lead to them, or if the row of (r - 1, s) is still correct (`hmm._recursion`). Rows stop changing
+beyond the longest text of a finite language, or when longer texts add a negligible amount. Once no
+row changes, the table can be used for every budget.
 """
 
 from __future__ import annotations

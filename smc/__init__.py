@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from gcd._support.optional import missing
 from smc._forward.drafters import Drafter, PromptLookup
@@ -37,7 +36,7 @@ from smc._inference.deadlines import AbandonedError, CancelToken
 from smc._inference.observation import Observation, Population
 from smc._inference.weights import Weights
 from smc._interface.asking import Reply, ask, ask_all
-from smc._interface.asynchronous import Part, sample_async, stream
+from smc._interface.asynchronous import sample_async
 from smc._interface.interface import sample
 from smc._models.hmm_lm import HMMLanguageModel
 from smc._models.protocol import LanguageModel, PromptTooLongError, Rows, check_prompts
@@ -56,8 +55,9 @@ from smc._proposals.budget_effect import BudgetEffect
 from smc._proposals.lookahead import Expectation, Lookahead
 from smc._proposals.pgcd import PGCD, HMMLookahead
 from smc._proposals.twisted import Twisted
+from smc._removed import REMOVED
 from smc._results.fields import Field, FieldValue
-from smc._results.posterior import Diagnostics, Posterior, Sample
+from smc._results.posterior import Diagnostics, Posterior, Sample, sufficient_budget
 from smc._results.reliability import Reliability
 from smc._search.choosing import Choice, choose
 from smc._search.distributions import distribution
@@ -67,12 +67,10 @@ from smc._vocabulary.draw import CounterDraw, Draw
 from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
 
 if TYPE_CHECKING:
-    from smc._transformers.continuous import BudgetBatchProcessor
     from smc._transformers.generation import generate
     from smc._transformers.logits_processor import BudgetLogitsProcessor
 
 _WITH_TRANSFORMERS = {
-    "BudgetBatchProcessor": "smc._transformers.continuous",
     "BudgetLogitsProcessor": "smc._transformers.logits_processor",
     "generate": "smc._transformers.generation",
 }
@@ -87,7 +85,6 @@ __all__ = [
     "AutomatonPosition",
     "Batch",
     "Bounds",
-    "BudgetBatchProcessor",
     "BudgetEffect",
     "BudgetLogitsProcessor",
     "CancelToken",
@@ -108,7 +105,6 @@ __all__ = [
     "Lookahead",
     "MaskProposal",
     "Observation",
-    "Part",
     "Population",
     "Posterior",
     "PromptLookup",
@@ -133,15 +129,14 @@ __all__ = [
     "sample",
     "sample_async",
     "search",
-    "stream",
+    "sufficient_budget",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a name that needs the optional package `transformers` when it is first used."""
-    if name == "Walk":
-        warn("smc.Walk is deprecated; use smc.AutomatonPosition", DeprecationWarning, stacklevel=2)
-        return AutomatonPosition
+    if name in REMOVED:
+        raise AttributeError(f"smc.{name} was removed; {REMOVED[name]}")
     if name not in _WITH_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -30,10 +30,10 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "smc._inference.settings", "smc._vocabulary.passes",
         },
         "distillation writes the files of a model, and what a stopped run resumes from": {
-            "hmm._checkpoint", "hmm._em", "hmm._inference", "hmm._shared_rows", "hmm._transition",
+            "hmm._checkpoint", "hmm._em", "hmm._inference",
         },
         "convergence and latency measure parts of the sampler": {
-            "gcd._tokens.batch", "hmm._lumping", "smc._forward.eager", "smc._inference.loop",
+            "gcd._tokens.batch", "smc._forward.eager", "smc._inference.loop",
             "smc._inference.observation", "smc._models.protocol", "smc._models.static_cache",
             "smc._proposals.twisted", "smc._vocabulary.candidate_scores", "smc._vocabulary.draw",
             "smc._vocabulary.factors",
@@ -57,8 +57,9 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.resampling", "smc._inference.settings",
+            "smc._inference.strata",
             "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
-            "smc._results.reliability", "smc._vocabulary.draw",
+            "smc._results.reliability",
         },
     },
     "docs": {},

@@ -39,8 +39,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.harness.results import derive_seed
-from hmm import HMM
-from hmm._transition import from_factors
+from hmm import HMM, Dense
 
 FEWEST_STATES = 2
 """One state for all tokens, and one for the ends of a text."""
@@ -140,7 +139,7 @@ def clone(
     step = _transition(visited, states, kind, kind_of).float()
     root = len(kind_of)
     emission = _emission(visited, states, kind, kind_of, expected)
-    return HMM(step[root].clone(), from_factors((step[:root].clone(),)), emission)
+    return HMM(step[root].clone(), Dense(step[:root].clone()), emission)
 
 
 def _kinds(

@@ -20,9 +20,7 @@ from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
 from experiments.harness.results import Identity, plain
 from experiments.harness.settings import at_least, check_model, inside, one_of, refuse_unused
 from experiments.tool_calling.answers import STYLES
-from hmm._transition import factor_shapes
 
-TRANSITIONS = ("dense", "monarch")
 INITS = ("random", "latent", "clones")
 SAVE_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -56,8 +54,6 @@ class DistillConfig:
 
     # The HMM.
     num_states: int = 512
-    transition: str = "dense"  # or "monarch"
-    block: int | None = None  # of the first Monarch factor; None: closest to a square
     init: str = "random"  # or "latent": k-means of sketches of the LM's logits; or "clones": of
     # tokens, by such sketches
 
@@ -116,16 +112,8 @@ def sampling_settings(config: DictConfig) -> Identity:
     return {"model": values["model"], **{key: values[key] for key in _SAMPLING}}
 
 
-def monarch_of(config: DictConfig) -> bool | int:
-    """Return the argument `monarch` of `HMM.random`."""
-    if config.transition == "dense":
-        return False
-    return True if config.block is None else int(config.block)
-
-
 def check(config: DictConfig) -> None:
     """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
-    one_of("transition", config.transition, TRANSITIONS)
     one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
@@ -162,15 +150,6 @@ def check(config: DictConfig) -> None:
 
 
 def _check_model(config: DictConfig) -> None:
-    if config.transition == "dense" and config.block is not None:
-        raise ValueError(
-            f"expected block={config.block}, the size of Monarch blocks, only with "
-            "transition=monarch; give this, or leave block out"
-        )
-    try:
-        factor_shapes(config.num_states, monarch_of(config))
-    except ValueError as error:
-        raise ValueError(f"num_states={config.num_states}, block={config.block}: {error}") from None
     if config.init == "latent" and importlib.util.find_spec("faiss") is None:
         raise ValueError(
             "init=latent clusters with faiss, which is not installed: "
@@ -184,11 +163,6 @@ def _check_init(config: DictConfig) -> None:
     if config.init != "clones":
         return
     at_least("num_states (with init=clones)", config.num_states, FEWEST_STATES)
-    if config.transition != "dense":
-        raise ValueError(
-            f"expected transition=dense with init=clones, got transition={config.transition}; give "
-            "transition=dense, or another init"
-        )
 
 
 def _check_data(config: DictConfig) -> None:

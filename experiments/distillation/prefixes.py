@@ -22,8 +22,8 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
+from experiments.distillation.lumping import Lumping
 from experiments.distillation.top_tokens import TopTokens
-from hmm._lumping import Lumping
 
 _FLOOR = 1e-6
 """Minimum share of b of unlisted tokens, so that rounding errors of p aren't amplified."""

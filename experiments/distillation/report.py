@@ -135,7 +135,6 @@ def _perplexity(value: float) -> str:
 
 def card(summary: dict[str, Any], last: Point, config: DictConfig, out: Path, table: str) -> str:
     """Return the README of the model."""
-    kind = "dense" if config.transition == "dense" else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
     return f"""---
 license: apache-2.0
@@ -144,7 +143,7 @@ license: apache-2.0
 
 # A hidden Markov model of a language model's answers
 
-The HMM has {summary["num_states"]} states, {kind} transitions, and a vocabulary of
+The HMM has {summary["num_states"]} states and a vocabulary of
 {summary["num_tokens"]} tokens. It takes {megabytes:.1f} MB in {config.save_dtype}.
 It was distilled from {summary["source"]}.
 

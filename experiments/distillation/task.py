@@ -29,6 +29,7 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences, lumping_of
+from experiments.distillation.lumping import Lumping, pool_rare
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import LM, check_out, report
@@ -43,8 +44,6 @@ from experiments.harness.models import load_model, resolve_device, title_of, wei
 from experiments.harness.results import Identity, derive_seed, fingerprint, without_places
 from experiments.harness.run import ExperimentTask, Run
 from hmm import HMM, distilled, load, save
-from hmm._lumping import Lumping
-from hmm._shared_rows import pool_rare
 from smc import TransformersLM
 
 _LOG = logging.getLogger(__name__)
@@ -203,8 +202,7 @@ def _initial(
 ) -> HMM:
     """Return the initial HMM, over classes of tokens."""
     if config.init == "random":
-        monarch = distill_config.monarch_of(config)
-        return at_random(config.num_states, lumping.num_classes, seed=config.seed, monarch=monarch)
+        return at_random(config.num_states, lumping.num_classes, seed=config.seed)
     if config.init == "latent":
         return _latent(config, eos_ids, training, lumping)
     return _clones(config, eos_ids, training, lumping)
@@ -243,7 +241,6 @@ def _latent(
         config.num_states,
         lumping.num_classes,
         eos_ids=_ends(eos_ids, lumping),
-        monarch=distill_config.monarch_of(config),
         seed=config.seed,
     )
 

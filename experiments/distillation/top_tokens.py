@@ -21,7 +21,7 @@ from jaxtyping import Float, Float16, Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from experiments.distillation.clones import random_projection
-from hmm._lumping import Lumping
+from experiments.distillation.lumping import Lumping
 
 SKETCH = 128
 _ROWS = 1 << 14  # prefixes per part

@@ -124,10 +124,10 @@ class Worker:
     saved: float = field(default_factory=time.monotonic)
 
 
-def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
+def at_random(num_states: int, num_tokens: int, *, seed: int) -> HMM:
     """Make an HMM with random parameters."""
     generator = torch.Generator().manual_seed(derive_seed("initial", seed))
-    return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
+    return HMM.random(num_states, num_tokens, generator=generator)
 
 
 def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Worker) -> float:

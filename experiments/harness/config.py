@@ -8,7 +8,7 @@ dataclass in the task's folder, registered by `experiments.tasks`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -57,13 +57,12 @@ class ModelConfig:
 class SMCConfig:
     """Options of SMC (`smc._inference.algorithms.SMC`), and options that all algorithms have."""
 
-    resampling: str = cast(str, SMC.resampling)
+    resampling: str = SMC.resampling
     ess_threshold: float = SMC.ess_threshold
     strata: str = SMC.strata
 
     # Options of all algorithms; see `smc.sample`.
     temperature: float = 1.0
-    top_p: float = 1.0
     execution: str = "auto"  # "eager", "static"
     read_ahead: Any = 0  # tokens, or "auto"; 0 so that rows count only what the method itself needs
     max_rows: int = 128  # sequences in the running batch; doesn't affect results
@@ -90,7 +89,6 @@ class HMMConfig:
     lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: all tokens
     defense: float = 0.01
-    potential: bool = True
     max_table_mib: int = 2048  # memory of the lookahead tables; doesn't affect results
 
 

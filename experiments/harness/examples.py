@@ -283,7 +283,6 @@ class Sampling:
             proposal=proposal,
             **ALGORITHMS[trial.algorithm].arguments(config),
             temperature=config.smc.temperature,
-            top_p=config.smc.top_p,
             seed=trial.seed(config.seed),
             example_ids=[e.number for e in examples],
             max_rows=config.smc.max_rows,

@@ -151,7 +151,6 @@ def _pgcd(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
         lookahead=settings.lookahead,
         exact_top_k=settings.exact_top_k,
         defense=settings.defense,
-        potential=settings.potential,
         max_bytes=settings.max_table_mib << 20,
     )
 

@@ -53,7 +53,6 @@ class HMMAlone(smc.PGCD):
         "lookahead": "conditional",
         "exact_top_k": None,
         "defense": 0.0,
-        "potential": True,
     }
     """Settings `hmm.*` with which sampling is exact."""
 

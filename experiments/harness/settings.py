@@ -251,7 +251,6 @@ def check_shared(config: DictConfig) -> None:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"expected smc.temperature to be positive and finite, got {temperature}")
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", temperature >= COLDEST)
-    inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     one_of("smc.execution", config.smc.execution, EXECUTIONS)
     ahead = config.smc.read_ahead
     if ahead != "auto" and (type(ahead) is not int or ahead < 0):

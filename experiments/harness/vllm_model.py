@@ -243,7 +243,7 @@ def _others(config: DictConfig) -> list[str]:
     model, options, usual = config.model, config.smc, SMCConfig()
     lacking = [
         f"smc.{name}={options[name]}"
-        for name in ("top_p", "execution", "read_ahead")
+        for name in ("execution", "read_ahead")
         if options[name] != getattr(usual, name)
     ]
     if model.device != "auto":
@@ -252,9 +252,6 @@ def _others(config: DictConfig) -> list[str]:
         lacking.append(f"model.device_map={model.device_map} (see model.engine_args)")
     if model.dtype == "float64":
         lacking.append("model.dtype=float64")
-    looking = [name for name in methods_of(config) if method_of(name).needs_hmm]
-    if looking and not config.hmm.potential:
-        lacking.append("hmm.potential=false")
     if len(_parents(config)) > 1:
         lacking.append("HMMs in several directories (hmm.paths)")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

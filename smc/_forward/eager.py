@@ -26,9 +26,9 @@ from smc._forward.prefixes import (
 )
 from smc._forward.read_ahead import Drafts, ReadAhead
 from smc._models.protocol import LanguageModel, Rows
-from smc._proposals import Batch, Proposal, State
-from smc._proposals.budget_effect import Along
-from smc._proposals.forced import follow
+from smc._proposals import AutomatonPosition, Batch, Proposal, State
+from smc._proposals.budget_effect import binds, compute_removed
+from smc._proposals.forced import Followed, follow
 from smc._vocabulary.passes import VocabularyPass
 
 MOST_READ = 1 << 26
@@ -78,7 +78,7 @@ class EagerReader(Reader[State]):
 
     Args:
         lm: the language model.
-        proposal, batch, vocabulary_pass, temperature, top_p: as for `Reader`.
+        proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         forced_runs: whether consecutive forced tokens are appended in one step.
         ahead: generator of drafts; None disables reading ahead.
     """
@@ -93,17 +93,19 @@ class EagerReader(Reader[State]):
         vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
-        top_p: float = 1.0,
         forced_runs: bool = True,
         ahead: ReadAhead | None = None,
     ) -> None:
-        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature, top_p=top_p)
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature)
         self.lm = lm
         self.forced_runs = forced_runs
         self._ahead = ahead
         self._rows: Rows
         self._cached: _Cached
-        self._along: Along
+        self._positions: list[AutomatonPosition] = []  # before each column of forced tokens
+        self._forced: Bool[Tensor, "D K"]
+        self._log_removed: Float64[Tensor, "D"]
+        self._bound: list[bool] = []  # whether the budget removes a token, for each forced column
         self._column = 0
         self._texts: list[bytes] = []  # prompt and answer of each prefix, only if `ahead` is given
 
@@ -200,11 +202,7 @@ class EagerReader(Reader[State]):
         texts = self._extend_texts(parent[due], tokens[due])
         states = torch.where(running, position.states, -1)[due]
         read_due = tokens[due], read[due]
-        positions = followed.positions if self.top_p == 1 else ()
-        self._along = Along(
-            [each.take(due) for each in positions], followed.tokens[due],
-            self.batch.budgets[example[due]],
-        )  # fmt: skip
+        self._start_removed(followed, due)
         found = self._log_probs(
             parent[due], *read_due, before, chosen is None,
             lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
@@ -234,7 +232,7 @@ class EagerReader(Reader[State]):
             landed=landed,
             counts=counts,
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
-            removed=self._along.removed.spread(due, len(running)),
+            log_removed=torch.full_like(log_p, -torch.inf).index_copy(0, due, self._log_removed),
         )
         kept = self.indices(running[due])
         self._cached = self._cached.take(kept)
@@ -243,6 +241,36 @@ class EagerReader(Reader[State]):
         state = self.proposal.take(followed.state, due[kept])
         after = found.after if len(kept) == len(due) else found.after[kept]
         return extension, Prefixes(example[due[kept]], check_nan(after), state)
+
+    def _start_removed(self, followed: Followed[State], due: Int64[Tensor, "D"]) -> None:
+        """Find the columns of forced tokens before which the budget removes another token."""
+        positions = self._positions = [each.take(due) for each in followed.positions]
+        self._forced = followed.tokens[due] >= 0
+        self._log_removed = torch.full_like(due, -torch.inf, dtype=torch.float64)
+        self._bound = []
+        if positions:
+            flat = positions[0]._replace(
+                states=torch.cat([each.states for each in positions]),
+                remaining=torch.cat([each.remaining for each in positions]),
+            )
+            self._bound = (binds(flat).view(len(positions), -1).T & self._forced).any(0).tolist()
+
+    def _add_removed(
+        self,
+        column: int,
+        rows: Int64[Tensor, "K"],
+        log_before: Float64[Tensor, "K"],
+        log_p: Float[Tensor, "Q V"],
+        at: Int64[Tensor, "K"] | None = None,
+    ) -> None:
+        """Add what the budget removes before one column of forced tokens, for K prefixes."""
+        if column >= len(self._bound) or not self._bound[column]:
+            return
+        some = self.indices(self._forced[rows, column] & ~log_before.isneginf())
+        rows, at = rows[some], some if at is None else at[some]
+        position = self._positions[column].take(rows)
+        mass = log_before[some] + compute_removed(position, log_p, self.indices, at)
+        self._log_removed[rows] = torch.logaddexp(self._log_removed[rows], mass)
 
     def _extend_texts(
         self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]
@@ -306,7 +334,7 @@ class EagerReader(Reader[State]):
         if is_start and tokens.shape[1]:
             first = tokens[:, 0].clamp(min=0)
             rows = torch.arange(len(parent), device=parent.device)
-            self._along.see(0, rows, total, before, parent)
+            self._add_removed(0, rows, total, before, parent)
             total = _plus(total, before[parent, first], tokens[:, 0] >= 0)
         lands = drafts.cover(tokens, read)
         unread, landed = self.indices((read > 0) & ~lands), self.indices(lands)
@@ -347,7 +375,7 @@ class EagerReader(Reader[State]):
             token, counted = follows[:, t + 1], read > t
             after = torch.where(counted, drafts.after[:, t], 0)
             known = total.masked_fill(~counted, -torch.inf)
-            self._along.see(t, rows, known, drafts.log_p, after)
+            self._add_removed(t, rows, known, drafts.log_p, after)
             more = drafts.log_p[after, token.clamp(min=0)]
             total = _plus(total, more, counted & (token >= 0))
         return total
@@ -401,7 +429,7 @@ class EagerReader(Reader[State]):
                 log_p = self.temper(out[:, t - start] if whole else out[here, t - start])
                 token, inside = follows[here, t + 1], read[here] > t
                 known = total[here].masked_fill(~inside, -torch.inf)
-                self._along.see(t + self._column, here, known, log_p)
+                self._add_removed(t + self._column, here, known, log_p)
                 more = log_p.gather(1, token.clamp(min=0).unsqueeze(1)).squeeze(1)
                 total[here] = _plus(total[here], more, inside & (token >= 0))
                 ends = read[here] == t + 1

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from gcd._support.indices import check_shape
 from smc._proposals import Batch, Proposal, State
-from smc._proposals.budget_effect import Removed
-from smc._vocabulary.candidate_scores import CandidateGuide, candidates_of
+from smc._vocabulary.candidate_scores import CandidateGuide
 from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc._vocabulary.passes import VocabularyPass
 
@@ -92,8 +91,8 @@ class Extension(NamedTuple):
         landed: whether the model had already computed all of these tokens as a draft.
         counts: numbers of tokens of each example that were computed, forced, drafted and used.
         failed: whether the model returned NaN or +inf, in static shapes.
-        removed: probability of the next tokens that only the budget forbids, along the forced
-            tokens (`smc._proposals.budget_effect`).
+        log_removed: log-probability of the next tokens that only the budget forbids, along the
+            forced tokens (`smc._proposals.budget_effect`).
     """
 
     finished: Bool[Tensor, "P"]
@@ -106,7 +105,7 @@ class Extension(NamedTuple):
     landed: Bool[Tensor, "P"]
     counts: TokenCounts
     failed: Bool[Tensor, ""]
-    removed: Removed
+    log_removed: Float64[Tensor, "P"]
 
     def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
         """Copy results to `count` particle slots: prefix `of[i]` to slot `slots[i]`.
@@ -124,7 +123,7 @@ class Extension(NamedTuple):
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
             at(self.forced_log_g, 0.0), at(self.landed, False), self.counts, self.failed,
-            self.removed.at(of).spread(slots, count),
+            at(self.log_removed, -torch.inf),
         )  # fmt: skip
 
 
@@ -138,8 +137,6 @@ class Reader(ABC, Generic[State]):
         batch: automata and budgets.
         vocabulary_pass: implementation of the passes over the vocabulary.
         temperature: temperature of p_lm.
-        top_p: if below 1, only the most probable next tokens under q that together have this
-            probability are allowed.
     """
 
     is_static: bool
@@ -151,13 +148,11 @@ class Reader(ABC, Generic[State]):
         vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
-        top_p: float = 1.0,
     ) -> None:
         self.proposal = proposal
         self.batch = batch
         self.vocabulary_pass = vocabulary_pass
         self.temperature = temperature
-        self.top_p = top_p
 
     @abstractmethod
     def start(
@@ -226,23 +221,16 @@ class Reader(ABC, Generic[State]):
         )
 
     def guide(self, prefixes: Prefixes[State]) -> Guide:
-        """Return the proposal's log g and log Z, restricted to the nucleus if top_p < 1."""
+        """Return the proposal's log g and log Z."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if isinstance(guide, DenseGuide):  # other guides are checked before compiled code runs
             check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g from {self.proposal!r}")
         if isinstance(guide, DenseGuide | TiedGuide):
             check_shape(guide.log_z, (prefixes.num_rows,), f"log Z from {self.proposal!r}")
-        if self.top_p < 1:
-            inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
-            log_g = torch.where(inside, guide.log_g, -torch.inf)
-            log_z = torch.logsumexp(prefixes.log_p + log_g, dim=1)
-            guide = DenseGuide(log_g, log_z, guide.fallback)
         return guide
 
     def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
-        """Return the g that scores next tokens, restricted to the nucleus if top_p < 1."""
-        if self.top_p < 1:
-            return candidates_of(self.guide(prefixes), prefixes.state.position.successors())
+        """Return the g that scores next tokens."""
         found = self.proposal.score(prefixes.state, prefixes.log_p)
         found.factors.check(prefixes.log_p)
         return found
@@ -336,10 +324,3 @@ def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> No
             f"expected log-probabilities from {whose}, got NaN or +inf; check the weights and the "
             "dtype of a language model (try float32 or bfloat16), or the arithmetic of a proposal"
         )
-
-
-def nucleus(log_q: Float[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:
-    """Return True for the most probable tokens whose total probability is at least top_p."""
-    ordered, order = log_q.log_softmax(dim=1).sort(dim=1, descending=True, stable=True)
-    before = ordered.exp().cumsum(dim=1) - ordered.exp()
-    return torch.zeros_like(log_q, dtype=torch.bool).scatter(1, order, before < top_p)

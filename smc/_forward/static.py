@@ -25,7 +25,6 @@ from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts, has_
 from smc._forward.waits import refuse_waits
 from smc._models.static_cache import Forward
 from smc._proposals import Batch, Proposal, State
-from smc._proposals.budget_effect import Removed
 from smc._vocabulary.passes import VocabularyPass
 
 
@@ -140,7 +139,7 @@ class StaticReader(Reader[State]):
             landed=none.bool(),
             counts=TokenCounts(zero if is_start else count, *[zero] * 4),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
-            removed=Removed.nothing(none.double()),
+            log_removed=torch.full_like(none, -torch.inf, dtype=torch.float64),
         )
 
     def _read(

@@ -5,10 +5,9 @@
     discrete    N distinct prefixes are selected from all their continuations by one token; no token
                 is drawn (`smc._inference.discrete_filter`)
     auto        the discrete filter. It is more accurate than SMC with the same number of particles,
-                and under GCD also at an equal cost (docs/reliability.md). SMC is used in three
-                cases: with a single particle, which is one answer drawn from the proposal; with an
-                option that only SMC has; and in `smc.stream`, because the filter's prefixes are all
-                different, and have little text in common before the end
+                and under GCD also at an equal cost (docs/reliability.md). SMC is used with a single
+                particle, which is one answer drawn from the proposal, and with an option that only
+                SMC has
 
 Each algorithm is a dataclass of its options, so that options of the other algorithm raise an error.
 """
@@ -19,7 +18,8 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
 
-from smc._inference.resampling import Scheme, scheme
+from smc._inference.resampling import scheme
+from smc._removed import REMOVED
 
 STRATA = ("none", "state")
 
@@ -27,7 +27,7 @@ STRATA = ("none", "state")
 class Options(TypedDict, total=False):
     """The options of all algorithms; `SMC` and `Discrete` document them."""
 
-    resampling: str | Scheme
+    resampling: str
     ess_threshold: float | int
     strata: str
     count_finished: bool
@@ -39,8 +39,7 @@ class SMC:
     """Sequential Monte Carlo with N particles.
 
     Args:
-        resampling: "systematic", "stratified", "multinomial", "residual", or a function like those
-            in `smc._inference.resampling`.
+        resampling: "systematic" or "multinomial" (`smc._inference.resampling`).
         ess_threshold: particles are resampled if their effective sample size is below this fraction
             of their number. With 1 or more, they are resampled in every step; with 0, never.
         strata: which particles of an example are resampled together. With "state", only running
@@ -51,7 +50,7 @@ class SMC:
         ValueError: a value is invalid.
     """
 
-    resampling: str | Scheme = "systematic"
+    resampling: str = "systematic"
     ess_threshold: float | int = 0.5
     strata: str = "state"
 
@@ -125,6 +124,8 @@ def algorithm(name: str, options: Options) -> SMC | Discrete:
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind)]
     for option, value in options.items():
+        if f"{option}=" in REMOVED:
+            raise ValueError(f"{option} was removed; {REMOVED[f'{option}=']}")
         if option not in known:
             raise ValueError(
                 f"expected an option of the algorithm {name!r} ({', '.join(known)}), got "

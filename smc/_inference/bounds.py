@@ -25,9 +25,9 @@ x V numbers, without host synchronization.
 rounded probabilities of the next token may sum to more than one. In float32 a budget of 60 tokens
 limits `certified` to 0.9999.
 
-**Limits.** There are no bounds if `top_p < 1`, or if the proposal's `position` is not a
-`smc.AutomatonPosition`. The bounds rely on `Proposal.forced`: a forced token must be the only token
-that is allowed within the budget.
+**Limits.** There are no bounds if the proposal's `position` is not a `smc.AutomatonPosition`. The
+bounds rely on `Proposal.forced`: a forced token must be the only token that is allowed within the
+budget.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Frontier(NamedTuple):
             has_twins: whether several rows may have the same prefix.
         """
         position = prefixes.state.position
-        if reader.top_p < 1 or not isinstance(position, AutomatonPosition):
+        if not isinstance(position, AutomatonPosition):
             return None
         over = torch.where(extension.finished, extension.forced_log_p, -torch.inf)
         each = torch.arange(len(over), device=over.device)

@@ -45,7 +45,6 @@ from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles
 from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition, Batch
-from smc._proposals.budget_effect import Removed
 from smc._proposals.masks import ClassMaskProposal
 
 
@@ -170,6 +169,6 @@ def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Pro
         landed=no,
         counts=TokenCounts(*[none] * 5),
         failed=no.any(),
-        removed=Removed.nothing(zero.double()),
+        log_removed=torch.full_like(zero, -torch.inf, dtype=torch.float64),
     )
     return Propagation(None, extension, prefixes)

@@ -35,8 +35,8 @@ from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import Particles, start_particles
 from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
 from smc._inference.selection import FinishedScores, Group, Selection, select
-from smc._proposals import AutomatonPosition, State
-from smc._proposals.budget_effect import Ledger
+from smc._proposals import State
+from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.candidate_scores import CandidateGuide, selection_scores
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
@@ -53,7 +53,7 @@ class Carry(NamedTuple):
         whole: for each example, whether no prefix has been dropped so far.
         frontier: probability of found answers and open branches; None if unknown.
         selections: the prefixes of each step that were kept with a probability below one.
-        ledger: probability of the tokens that only the budget forbids; None if unknown.
+        log_removed: log-probability of the tokens that only the budget forbids; None if unknown.
     """
 
     particles: Particles
@@ -64,7 +64,7 @@ class Carry(NamedTuple):
     whole: Bool[Tensor, "B"]
     frontier: Frontier | None
     selections: Selections
-    ledger: Ledger | None
+    log_removed: Float64[Tensor, "B"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +117,15 @@ class DiscreteFilter(Generic[State]):
         answers, particles = self._remove_ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
         frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
-        ledger = Ledger.empty(
-            prefixes.state.position, batch.budgets, is_exact=self.reader.top_p == 1
-        )
-        if ledger is not None:
+        removed = None
+        if frontier is not None:
+            removed = torch.full_like(batch.budgets, -torch.inf, dtype=torch.float64)
             one = torch.zeros_like(extension.forced_log_p).masked_fill(~first, -torch.inf)
-            ledger = ledger.with_runs(extension.removed, one)
+            removed = add_removed(removed, one, extension.log_removed)
         selections = Selections.start(B, most, device)
         carry = Carry(
             particles, prefixes, step, extension.failed, answers, whole, frontier, selections,
-            ledger,
+            removed,
         )  # fmt: skip
         return carry, StepRecord.of_start(extension, 1)
 
@@ -160,9 +159,14 @@ class DiscreteFilter(Generic[State]):
         parent = slot[kept.row].clamp(max=len(before.row) - 1)
         answers = answers.note_parents(parent, kept, carry.step)
         selections = carry.selections.add(kept.log_pi, carry.step, propagation.ready)
-        ledger = carry.ledger
-        if ledger is not None:
-            ledger = self._update_ledger(ledger, prefixes, before, parent, kept, propagation)
+        removed = carry.log_removed
+        if removed is not None:
+            drawn = before.log_weight[parent] + prefixes.log_p[kept.row, kept.token] - kept.log_pi
+            removed = propagation.add_removed(
+                removed, self.reader, prefixes, before.row,
+                before.log_weight.masked_fill(~before.running, -torch.inf),
+                torch.where(kept.kept, drawn, -torch.inf),
+            )  # fmt: skip
         after = self._advance(before.take(parent), kept, prefixes, propagation.extension)
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
@@ -182,16 +186,17 @@ class DiscreteFilter(Generic[State]):
         )
         failed, whole = failed | propagation.extension.failed, carry.whole & ~dropped
         carry = Carry(
-            after, propagation.prefixes, step, failed, answers, whole, frontier, selections, ledger
+            after, propagation.prefixes, step, failed, answers, whole, frontier, selections, removed
         )
         return carry, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, ordered by example; their weights sum to the estimated evidence."""
-        whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_upper = None if carry.frontier is None else carry.frontier.log_upper
-        found = carry.answers.outcome(whole, history)
-        return found._replace(log_upper=log_upper, selections=carry.selections, ledger=carry.ledger)
+        found = carry.answers.outcome(carry.whole, history)
+        return found._replace(
+            log_upper=log_upper, selections=carry.selections, log_removed=carry.log_removed
+        )
 
     def _remove_ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
@@ -253,36 +258,6 @@ class DiscreteFilter(Generic[State]):
             log_weight=parents.log_weight + gained,
             log_p=log_p,
             log_pi=kept.log_pi,
-        )
-
-    def _update_ledger(
-        self,
-        ledger: Ledger,
-        prefixes: Prefixes[State],
-        before: Particles,
-        parent: Int64[Tensor, "P"],
-        kept: Selection,
-        propagation: Propagation,
-    ) -> Ledger:
-        """Add the probability of the tokens that only the budget forbids in a step.
-
-        The positions between the forced tokens of the step are included.
-        """
-        budgets = self.reader.batch.budgets[prefixes.example]
-        counts, runs = before.running, kept.kept
-        if propagation.ready is not None:
-            going = propagation.ready.repeat_interleave(self.num_particles)
-            counts, runs = counts & going, runs & going
-        weight = torch.where(counts, before.log_weight, -torch.inf)
-        position = prefixes.state.position
-        assert isinstance(position, AutomatonPosition)
-        ledger = ledger.with_prefixes(
-            position, budgets, prefixes.log_p, before.row, weight, self.reader.indices
-        )
-        log_p = prefixes.log_p[kept.row, kept.token].double()
-        chosen = before.log_weight[parent] + log_p - kept.log_pi
-        return ledger.with_runs(
-            propagation.extension.removed, torch.where(runs, chosen, -torch.inf)
         )
 
     def _observation(

@@ -112,7 +112,6 @@ class Executor:
                 batch,
                 self.vocabulary_pass,
                 temperature=given.temperature,
-                top_p=given.top_p,
                 forced_runs=given.forced_runs,
                 ahead=ahead,
             )
@@ -186,11 +185,6 @@ def _forward(lm: LanguageModel, settings: Settings) -> Forward:
     Raises:
         NotStaticError: static shapes don't support the model or one of the settings.
     """
-    if settings.top_p < 1:
-        raise NotStaticError(
-            f"expected top_p=1, as static shapes require, got {settings.top_p}; set "
-            "execution='eager'"
-        )
     if settings.read_ahead not in (0, "auto"):
         raise NotStaticError(
             "expected read_ahead to be 0 or 'auto', as static shapes require, got "

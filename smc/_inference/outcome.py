@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc._forward.prefixes import Extension
-from smc._proposals.budget_effect import Ledger
 
 
 class StepRecord(NamedTuple):
@@ -117,7 +116,7 @@ class Outcome(NamedTuple):
         log_pi: log-probability with which each token was selected (`Particles.log_pi`); None for
             SMC.
         selections: how many prefixes each step kept by chance; None for SMC.
-        ledger: probability of the tokens that only the budget forbids
+        log_removed: log-probability of the tokens that only the budget forbids
             (`smc._proposals.budget_effect`); None if unknown.
         closed: examples whose running answers were closed early (`smc._inference.closing`); None if
             none were.
@@ -139,6 +138,6 @@ class Outcome(NamedTuple):
     founder: Int64[Tensor, "M"] | None = None
     log_pi: Float64[Tensor, "M S"] | None = None
     selections: Selections | None = None
-    ledger: Ledger | None = None
+    log_removed: Float64[Tensor, "B"] | None = None
     closed: Bool[Tensor, "B"] | None = None
     closed_because: str | None = None

@@ -53,8 +53,8 @@ from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_us
 from smc._inference.resampling import scheme
 from smc._inference.strata import Strata, resample
 from smc._inference.weights import Weights
-from smc._proposals import AutomatonPosition, State
-from smc._proposals.budget_effect import Ledger
+from smc._proposals import State
+from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.draw import Draw, Keys, Purpose
 from smc._vocabulary.factors import Guide
 from smc._vocabulary.tensors import TokenSampler
@@ -69,7 +69,7 @@ class Carry(NamedTuple):
         step: number of each example's next step.
         failed: whether the proposal or the model has returned NaN.
         frontier: probability of found answers and open branches; None if unknown.
-        ledger: probability of the tokens that only the budget forbids; None if unknown.
+        log_removed: log-probability of the tokens that only the budget forbids; None if unknown.
     """
 
     particles: Particles
@@ -77,7 +77,7 @@ class Carry(NamedTuple):
     step: Int64[Tensor, "B"]
     failed: Bool[Tensor, ""]
     frontier: Frontier | None
-    ledger: Ledger | None
+    log_removed: Float64[Tensor, "B"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +122,12 @@ class ParticleFilter(Generic[State]):
             self.reader, prefixes, extension, N, has_twins=self.reader.is_static
         )
         step = torch.zeros_like(self.examples)
-        ledger = Ledger.empty(prefixes.state.position, budgets, is_exact=self.reader.top_p == 1)
-        if ledger is not None:
+        removed = None
+        if frontier is not None:
+            removed = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
             one = torch.full_like(increment, -math.log(N))
-            ledger = ledger.with_runs(extension.removed, one)
-        carry = Carry(particles, prefixes, step, extension.failed, frontier, ledger)
+            removed = add_removed(removed, one, extension.log_removed)
+        carry = Carry(particles, prefixes, step, extension.failed, frontier, removed)
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -148,11 +149,18 @@ class ParticleFilter(Generic[State]):
             frontier = frontier.advance(
                 prefixes, before, chosen.row, token, chosen.running, propagation
             )
-        ledger = carry.ledger
-        if ledger is not None:
-            ledger = self._update_ledger(
-                ledger, prefixes, before, chosen, token, sampler, propagation
-            )
+        removed = carry.log_removed
+        if removed is not None:  # by weights without potentials, which estimate p_lm
+            reached = before.log_weight - before.log_potential - math.log(self.num_particles)
+            drawn = chosen.log_weight - sampler.log_g(chosen.row, token)
+            drawn = drawn - math.log(self.num_particles)
+            if not self.reader.proposal.potential:
+                drawn = drawn + sampler.log_z[chosen.row]
+            removed = propagation.add_removed(
+                removed, self.reader, prefixes, before.row,
+                torch.where(before.running, reached, -torch.inf),
+                torch.where(chosen.running, drawn, -torch.inf),
+            )  # fmt: skip
         after = self._advance(chosen, token, sampler, prefixes, propagation.extension)
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
@@ -169,7 +177,7 @@ class ParticleFilter(Generic[State]):
             **propagation.extension.counts._asdict(),
         )
         failed = failed | propagation.extension.failed
-        return Carry(after, propagation.prefixes, step, failed, frontier, ledger), record
+        return Carry(after, propagation.prefixes, step, failed, frontier, removed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, ordered by example; their mean weight estimates the evidence."""
@@ -188,7 +196,7 @@ class ParticleFilter(Generic[State]):
             history=history,
             log_upper=None if carry.frontier is None else carry.frontier.log_upper,
             founder=particles.founder,
-            ledger=carry.ledger,
+            log_removed=carry.log_removed,
         )
 
     @property
@@ -221,17 +229,17 @@ class ParticleFilter(Generic[State]):
             was resampled.
         """
         states = prefixes.state.position.states[particles.row]
+        N, indices = self.num_particles, self.reader.indices
+        width = N if self.reader.is_static else None
         found = resample(
-            Strata.of(
-                particles.running, states, self.num_particles, self.options.strata, self.reader
-            ),
+            Strata.of(particles.running, states, N, self.options.strata, indices, width),
             particles.log_weight,
             scheme=scheme(self.options.resampling),
             ess_threshold=float(self.options.ess_threshold),
             examples=self.examples,
             step=step,
             draw=self.draw,
-            reader=self.reader,
+            indices=indices,
         )
         chosen = particles.take(found.ancestors)._replace(log_weight=found.log_weight)
         return chosen, found.ancestors, found.examples
@@ -276,37 +284,6 @@ class ParticleFilter(Generic[State]):
             log_p=prefixes.log_p[rows, token].double(),
             log_potential=log_potential,
         )
-
-    def _update_ledger(
-        self,
-        ledger: Ledger,
-        prefixes: Prefixes[State],
-        before: Particles,
-        chosen: Particles,
-        token: Int64[Tensor, "P"],
-        sampler: TokenSampler,
-        propagation: Propagation,
-    ) -> Ledger:
-        """Add the probability of the tokens that only the budget forbids in a step.
-
-        The positions between the forced tokens of the step are included. Each particle's weight is
-        divided by its potential, so that it estimates p_lm of the prefix.
-        """
-        budgets = self.reader.batch.budgets[prefixes.example]
-        counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)
-        if propagation.ready is not None:
-            going = propagation.ready.repeat_interleave(self.num_particles)
-            counts, runs = counts & going, runs & going
-        weight = torch.where(counts, before.log_weight - before.log_potential - unit, -torch.inf)
-        position = prefixes.state.position
-        assert isinstance(position, AutomatonPosition)
-        ledger = ledger.with_prefixes(
-            position, budgets, prefixes.log_p, before.row, weight, self.reader.indices
-        )
-        drawn = chosen.log_weight - sampler.log_g(chosen.row, token) - unit
-        if not self.reader.proposal.potential:
-            drawn = drawn + sampler.log_z[chosen.row]
-        return ledger.with_runs(propagation.extension.removed, torch.where(runs, drawn, -torch.inf))
 
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc._forward.prefixes import Extension, Prefixes, Reader, count_of
 from smc._inference.particles import Particles
-from smc._proposals import Proposal, State
+from smc._proposals import AutomatonPosition, Proposal, State
+from smc._proposals.budget_effect import add_removed, compute_removed
 
 
 class Propagation(NamedTuple):
@@ -76,6 +77,26 @@ class Propagation(NamedTuple):
         going = self.ready.repeat_interleave(len(before.row) // len(self.ready))
         after = after.where(going, before._replace(row=self.extension.row))
         return after, before._replace(running=before.running & going), step + self.ready.long()
+
+    def add_removed(
+        self,
+        total: Float64[Tensor, "B"],
+        reader: Reader[State],
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        reached: Float64[Tensor, "P"],
+        drawn: Float64[Tensor, "P"],
+    ) -> Float64[Tensor, "B"]:
+        """Add the probability that the budget removes after each prefix and along its forced run.
+
+        `reached` and `drawn` are the weights of the particles before the step and after their draw.
+        """
+        position = prefixes.state.position
+        assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
+        mass = compute_removed(position, prefixes.log_p, reader.indices)
+        found = add_removed(total, reached, mass[row])
+        found = add_removed(found, drawn, self.extension.log_removed)
+        return found if self.ready is None else torch.where(self.ready, found, total)
 
 
 def fallbacks_of(

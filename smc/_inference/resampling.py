@@ -4,10 +4,9 @@ A resampling scheme draws ancestors a_1 … a_N such that particle n occurs N·W
 expectation. This property, E[#{i : a_i = n}] = N·W_n, keeps the evidence estimate unbiased. The
 schemes differ in the variance that they add (Douc, Cappé & Moulines, 2005):
 
-    multinomial    N independent draws from W; the largest variance
-    stratified     one draw in each of N equal slices of (0, 1)
-    systematic     the same point of every slice, with a single uniform number; the usual choice
-    residual       floor(N·W_n) copies of each particle with certainty, the others multinomially
+    systematic     the same point of each of N equal slices of (0, 1), with a single uniform number;
+                   the default
+    multinomial    N independent draws from W; the largest variance, as in the paper
 
 Each scheme is a function of the weights and of `uniform`. `uniform(M, breaks)` returns M uniform
 numbers for each system of particles that is resampled separately (a stratum in
@@ -24,9 +23,7 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import signature
-from types import MappingProxyType
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float64, Int64
@@ -56,15 +53,6 @@ def multinomial(
     return _inverse(weights, cumulative, u)
 
 
-def draw_stratified(
-    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
-) -> Int64[Tensor, "B N"]:
-    """Draw once in each slice ((i - 1)/N, i/N)."""
-    m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
-    u = uniform(weights.shape[1], lambda: (cumulative * m).unsqueeze(1) - slices.unsqueeze(1))
-    return _inverse(weights, cumulative, (slices + u) / m)
-
-
 def systematic(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
@@ -74,55 +62,16 @@ def systematic(
     return _inverse(weights, cumulative, (slices + u) / m)
 
 
-def residual(
-    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
-) -> Int64[Tensor, "B N"]:
-    """Copy particle n floor(N·W_n) times, and draw the missing copies by the fractions of N·W_n."""
-    B, N = weights.shape
-    expected = weights * size.double().unsqueeze(1)
-    copies = expected.floor()
-    remainder = expected - copies
-    # If rounding leaves no remainder although copies are missing, draw from the weights.
-    some = remainder.sum(dim=1, keepdim=True) > 0
-    remainder = torch.where(some, remainder, weights)
-    cumulative = _cumulative(remainder)
-
-    certain = copies.cumsum(dim=1)
-    slots = _slices(weights).expand(B, N).contiguous()
-    missing = slots >= certain[:, -1:]
-    # Numbers are drawn for all slots, so that shapes are constant. Filled slots don't use them.
-    u = uniform(N, lambda: torch.where(missing.unsqueeze(2), cumulative.unsqueeze(1), 0.0))
-    drawn = _inverse(remainder, cumulative, u)
-    copied = torch.searchsorted(certain, slots, right=True).clamp(max=N - 1)
-    return torch.where(missing, drawn, copied)
+SCHEMES: dict[str, Scheme] = {"systematic": systematic, "multinomial": multinomial}
 
 
-SCHEMES: Mapping[str, Scheme] = MappingProxyType(
-    {
-        "multinomial": multinomial,
-        "stratified": draw_stratified,
-        "systematic": systematic,
-        "residual": residual,
-    }
-)
-
-
-def scheme(name: str | Scheme) -> Scheme:
-    """Return the scheme with this name; a function is returned unchanged.
+def scheme(name: str) -> Scheme:
+    """Return the scheme with this name.
 
     Raises:
-        ValueError: no scheme has this name, or the function has other arguments.
+        ValueError: no scheme has this name.
     """
-    if not isinstance(name, str):
-        try:
-            signature(name).bind(None, None, None)
-        except TypeError:
-            raise ValueError(
-                f"expected resampling to be one of {', '.join(SCHEMES)}, or a function of "
-                f"normalized weights, uniform numbers and sizes, got {name!r}"
-            ) from None
-        return name
-    if name not in SCHEMES:
+    if not isinstance(name, str) or name not in SCHEMES:
         raise ValueError(f"expected resampling to be one of {', '.join(SCHEMES)}, got {name!r}")
     return SCHEMES[name]
 

@@ -16,8 +16,6 @@ COLDEST = 1e-6
 """Minimum temperature, by which the logits of any model can be divided without overflow."""
 MAX_TOKENS_READ = 1000
 """Default limit on the tokens computed after sampling, for `certify`."""
-MAX_PARTICLES = 1024
-"""Default limit on the particles of a round, for `target_error`."""
 EXECUTIONS = ("auto", "eager", "static")
 """Execution modes; see `smc._inference.execution`."""
 
@@ -34,7 +32,6 @@ class Settings:
     particles: int
     algorithm: SMC | Discrete
     temperature: float
-    top_p: float
     max_rows: int
     forced_runs: bool
     execution: str
@@ -42,8 +39,6 @@ class Settings:
     drafter: Drafter
     certify: float | None
     max_tokens_read: int
-    target_error: float | None
-    max_particles: int
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -51,7 +46,6 @@ class Settings:
         if self.max_rows < 1:
             raise ValueError(f"expected max_rows to be at least 1, got {self.max_rows}")
         check_temperature(self.temperature)
-        check_top_p(self.top_p)
         if self.execution not in EXECUTIONS:
             raise ValueError(
                 f"expected execution to be one of {', '.join(EXECUTIONS)}, got {self.execution!r}"
@@ -66,17 +60,6 @@ class Settings:
                 "expected drafter to be an object with propose(texts, vocabulary), got "
                 f"{self.drafter!r}; pass an instance such as smc.PromptLookup()"
             )
-        if self.target_error is not None:
-            if not self.target_error > 0:
-                raise ValueError(
-                    f"expected target_error to be above 0, got {self.target_error}; use 0.1 for a "
-                    "standard error of the evidence of about 10%"
-                )
-            if self.max_particles < self.particles:
-                raise ValueError(
-                    f"expected max_particles to be at least particles={self.particles}, got "
-                    f"{self.max_particles}; raise max_particles or lower particles"
-                )
         if self.max_tokens_read < 1:
             raise ValueError(
                 f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; to "
@@ -89,11 +72,6 @@ class Settings:
                 f"expected certify to be in (0, 1], got {self.certify}; use 1 for the whole "
                 "posterior"
             )
-        if self.top_p < 1:
-            raise ValueError(
-                f"expected top_p=1 with certify, which needs bounds, got top_p={self.top_p}; omit "
-                "top_p or certify"
-            )
 
 
 def settings_of(
@@ -104,14 +82,11 @@ def settings_of(
     max_rows: object,
     forced_runs: object,
     temperature: object = 1.0,
-    top_p: object = 1.0,
     execution: str = "auto",
     read_ahead: object = "auto",
     drafter: object = None,
     certify: object = None,
     max_tokens_read: object = MAX_TOKENS_READ,
-    target_error: object = None,
-    max_particles: object = MAX_PARTICLES,
 ) -> Settings:
     """Validate the arguments of `smc.sample`, and return them as settings.
 
@@ -128,7 +103,6 @@ def settings_of(
         particles=count,
         algorithm=algorithms.algorithm(algorithms.chosen(algorithm, options, count), options),
         temperature=real("temperature", temperature),
-        top_p=real("top_p", top_p),
         max_rows=whole("max_rows", max_rows),
         forced_runs=forced_runs,
         execution=execution,
@@ -136,8 +110,6 @@ def settings_of(
         drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
         certify=None if certify is None else real("certify", certify),
         max_tokens_read=whole("max_tokens_read", max_tokens_read),
-        target_error=None if target_error is None else real("target_error", target_error),
-        max_particles=whole("max_particles", max_particles),
     )
 
 
@@ -161,13 +133,6 @@ def check_temperature(temperature: float) -> float:
             f"{temperature}; use a larger temperature, such as 0.1"
         )
     return temperature
-
-
-def check_top_p(top_p: float) -> float:
-    """Return top_p if it is valid; raise an error otherwise."""
-    if not 0 < top_p <= 1:
-        raise ValueError(f"expected top_p to be in (0, 1], got {top_p}")
-    return top_p
 
 
 def real(what: str, value: Any) -> float:

@@ -16,16 +16,19 @@ size 0 are padding.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.prefixes import Reader
 from smc._inference.resampling import Scheme
 from smc._inference.weights import Weights
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
+
+Indices = Callable[[Tensor], Tensor]
+"""Function that returns the indices where a mask is True, or all indices in static shapes."""
 
 STATE_BITS = 32
 """Number of bits for the automaton state in an integer that encodes example and state."""
@@ -49,7 +52,8 @@ class Strata(NamedTuple):
         states: Int64[Tensor, "P"],
         N: int,
         strata: str,
-        reader: Reader,
+        indices: Indices,
+        width: int | None = None,
     ) -> Strata:
         """Find the strata of competing particles.
 
@@ -58,7 +62,8 @@ class Strata(NamedTuple):
             states: automaton state of each particle.
             N: number of particles per example.
             strata: see the module docstring.
-            reader: the reader, which determines whether shapes may depend on data.
+            indices: see `Indices`.
+            width: number of columns of `members`; by default, the size of the largest stratum.
         """
         P = len(runs)
         each = torch.arange(P, device=runs.device)
@@ -73,8 +78,8 @@ class Strata(NamedTuple):
         number = leads.cumsum(dim=0) - 1
         size = torch.zeros_like(number).index_add(0, number, torch.ones_like(number))[number]
         size = torch.where(leads & (size > 1), size, 0)
-        first = reader.indices(size > 0)
-        width = N if reader.is_static else max(1, int(size.max()))
+        first = indices(size > 0)
+        width = max(1, int(size.max())) if width is None else width
         column = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
         inside = torch.arange(width, device=runs.device) < size[first].unsqueeze(1)
         # Padding with the first member, so that all members belong to the same example.
@@ -114,7 +119,7 @@ def resample(
     examples: Int64[Tensor, "B"],
     step: Int64[Tensor, "B"],
     draw: Draw,
-    reader: Reader,
+    indices: Indices,
 ) -> Resampled:
     """Replace the particles of each stratum with a low ESS by equally weighted copies.
 
@@ -127,15 +132,15 @@ def resample(
         examples: number of each example, which is part of the keys of its random numbers.
         step: number of each example's step.
         draw: the source of random numbers.
-        reader: the reader, which determines whether shapes may depend on data.
+        indices: see `Indices`.
     """
     P = len(log_weight)
     N = P // len(examples)
     weights = Weights.of(torch.where(strata.inside, log_weight[strata.members], -torch.inf))
-    due = strata.size > 0
+    due = weights.ess > 0
     if ess_threshold < 1:
         due = due & (weights.ess < ess_threshold * strata.size)
-    some = reader.indices(due)
+    some = indices(due)
     if not len(some):
         none = torch.zeros_like(examples, dtype=torch.bool)
         return Resampled(torch.arange(P, device=log_weight.device), log_weight, none)

@@ -30,13 +30,12 @@ from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
 from smc._inference.execution import Executor, executor_of
 from smc._inference.observation import Observe, Timed
 from smc._inference.outcome import Outcome
-from smc._inference.settings import MAX_PARTICLES, MAX_TOKENS_READ, Settings, settings_of, whole
+from smc._inference.settings import MAX_TOKENS_READ, Settings, settings_of, whole
 from smc._interface.batches import Room, in_batches
-from smc._interface.rounds import in_rounds
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import Batch, Proposal
-from smc._proposals.budget_effect import BudgetEffect, effect_of
+from smc._proposals.budget_effect import BudgetEffect
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
 from smc._search.certifying import Sampled, read_on
@@ -58,7 +57,6 @@ def sample(
     proposal: Proposal[Any],
     algorithm: str = "auto",
     temperature: float | int = 1.0,
-    top_p: float | int = 1.0,
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     max_rows: int = 256,
@@ -66,8 +64,6 @@ def sample(
     execution: str = "auto",
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
-    target_error: float | int | None = None,
-    max_particles: int = MAX_PARTICLES,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -94,9 +90,6 @@ def sample(
             one particle or `options` has an option that only SMC has (`smc._inference.algorithms`).
             `Posterior.algorithm` is the algorithm that was used.
         temperature: sampling temperature. It is part of p_lm, and therefore of the target.
-        top_p: if below 1, tokens are drawn from the nucleus of the proposal q: the most probable
-            tokens that together have this probability. The posteriors are then not `exact` and have
-            no evidence.
         seed: seed of all random numbers.
         example_ids: an integer per prompt that determines its random numbers; 0, 1, 2, … by
             default. With the same integer, a prompt gives the same result alone and in a batch.
@@ -113,11 +106,6 @@ def sample(
             four draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except
             for small models). Reading ahead requires eager execution.
         drafter: object that guesses the draft tokens; `smc.PromptLookup()` by default.
-        target_error: maximum standard error of the log evidence, in nats. Sampling then runs in
-            rounds that start with `particles` and double their number, until the reported error or
-            `max_particles` is reached. The result is from a last, independent round, so that the
-            evidence stays unbiased (`smc._interface.rounds`).
-        max_particles: maximum number of particles in a round.
         certify: minimum share of the posterior to find, such as 0.9. If sampling is certain to have
             found a smaller share (`Posterior.certified`), the model computes further prefixes, the
             most probable first. The computation stops at this share, `max_tokens_read` or the
@@ -177,9 +165,8 @@ def sample(
         check_lifted(automaton, name)
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
-        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
-        execution=execution, read_ahead=read_ahead, drafter=drafter, certify=certify,
-        max_tokens_read=max_tokens_read, target_error=target_error, max_particles=max_particles,
+        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, execution=execution,
+        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
         PromptTask(name, tuple(lm.encode(prompt)), automaton, n)
@@ -192,7 +179,7 @@ def sample(
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    needs = _needs_of(tasks, settings)  # the resources of the largest round
+    needs = _needs_of(tasks, settings)
     batches = in_batches(order, needs, room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
@@ -203,10 +190,7 @@ def sample(
         part = None if limit is None else limit.share(len(batch) / left)
         left -= len(batch)
         some = [tasks[i] for i in batch]
-        if settings.target_error is None:
-            posteriors = _certify(some, executor, draw, observe, part)
-        else:
-            posteriors = _in_rounds(some, executor, draw, observe, part)
+        posteriors = _certify(some, executor, draw, observe, part)
         if limit is not None:
             posteriors = _with_overrun(posteriors, limit.overrun())
         found = dict(zip(batch, posteriors, strict=True))
@@ -249,45 +233,12 @@ def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequ
         some = [tasks[i] for i in numbers]
         automata = {task.automaton for task in some}
         return Room(
-            rows=_most_particles(settings) * len(some),
+            rows=settings.particles * len(some),
             automata=sum(ENTRY_BYTES * automaton.delta.size for automaton in automata),
             lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
         )
 
     return needs
-
-
-def _most_particles(settings: Settings) -> int:
-    """Return the maximum number of particles that an example has at any time."""
-    return settings.particles if settings.target_error is None else settings.max_particles
-
-
-def _in_rounds(
-    tasks: Sequence[PromptTask],
-    executor: Executor,
-    draw: Draw,
-    observe: Observe | None,
-    limit: TimeLimit | None,
-) -> list[Posterior]:
-    """Sample the examples of one batch in rounds, until the target error is reached."""
-    settings = executor.settings
-    assert settings.target_error is not None
-
-    def sample_round(
-        indices: Sequence[int], particles: int, draw: Draw, is_last: bool
-    ) -> list[Posterior]:
-        given = replace(settings, particles=particles)
-        if not is_last:
-            given = replace(given, certify=None)
-        return _certify(
-            [tasks[index] for index in indices], replace(executor, settings=given), draw,
-            observe if is_last else None, limit,
-        )  # fmt: skip
-
-    return in_rounds(
-        sample_round, len(tasks), draw, particles=settings.particles,
-        most=settings.max_particles, target_error=settings.target_error,
-    )  # fmt: skip
 
 
 def _certify(
@@ -392,12 +343,8 @@ def _posteriors(
     N = settings.particles
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
     effects: list[BudgetEffect | None] = [None] * len(tasks)
-    if outcome.ledger is not None:
-        removed, first, sufficient = (field.tolist() for field in outcome.ledger)
-        effects = [
-            effect_of(task.budget, removed[b], first[b], sufficient[b], evidence[b])
-            for b, task in enumerate(tasks)
-        ]
+    if outcome.log_removed is not None:
+        effects = [*map(BudgetEffect.of, outcome.log_removed.tolist(), evidence)]
 
     results = []
     for b, task in enumerate(tasks):
@@ -429,7 +376,6 @@ def _posteriors(
                 task.automaton,
                 log_evidence=evidence[b],
                 ess=ess[b],
-                exact=settings.top_p == 1,
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
                 log_upper=log_upper[b],

@@ -5,8 +5,7 @@ no public interface:
 
 * the name of the cache argument, the cache layers that a model plans, and the layers of a cache;
 * the name of the attention function;
-* the variables of a running `generate` call;
-* the processors, requests and memory of continuous batching.
+* the variables of a running `generate` call.
 
 If a version of `transformers` lacks one of them, the error names the supported versions.
 """
@@ -16,7 +15,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import FrameType
@@ -173,49 +171,3 @@ def generate_calls() -> Iterator[dict[str, Any]]:
         if frame.f_code is code:
             yield dict(frame.f_locals)  # since Python 3.13 a view, whose keys aren't a set
         frame = frame.f_back
-
-
-_BATCH_PROCESSORS = "generation.continuous_batching.cb_logits_processors"
-
-
-def batch_logits_processor() -> Any:
-    """Return the base class of logits processors for continuous batching."""
-    return private(_BATCH_PROCESSORS, "ContinuousBatchingLogitsProcessor")
-
-
-def per_request_processor(kind: type) -> type:
-    """Return the continuous-batching class that applies a logits processor to each request."""
-    return private(_BATCH_PROCESSORS, "CLASSIC_TO_CB_PROCESSORS_MAP")[kind]
-
-
-@contextmanager
-def outside_of_batches(model: Any) -> Iterator[None]:
-    """Allow ordinary forward passes of a model that continuous batching uses (in version 5.17)."""
-    config = model.config.get_text_config()
-    name = attention_name(config)
-    try:
-        if name is not None:
-            set_attention_name(config, name.removeprefix("paged|"))
-        yield
-    finally:
-        if name is not None:
-            set_attention_name(config, name)
-
-
-def list_unfinished(manager: Any) -> set[str]:
-    """Return the ids of the waiting and running requests of a continuous batch."""
-    scheduler = manager.batch_processor.scheduler
-    return {*scheduler.active_requests, *scheduler.waiting_requests}
-
-
-def holds_alone(manager: Any, tokens: int) -> bool:
-    """Return whether a continuous batch has enough memory for one request of `tokens` tokens."""
-    kv_cache = manager.batch_processor.cache
-    if hasattr(kv_cache, "blocks_needed"):  # in 5.17, all layers share the blocks
-        blocks = -(-tokens // kv_cache.block_size)
-        return bool(kv_cache.blocks_needed(blocks, 0) <= kv_cache.num_blocks)
-    sectors = 0
-    for allocator in kv_cache.cache_allocators.values():
-        blocks = allocator.needs_new_blocks("", 0, tokens)  # of a request that has no blocks yet
-        sectors += -(-blocks // allocator.blocks_per_sector)
-    return bool(sectors <= kv_cache.num_sectors)

@@ -174,7 +174,7 @@ class PGCD(Twisted[HMMState]):
             language models that the HMM approximates well, and "in_time" or 0 for prompts that
             state the content of the answer. Numbers between 0 and 1 are between these two. "joint"
             is for comparison.
-        exact_top_k, defense, potential: as for `smc.Twisted`.
+        exact_top_k, defense: as for `smc.Twisted`.
         max_bytes: as for `smc.HMMLookahead`.
 
     Raises:
@@ -188,7 +188,6 @@ class PGCD(Twisted[HMMState]):
         lookahead: str | float | int = "conditional",
         exact_top_k: int | None = 64,
         defense: float | int = 0.01,
-        potential: bool = True,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         belief_of("lookahead", lookahead)
@@ -197,7 +196,6 @@ class PGCD(Twisted[HMMState]):
             twist=lookahead,
             exact_top_k=exact_top_k,
             defense=defense,
-            potential=potential,
         )
         self.hmm = hmm
 

@@ -161,9 +161,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         exact_top_k: number of most probable tokens for which g is exact. All others use the g of
             their class. 0 means no tokens, and None all tokens.
         defense: share of GCD's proposal in the defensive mixture, from 0 to 1.
-        potential: whether g is also the potential. If True, a step's weights are known before its
-            token is drawn, so particles are resampled before the draw. If False, potentials are 1,
-            and weights are known after the draw.
 
     Raises:
         ValueError: an argument is invalid.
@@ -176,7 +173,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         twist: str | float | int = "conditional",
         exact_top_k: int | None = 64,
         defense: float | int = 0.01,
-        potential: bool = True,
     ) -> None:
         if not isinstance(lookahead, Lookahead):
             raise ValueError(
@@ -196,14 +192,11 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             )
         if not 0 <= defense <= 1:
             raise ValueError(f"expected defense to be from 0 to 1, got {defense!r}")
-        if not isinstance(potential, bool):
-            raise ValueError(f"expected potential to be True or False, got {potential!r}")
         self.lookahead = lookahead
         self.twist = twist
         self._belief = belief
         self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
         self.defense = float(defense)
-        self.potential = potential
         self.max_bytes = lookahead.max_bytes
         self._tallies: dict[torch.device, Tensor] = {}  # shared with `without_host_sync` copies
 
@@ -418,7 +411,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def _options(self) -> str:
         """Format the options for `repr`."""
-        return f"exact_top_k={self.exact_top_k}, defense={self.defense}, potential={self.potential}"
+        return f"exact_top_k={self.exact_top_k}, defense={self.defense}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"

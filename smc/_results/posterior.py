@@ -91,8 +91,6 @@ class Diagnostics:
         landed: number of draft tokens that became part of a prefix and weren't forced. Serving
             engines report this number divided by `lm_calls` as accepted tokens per pass.
         read_on: the part of `tokens` that was computed after sampling, because of `certify`.
-        rounds: with `target_error`, the number of particles in each round. The posterior is from
-            the last round. `lm_calls`, `tokens` and `seconds` are sums over all rounds.
         overrun: seconds by which the batch ended after the deadline; 0 if it ended in time.
     """
 
@@ -112,7 +110,6 @@ class Diagnostics:
     landed: int = 0
     start_seconds: float = 0.0
     read_on: int = 0
-    rounds: tuple[int, ...] = ()
     overrun: float = 0.0
 
 
@@ -125,8 +122,8 @@ class Posterior:
         probabilities: probability of each answer. The probabilities sum to one. If `certify`
             computed further answers, they are the model's probabilities divided by their sum.
         log_evidence: log of the estimated evidence, P_lm(C within n). The estimate of the evidence
-            is unbiased, so its log is too low on average. -inf if no answer was found; None if
-            top_p < 1, where the evidence is undefined.
+            is unbiased, so its log is too low on average. -inf if no answer was found; None
+            with `top_p` of `generate`, where the evidence is undefined.
         ess: effective sample size of the final weights. With SMC it may be high for a poor
             estimate, because resampled particles share their beginnings. With the discrete filter
             it is low if the model is confident, even if the result is exact.
@@ -134,9 +131,9 @@ class Posterior:
         valid: whether there are answers and the constraint's automaton accepts all of them. With
             this package's proposals, `complete` and `valid` both equal `not dead`. Both attributes
             are for checking your own proposals.
-        exact: False if top_p < 1, or if a deadline or cancellation changed the target. It doesn't
-            describe the accuracy of the estimate, so a dead posterior is exact, too. See
-            `enumerated`.
+        exact: False with `top_p` of `generate`, or if a deadline or cancellation changed the
+            target. It doesn't describe the accuracy of the estimate, so a dead posterior is exact,
+            too. See `enumerated`.
         enumerated: whether this is the target itself and not an estimate, because the discrete
             filter kept every prefix.
         particles: all N particles, including those with weight zero, or all answers that the
@@ -144,15 +141,16 @@ class Posterior:
             found token sequences, weighted by their probabilities under the model.
         diagnostics: statistics of the sampling.
         reliability: standard errors of all estimates, and a label.
-        bounds: bounds on the evidence, which hold in every run (`smc.Bounds`). None if top_p < 1,
-            or if the proposal's state has no `AutomatonPosition`.
+        bounds: bounds on the evidence, which hold in every run (`smc.Bounds`). None with
+            `top_p` of `generate`, or if the proposal's state has no `AutomatonPosition`.
         ancestry: the ancestors of the particles (`smc._results.reliability`); None if the answers
             aren't a random sample.
         stopped: "deadline" or "cancelled" if answers were closed early with a shortest completion
             (`smc._inference.closing`); None otherwise. `log_evidence` then counts only the answers
             that were still possible, so it estimates at most P_lm(C within n).
-        budget: the probability that the token budget removed, and a budget that would have removed
-            none (`smc.BudgetEffect`). None without `bounds`.
+        budget: the probability that the token budget removed (`smc.BudgetEffect`). None without
+            `bounds`.
+        constraint: the constraint, lifted to tokens.
         algorithm: "smc" or "discrete", or "enumeration" for answers that were computed instead of
             drawn (`smc.distribution`).
     """
@@ -173,6 +171,7 @@ class Posterior:
     stopped: str | None = None
     budget: BudgetEffect | None = None
     algorithm: str = "smc"
+    constraint: TokenAutomaton | None = field(default=None, compare=False)
 
     @property
     def dead(self) -> bool:
@@ -323,7 +322,6 @@ def posterior(
     *,
     log_evidence: float,
     ess: float,
-    exact: bool,
     enumerated: bool,
     diagnostics: Diagnostics,
     log_upper: float | None = None,
@@ -340,7 +338,6 @@ def posterior(
         automaton: the constraint.
         log_evidence: log of the estimated evidence.
         ess: effective sample size of the final weights.
-        exact: whether p_lm is unmodified (top_p = 1).
         enumerated: whether no prefix was dropped.
         diagnostics: statistics of the sampling.
         stopped: the reason for closing answers early; None if they weren't closed.
@@ -387,11 +384,11 @@ def posterior(
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
         probabilities=tuple(share / total for _, share in ranked),
-        log_evidence=log_evidence if exact else None,
+        log_evidence=log_evidence,
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
         valid=bool(alive) and all(automaton.accepts(text) for text in texts),
-        exact=exact and stopped is None,
+        exact=stopped is None,
         enumerated=enumerated,
         particles=tuple(samples),
         diagnostics=diagnostics,
@@ -401,7 +398,24 @@ def posterior(
         stopped=stopped,
         budget=budget,
         algorithm=algorithm,
+        constraint=automaton,
     )
+
+
+def sufficient_budget(found: Posterior) -> int:
+    """Return the smallest budget that doesn't forbid a token along any answer that was found.
+
+    With this budget, sampling may find other answers, which need more. The result is 0 if there are
+    no answers.
+    """
+    automaton, most = found.constraint, 0
+    assert automaton is not None
+    for ids in {each.ids for each in found.particles if each.log_weight > -math.inf}:
+        state = automaton.initial
+        for used, token in enumerate(ids):
+            most = max(most, used + 1 + int(automaton.reach[state]))
+            state = automaton.step(state, token)
+    return most
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:

@@ -49,8 +49,6 @@ LOOKED_AT = 0.01
 
 See docs/reliability.md.
 """
-FEWEST_IN_TAIL = 5
-"""Minimum number of weights to which a Pareto distribution is fitted."""
 
 
 class Cohort(NamedTuple):
@@ -131,13 +129,10 @@ class Spread(NamedTuple):
     Attributes:
         evidence: relative variance of the evidence.
         probabilities: variance of the probability of each group of texts.
-        largest: the largest a_i x_i (see the module docstring), which is the share of the evidence
-            that depends on a single unit.
     """
 
     evidence: float
     probabilities: Float64[np.ndarray, "K"]
-    largest: float
 
 
 class Ancestry(NamedTuple):
@@ -163,11 +158,10 @@ class Ancestry(NamedTuple):
         share, cohorts, K = self.share, self.cohorts, count
         of_sequence = group[self.text]
         P = np.bincount(of_sequence, share, minlength=K)
-        evidence, variance, largest = 0.0, np.zeros(K), 0.0
+        evidence, variance = 0.0, np.zeros(K)
         for unit, a, units, total, _ in cohorts:
             some = unit >= 0
             x = np.bincount(unit[some], share[some], minlength=len(a))
-            largest = max(largest, float((a * x).max(initial=0)))
             scale = 1.0 if units < 2 else units / (units - 1)
             center = 0.0 if units < 2 else 1 / total
             squares = float(a @ x**2)
@@ -182,41 +176,11 @@ class Ancestry(NamedTuple):
             own = np.bincount(y, a[i] * part**2, minlength=K)
             square = own - 2 * P * product + P**2 * squares
             variance += scale * np.maximum(0.0, square - center * mean**2)
-        return Spread(evidence, variance, largest)
+        return Spread(evidence, variance)
 
     def errors(self, group: Sequence[int], count: int) -> list[float]:
         """Return the standard error of each group's probability; see `spread` for the arguments."""
         return np.sqrt(self.spread(np.array(group, dtype=np.int64), count).probabilities).tolist()
-
-
-def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
-    """Return the shape k of a generalized Pareto distribution fitted to the largest weights.
-
-    Such a distribution has infinite moments from order 1 / k on. If k is above 0.7, averages are
-    unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling").
-    The fit follows Zhang and Stephens (2009). As in Vehtari et al., k is shrunk toward 0.5.
-
-    Args:
-        shares: weights of N independent particles.
-
-    Returns:
-        k; None if fewer than `FEWEST_IN_TAIL` weights are in the tail, or if they are all equal.
-    """
-    many = math.ceil(min(0.2 * len(shares), 3 * math.sqrt(len(shares))))
-    if many < FEWEST_IN_TAIL or len(shares) <= many:
-        return None
-    ordered = np.sort(shares)
-    x = ordered[-many:] - ordered[-many - 1]
-    if not (x[0] > 0 and x[-1] > x[0]):
-        return None
-    n, m = many, 30 + int(math.sqrt(many))
-    theta = (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * x[int(n / 4 + 0.5) - 1])
-    theta = theta + 1 / x[-1]
-    shape = np.log1p(-theta[:, None] * x).mean(axis=1)
-    profile = n * (np.log(-theta / shape) - shape - 1)
-    weight = 1 / np.exp(profile - profile[:, None]).sum(axis=1)
-    fitted = float(np.log1p(-float(theta @ weight) * x).mean())
-    return (n * fitted + 10 * 0.5) / (n + 10)
 
 
 @dataclass(frozen=True)
@@ -232,15 +196,6 @@ class Reliability:
         ess: effective sample size: the number of independent particles that would estimate the
             evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
-        largest: largest share of the evidence that descends from one particle of the first step.
-            For the discrete filter, the largest product of a prefix's share of the evidence and the
-            probability of dropping the prefix.
-        looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
-            small, the branches that weren't computed could have far more probability than was
-            found.
-        pareto_k: Pareto tail index of the evidence that descends from each particle of the first
-            step. Estimates with an index above 0.7 are unreliable. None for few particles, and for
-            the discrete filter, which doesn't draw sequences.
     """
 
     label: str
@@ -248,9 +203,6 @@ class Reliability:
     log_evidence_error: float
     probability_errors: tuple[float, ...]
     ess: float
-    largest: float
-    looked_at: float | None
-    pareto_k: float | None
 
     @property
     def advice(self) -> str:
@@ -280,7 +232,10 @@ def label_of(ess: float, certified: float | None, looked_at: float | None, *, dr
     """Return the label of an estimate from its effective sample size and its bounds.
 
     Args:
-        ess, certified, looked_at: attributes of `Reliability`.
+        ess, certified: attributes of `Reliability`.
+        looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
+            small, the branches that weren't computed could have far more probability than was
+            found.
         drawn: whether tokens were drawn (SMC) instead of selected (discrete filter).
     """
     if certified is not None and certified >= CERTIFIED:
@@ -319,7 +274,7 @@ def reliability_of(
         exact = enumerated and num_texts > 0
         certain = 0.0 if bounds is None else bounds.certified
         most = 0.0 if exact else 1.0 - certain  # the largest possible error of a probability
-        found = Spread(0.0 if exact else math.inf, np.full(num_texts, most**2), 0.0)
+        found = Spread(0.0 if exact else math.inf, np.full(num_texts, most**2))
     else:
         found = ancestry.spread(np.arange(num_texts), num_texts)
     ess = max(1.0, 1 / (found.evidence + 1 / num_particles)) if num_texts else 0.0
@@ -334,16 +289,10 @@ def reliability_of(
         label = "certified"
     elif label != "certified" and (was_read or (label == "estimated" and stopped)):
         label = "unknown"
-    k = None
-    if drawn and ancestry is not None:
-        k = pareto_k(np.bincount(ancestry.cohorts[0].unit, ancestry.share, num_particles))
     return Reliability(
         label=label,
         certified=certified,
         log_evidence_error=math.sqrt(found.evidence),
         probability_errors=tuple(np.sqrt(found.probabilities).tolist()),
         ess=ess,
-        largest=found.largest,
-        looked_at=looked_at,
-        pareto_k=k,
     )

@@ -130,7 +130,7 @@ def _is_found(sample: Sample) -> bool:
 def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: float) -> Posterior:
     """Build the posterior of all found answers, weighted by their model probabilities."""
     before = example.posterior
-    assert before.log_evidence is not None  # it is only None if top_p < 1
+    assert before.log_evidence is not None  # it is only None with top_p of generate
     vocabulary = example.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     samples = [
@@ -144,7 +144,6 @@ def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: 
         example.automaton,
         log_evidence=before.log_evidence,
         ess=1 / float(shares @ shares) if samples else 0.0,
-        exact=True,
         enumerated=False,
         diagnostics=replace(
             how,
@@ -164,7 +163,5 @@ def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: 
             found.reliability,
             log_evidence_error=sampled.log_evidence_error,
             ess=sampled.ess,
-            largest=sampled.largest,
-            pareto_k=sampled.pareto_k,
         ),
     )

@@ -239,7 +239,6 @@ def _posterior(task: TreeTask, tree: Tree, diagnostics: Diagnostics) -> Posterio
         task.automaton,
         log_evidence=log_found,
         ess=1 / squares if squares else 0.0,
-        exact=True,
         enumerated=tree.is_whole,
         diagnostics=diagnostics,
         log_upper=tree.log_mass,

@@ -4,7 +4,7 @@
 
 `generate` prepares prompts and configuration as usual, and passes them to the decoding function,
 which calls `smc.sample`. Each row of `inputs` is a prompt, `max_new_tokens` is the budget,
-`temperature` is part of the language model, and `top_p` is part of the proposal. The call returns
+`temperature` is part of the language model, and `top_p` restricts the proposal. The call returns
 sequences that are drawn from each prompt's posterior. With `return_dict_in_generate=True` it also
 returns the posteriors. Unsupported settings (beams, penalties, stop strings, an assistant, …) raise
 an error that names them, before any forward pass.
@@ -16,11 +16,12 @@ then is it known which particle becomes the answer. The stream ends even if an e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from transformers.utils import ModelOutput
 
@@ -28,17 +29,20 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
 from smc._forward.drafters import Drafter
 from smc._inference.algorithms import Options
 from smc._inference.deadlines import CancelToken, time_limit
-from smc._inference.settings import MAX_PARTICLES, MAX_TOKENS_READ, settings_of, whole
+from smc._inference.settings import MAX_TOKENS_READ, settings_of, whole
 from smc._interface.interface import sample
 from smc._models.suitability import check_state, check_suitable, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
 from smc._models.transformers_lm import TransformersLM
 from smc._proposals import GCD, Proposal
 from smc._results.posterior import Posterior, Sample
+from smc._results.reliability import FEWEST_INDEPENDENT
 from smc._transformers.generate_call import extra_arguments
 from smc._transformers.logits_processor import check_constraints
 from smc._transformers.refusals import refuse_settings, set_by_model
+from smc._vocabulary.candidate_scores import candidates_of
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
+from smc._vocabulary.factors import DenseGuide
 
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
 
@@ -67,8 +71,6 @@ def generate(
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
-    target_error: float | int | None = None,
-    max_particles: int = MAX_PARTICLES,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -89,9 +91,8 @@ def generate(
             vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
             `smc.sample`. The default proposal is `smc.GCD()`.
-        target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
-        deadline, cancel: as for `smc.sample`. The deadline in seconds begins again with each call
-            of `generate`. A function with `cancel` can't be pickled.
+        certify, max_tokens_read, deadline, cancel: as for `smc.sample`. The deadline in seconds
+            begins again with each call of `generate`. A function with `cancel` can't be pickled.
         seed: seed of all random numbers. By default it is drawn from torch's generator, which
             `torch.manual_seed` controls.
         options: options of the algorithm; see `smc.sample`.
@@ -109,7 +110,6 @@ def generate(
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
         read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
-        target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     time_limit(deadline, cancel)
     if seed is not None:
@@ -117,7 +117,6 @@ def generate(
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
         "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
-        "target_error": target_error, "max_particles": max_particles,
         "certify": certify, "max_tokens_read": max_tokens_read,
         "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip
@@ -191,16 +190,26 @@ class _Decoding:
         seed = self._seed
         if seed is None:
             seed = int(torch.randint(1 << 62, (), device="cpu"))
+        top_p = 1.0 if config.top_p is None else config.top_p
+        settings = dict(self._settings)
+        if top_p < 1:
+            settings["proposal"] = restrict(settings["proposal"], top_p)
+            if settings["certify"] is not None:
+                raise ValueError(
+                    f"expected top_p=1 with certify, which needs bounds, got top_p={top_p}; omit "
+                    "top_p or certify"
+                )
         posteriors = sample(
             self._language_model(model, constraint.vocabulary),
             prompts,
             self._constraint,
             budget=config.max_length - input_ids.shape[1],
             temperature=1.0 if config.temperature is None else config.temperature,
-            top_p=1.0 if config.top_p is None else config.top_p,
             seed=seed,
-            **self._settings,
+            **settings,
         )
+        if top_p < 1:
+            posteriors = [*map(_mark_inexact, posteriors)]
         answers = [
             list(drawn.ids)
             for index, posterior in enumerate(posteriors)
@@ -216,6 +225,35 @@ class _Decoding:
         if last is None or last.model is not model:
             last = self._last = TransformersLM(model, None, vocabulary)
         return last
+
+
+def restrict(proposal: Proposal[Any], top_p: float) -> Proposal[Any]:
+    """Return a proposal that only draws the most probable tokens of q, up to probability top_p."""
+    restricted: Any = copy(proposal)
+
+    def guide(state: Any, log_p: Float[Tensor, "R V"]) -> DenseGuide:
+        whole = proposal.guide(state, log_p)
+        log_q = whole.tilted(log_p).log_softmax(dim=1)
+        ordered, order = log_q.sort(dim=1, descending=True, stable=True)
+        before = ordered.exp().cumsum(dim=1) - ordered.exp()
+        inside = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, before < top_p)
+        log_g = torch.where(inside, whole.log_g, -torch.inf)
+        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1), whole.fallback)
+
+    restricted.guide = guide
+    restricted.score = lambda state, log_p: candidates_of(
+        guide(state, log_p), state.position.successors()
+    )
+    return restricted
+
+
+def _mark_inexact(found: Posterior) -> Posterior:
+    """Remove what top_p makes meaningless: the evidence, the bounds, and labels that need them."""
+    label = "collapsed" if found.reliability.ess < FEWEST_INDEPENDENT else "unknown"
+    return replace(
+        found, log_evidence=None, exact=False, enumerated=False, bounds=None, budget=None,
+        reliability=replace(found.reliability, label=label, certified=None),
+    )  # fmt: skip
 
 
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:

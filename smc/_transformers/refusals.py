@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 
-from smc._inference.settings import check_temperature, check_top_p, real
+from smc._inference.settings import check_temperature, real
 from smc._transformers.generate_call import list_passed
 
 # Unsupported fields of the configuration with the values that have no effect. The error message
@@ -142,6 +142,13 @@ def refuse_settings(
                 f"{error}; the model's generation_config sets {name}={getattr(config, name)!r}: "
                 f"pass {name}=1.0 to generate"
             ) from None
+
+
+def check_top_p(top_p: float) -> float:
+    """Return top_p if it is valid; raise an error otherwise."""
+    if not 0 < top_p <= 1:
+        raise ValueError(f"expected top_p to be in (0, 1], got {top_p}")
+    return top_p
 
 
 def _how_to_unset(names: list[str]) -> str:

@@ -15,13 +15,12 @@ from hmm._model import HMM
 from tests.devices.device import DEVICE, assert_same, there
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
-KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 BUDGETS = [(4,), (6, 2), (3,)]
 
 
-def random_hmm(monarch: bool | int = False) -> HMM:
+def random_hmm() -> HMM:
     generator = torch.Generator().manual_seed(7)
-    options: dict[str, Any] = {"generator": generator, "dtype": torch.float64, "monarch": monarch}
+    options: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
     return HMM.random(4, VOCABULARY.size, **options)
 
 
@@ -35,10 +34,9 @@ def batch_on(device: Any) -> AutomatonBatch:
     return AutomatonBatch([make() for make in CONSTRAINTS.values()], device=device)
 
 
-@KINDS
 @pytest.mark.parametrize("budgets", [None, BUDGETS], ids=["every budget", "some budgets"])
-def test_lookahead_tables(monarch: bool | int, budgets: Any) -> None:
-    hmm, rows = random_hmm(monarch), torch.arange(12)
+def test_lookahead_tables(budgets: Any) -> None:
+    hmm, rows = random_hmm(), torch.arange(12)
     generator = torch.Generator().manual_seed(1)
     predicted = torch.rand(12, 4, generator=generator, dtype=torch.float64)
     results = []
@@ -63,9 +61,8 @@ def test_lookahead_tables(monarch: bool | int, budgets: Any) -> None:
     assert_same(results[1], results[0], tolerance=1e-6)
 
 
-@KINDS
-def test_inference(monarch: bool | int) -> None:
-    hmm, (tokens, lengths) = random_hmm(monarch), sequences()
+def test_inference() -> None:
+    hmm, (tokens, lengths) = random_hmm(), sequences()
     for run in (models.filter_all, models.log_likelihood, models.marginals):
         found = run(hmm.to(DEVICE), *there((tokens, lengths)))
         assert_same([found], [run(hmm, tokens, lengths)])
@@ -75,9 +72,8 @@ def test_inference(monarch: bool | int) -> None:
     )
 
 
-@KINDS
-def test_em(monarch: bool | int) -> None:
-    first, batch = random_hmm(monarch), sequences()
+def test_em() -> None:
+    first, batch = random_hmm(), sequences()
     ends = []
     for device in (DEVICE, "cpu"):
         state = models.Step(first.to(device))
@@ -97,15 +93,14 @@ def parts(hmm: HMM) -> list[torch.Tensor]:
     return [hmm.initial, *hmm.transition.factors, hmm.emission]
 
 
-@KINDS
-def test_distilled_from_hidden_states(monarch: bool | int) -> None:
+def test_distilled_from_hidden_states() -> None:
     pytest.importorskip("faiss")
     tokens, lengths = sequences()
     vectors = torch.randn(int(lengths.sum()), 5, generator=torch.Generator().manual_seed(2))
     made = [
         models.distilled(
             *(each.to(device) for each in (vectors, tokens, lengths)), 4, VOCABULARY.size,
-            eos_ids=(3, 5), monarch=monarch,
+            eos_ids=(3, 5),
         )
         for device in (DEVICE, "cpu")
     ]  # fmt: skip
@@ -113,9 +108,8 @@ def test_distilled_from_hidden_states(monarch: bool | int) -> None:
         assert_same([one], [other], tolerance=1e-6)
 
 
-@KINDS
-def test_saved_here_and_loaded_there(monarch: bool | int, tmp_path: Path) -> None:
-    hmm = random_hmm(monarch)
+def test_saved_here_and_loaded_there(tmp_path: Path) -> None:
+    hmm = random_hmm()
     models.save(hmm.to(DEVICE), tmp_path, config={"eos_token_id": [3, 5]})
     found, expected = (models.load(tmp_path).hmm.to(device) for device in (DEVICE, "cpu"))
     for one, other in zip(parts(found), parts(expected), strict=True):

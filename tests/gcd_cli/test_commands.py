@@ -359,7 +359,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert found["log_evidence"] == pytest.approx(posterior.log_evidence)
     assert found["certified"] == pytest.approx(posterior.certified)
     assert found["budget"]["removed"] == pytest.approx(posterior.budget.removed)
-    assert found["budget"]["sufficient"] == posterior.budget.sufficient
+    assert found["budget"]["sufficient"] == smc.sufficient_budget(posterior)
     assert [tuple(a["interval"]) for a in found["answers"]] == [
         pytest.approx(interval) for interval in posterior.intervals
     ]
@@ -369,7 +369,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert f"at least {math.floor(1000 * posterior.certified) / 1000:.3f} of the posterior" in shown
     assert 0 <= low <= high <= 1
     effect = posterior.budget
-    assert effect.binds
+    assert effect.removed
     assert f"the budget removed about {effect.removed:.3f} of the probability" in shown
 
 
@@ -385,8 +385,6 @@ def test_sampling_reads_on_until_a_share_is_certain() -> None:
     less = report(*arguments, *options, "--max-tokens-read", "1")
     assert less["read_on"] < found["read_on"]
     assert "0" in run(*arguments, "--certify", "0", code=2).stderr
-    found = report(*arguments, "--particles", "2", "--target-error", "1e-9")
-    assert found["rounds"][:2] == [2, 4]
 
 
 def test_sampling_ends_by_a_deadline() -> None:
@@ -494,14 +492,6 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["sample", ALARM, "--model", MODEL, "--budget", "18"], "at least 19 tokens"),
         (["sample", ALARM, "--model", "{folder}/no", "--budget", "9"], "not a directory"),
         (["sample", ALARM, "--model", MODEL, "--budget", "x"], "not a valid integer"),
-        (
-            ["sample", "--model", MODEL, "--as", "regex", "a", "--budget", "9"],
-            "expected --regex, got --as regex",
-        ),
-        (
-            ["sample", "--as", "tools", "--schema", ALARM, "--model", MODEL, "--budget", "9"],
-            "expected --tools, got --as tools",
-        ),
         (["explain", ALARM], "Missing argument"),
         (["nothing"], "No such command"),
     ],

@@ -73,7 +73,7 @@ class ToyEngine:
         ("lcd", None, {}),
         ("gcd", 1, {"ess_threshold": 1.0, "strata": "none"}),
         ("gcd", 2, {"ess_threshold": 1.0, "resampling": "multinomial"}),
-        ("lcd", 1, {"ess_threshold": 1.0, "strata": "none", "resampling": "residual"}),
+        ("lcd", 1, {"ess_threshold": 1.0, "strata": "none", "resampling": "multinomial"}),
     ],
 )
 def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk, options):

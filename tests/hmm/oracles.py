@@ -1,7 +1,6 @@
 """Hidden Markov models by brute force: tables over every path of hidden states.
 
-These oracles share no code with `hmm`: the transition matrix is the product of block-diagonal
-matrices and a permutation, and probabilities are sums over a table with one axis per time.
+These oracles share no code with `hmm`: probabilities are sums over a table with one axis per time.
 """
 
 from __future__ import annotations
@@ -12,25 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from scipy.linalg import block_diag
 
 from hmm._lookahead import expect_classes
 from hmm._model import HMM
 from hmm._product import LookaheadTable
-from hmm._transition import Dense, Monarch
+from hmm._transition import Dense
 
 
-def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
-    """Return A by definition: L P R P⁻¹ for Monarch factors."""
-    if isinstance(transition, Dense):
-        return transition.matrix.double().numpy()
-    first, second = transition.first.double().numpy(), transition.second.double().numpy()
-    outer, inner = first.shape[:2]
-    # P moves weight at k M + m to m K + k.
-    move = np.zeros((outer * inner, outer * inner))
-    for k, m in itertools.product(range(outer), range(inner)):
-        move[k * inner + m, m * outer + k] = 1
-    return block_diag(*first) @ move @ block_diag(*second) @ move.T
+def transition_matrix(transition: Dense) -> np.ndarray:
+    """Return A in double precision."""
+    return transition.matrix.double().numpy()
 
 
 def beta_of(table: LookaheadTable, remaining: int) -> torch.Tensor:
@@ -76,12 +66,11 @@ def all_strings(num_tokens: int, length: int) -> torch.Tensor:
     return torch.tensor(list(itertools.product(range(num_tokens), repeat=length)))
 
 
-def tiny(seed: int = 0, monarch: bool | int = False, num_tokens: int = 3, **options) -> HMM:
-    """Make an HMM with three states, or 2 x 2 in a Monarch grid, in float64."""
+def tiny(seed: int = 0, num_tokens: int = 3, **options) -> HMM:
+    """Make an HMM with three states in float64."""
     generator = torch.Generator().manual_seed(seed)
     options = {"dtype": torch.float64, "concentration": 0.7, **options}
-    states = 3 if monarch is False else 4
-    return HMM.random(states, num_tokens, generator=generator, monarch=monarch, **options)
+    return HMM.random(3, num_tokens, generator=generator, **options)
 
 
 def sparse(seed: int, num_states: int = 4, num_tokens: int = 3) -> HMM:
@@ -104,30 +93,27 @@ class Recipe(NamedTuple):
     """Parameters of a random model, which are short to print when an example fails."""
 
     seed: int
-    states: tuple[int, int]
+    states: int
     num_tokens: int
-    monarch: bool
     concentration: float
 
     def model(self) -> HMM:
         return HMM.random(
-            self.states[0] * self.states[1],
+            self.states,
             self.num_tokens,
             generator=torch.Generator().manual_seed(self.seed),
             dtype=torch.float64,
-            monarch=self.states[1] if self.monarch else False,
             concentration=self.concentration,
         )
 
 
 def recipes(max_tokens: int = 4) -> st.SearchStrategy[Recipe]:
-    """Models of both kinds, from nearly deterministic to nearly uniform."""
+    """Models from nearly deterministic to nearly uniform."""
     return st.builds(
         Recipe,
         seed=st.integers(0, 2**31),
-        states=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        states=st.integers(1, 9),
         num_tokens=st.integers(1, max_tokens),
-        monarch=st.booleans(),
         concentration=st.sampled_from([0.1, 1.0, 10.0]),
     )
 

@@ -19,7 +19,6 @@ from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, 
 from tests.hmm.stepwise import train
 
 QUICK = settings(max_examples=25)
-KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 
 
 def arrays(statistics: Statistics) -> list[torch.Tensor]:
@@ -35,9 +34,8 @@ def parameters(hmm: HMM) -> list[torch.Tensor]:
     return [hmm.initial, *hmm.transition.factors, hmm.emission]
 
 
-@KINDS
-def test_counts_against_every_path(monarch):
-    hmm = tiny(monarch=monarch)
+def test_counts_against_every_path():
+    hmm = tiny()
     tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4], 3)
     counts = em.expected_statistics(hmm, tokens, lengths)
     initial, emission = np.zeros(hmm.num_states), np.zeros((3, hmm.num_states))
@@ -107,12 +105,11 @@ def test_a_process_without_a_share_adds_nothing():
     assert_close(whole + empty, whole)
 
 
-@KINDS
-def test_every_full_step_raises_the_likelihood(monarch):
+def test_every_full_step_raises_the_likelihood():
     """The likelihood never falls in 30 steps from random parameters, and rises considerably."""
-    source = tiny(seed=1, monarch=monarch, concentration=0.2)
+    source = tiny(seed=1, concentration=0.2)
     data = inference.sample(source, 60, 8, torch.Generator().manual_seed(0), eos_id=2)
-    hmm = tiny(seed=2, monarch=monarch)
+    hmm = tiny(seed=2)
     curve = []
     for _ in range(30):
         counts = em.expected_statistics(hmm, data.tokens, data.lengths)
@@ -127,13 +124,12 @@ def test_every_full_step_raises_the_likelihood(monarch):
     assert curve[-1] > float(truth) - 5
 
 
-@KINDS
-def test_with_pseudo_counts_the_posterior_rises(monarch):
+def test_with_pseudo_counts_the_posterior_rises():
     """The posterior is the log-likelihood plus the sum of pseudo-count times log parameter."""
-    data = inference.sample(tiny(seed=1, monarch=monarch), 40, 6, torch.Generator().manual_seed(0))
+    data = inference.sample(tiny(seed=1), 40, 6, torch.Generator().manual_seed(0))
     per_token = torch.tensor([0.1, 2.0, 0.5], dtype=torch.float64)
     prior = PseudoCounts(initial=0.5, transition=0.2, emission=per_token)
-    hmm = tiny(seed=2, monarch=monarch)
+    hmm = tiny(seed=2)
     curve = []
     for _ in range(20):
         counts = em.expected_statistics(hmm, data.tokens, data.lengths)
@@ -244,7 +240,7 @@ def test_bad_input_is_refused():
 @pytest.mark.slow("two processes; the first such test starts the process that forks them")
 def test_two_processes_equal_one(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    hmm = HMM.random(8, 11, generator=generator, monarch=4)
+    hmm = HMM.random(8, 11, generator=generator)
     tokens, lengths = batch(1, [int(n) for n in np.random.default_rng(0).integers(1, 9, 31)], 11)
     torch.save((hmm, tokens, lengths), tmp_path / "given.pt")
     single = train(hmm, tokens, lengths)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm import _inference as inference
-from hmm import _transition as transition
 from hmm._em import expected_statistics
 from hmm._model import HMM
 from hmm._transition import Dense
@@ -21,7 +20,6 @@ from tests.hmm.oracles import (
     tiny,
 )
 
-KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 QUICK = settings(max_examples=25)
 LENGTHS = pytest.mark.parametrize("length", range(1, 9))
 
@@ -30,10 +28,9 @@ def close(actual, expected, atol=1e-10):
     np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-10, atol=atol)
 
 
-@KINDS
 @LENGTHS
-def test_every_recursion_against_every_path(monarch, length):
-    hmm = tiny(seed=length, monarch=monarch)
+def test_every_recursion_against_every_path(length):
+    hmm = tiny(seed=length)
     strings = all_strings(3, length)
     strings = strings[torch.randperm(len(strings))[:9]]
     lengths = torch.full((len(strings),), length)
@@ -54,22 +51,12 @@ def test_every_recursion_against_every_path(monarch, length):
             pairs += over(table, t, t + 1) / table.sum()
     close(posterior.log_likelihood, filtered.log_likelihood)
     close(inference.log_likelihood(hmm, strings, lengths), filtered.log_likelihood)
-    if isinstance(hmm.transition, Dense):
-        close(posterior.transition_counts[0], pairs)
-    else:
-        first, second = (np.zeros(tuple(part.shape)) for part in hmm.transition.factors)
-        for i, j in np.ndindex(*pairs.shape):
-            (k, m), (next_k, next_m) = divmod(i, 2), divmod(j, 2)
-            first[k, m, next_m] += pairs[i, j]
-            second[next_m, k, next_k] += pairs[i, j]
-        close(posterior.transition_counts[0], first)
-        close(posterior.transition_counts[1], second)
+    close(posterior.transition_counts[0], pairs)
 
 
-@KINDS
 @LENGTHS
-def test_probabilities_of_all_strings_sum_to_one(monarch, length):
-    hmm = tiny(seed=length, monarch=monarch)
+def test_probabilities_of_all_strings_sum_to_one(length):
+    hmm = tiny(seed=length)
     strings = all_strings(3, length)
     likelihood = inference.log_likelihood(hmm, strings, torch.full((len(strings),), length)).exp()
     close(likelihood.sum(), 1.0)
@@ -160,11 +147,10 @@ def test_a_batch_is_its_sequences(recipe, seed, lengths, rubbish):
         close(own, total.numpy())
 
 
-@pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 @pytest.mark.parametrize("lengths", [[3], [0, 3, 0], [3, 2], [0], []])
-def test_nothing_writes_to_the_parameters(monarch, lengths):
+def test_nothing_writes_to_the_parameters(lengths):
     """A batch in which one sequence has a token is one row, which must not alias the model."""
-    hmm = tiny(seed=3, monarch=monarch)
+    hmm = tiny(seed=3)
     parts = (hmm.initial, *hmm.transition.factors, hmm.emission)
     before = [part.clone() for part in parts]
     lengths = torch.tensor(lengths, dtype=torch.int64)
@@ -180,26 +166,22 @@ def test_nothing_writes_to_the_parameters(monarch, lengths):
 
 
 def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
-    hmm = tiny(monarch=2)
+    hmm = tiny()
     for lengths in ([4, 2, 4, 1, 3, 0], [4, 4, 4, 4]):
         tokens, lengths = batch(0, lengths, 3)
         whole = inference.marginals(hmm, tokens, lengths).transition_counts
         with monkeypatch.context() as patch:
             patch.setattr(inference, "_ROWS_AT_ONCE", 5)
-            patch.setattr(transition, "_ROWS_AT_ONCE", 2)
             for part, expected in zip(
                 inference.marginals(hmm, tokens, lengths).transition_counts, whole, strict=True
             ):
                 close(part, expected.numpy())
 
 
-@KINDS
-def test_long_sequences_in_single_precision(monarch):
+def test_long_sequences_in_single_precision():
     """The total probability is far below the smallest float32, but each step is ordinary."""
     generator = torch.Generator().manual_seed(0)
-    wide = HMM.random(
-        16, 5, generator=generator, dtype=torch.float64, monarch=4 if monarch else False
-    )
+    wide = HMM.random(16, 5, generator=generator, dtype=torch.float64)
     hmm = wide.to(dtype=torch.float32)
     tokens, lengths = batch(0, [120, 100, 3], 5)
     single = inference.marginals(hmm, tokens, lengths)
@@ -264,10 +246,9 @@ def test_emissions_in_bfloat16_are_widened():
     assert torch.equal(one.tokens, other.tokens)
 
 
-@KINDS
-def test_frequencies_of_samples_are_their_probabilities(monarch):
+def test_frequencies_of_samples_are_their_probabilities():
     """Chi-square test of 40,000 draws over all strings of up to three tokens; token 2 ends."""
-    hmm = tiny(seed=5, monarch=monarch)
+    hmm = tiny(seed=5)
     drawn = inference.sample(hmm, 40_000, 3, torch.Generator().manual_seed(1), eos_id=2)
     last = drawn.states.gather(1, drawn.lengths.unsqueeze(1) - 1).expand(-1, 3)
     behind = torch.arange(3) >= drawn.lengths.unsqueeze(1)

@@ -13,14 +13,11 @@ from hmm._initialize import SMOOTHING, cluster, counts_of_states, distilled
 from hmm._model import HMM
 from tests.hmm.oracles import batch
 
-KINDS = pytest.mark.parametrize("monarch", [False, 3], ids=["dense", "monarch"])
 
-
-@KINDS
-def test_counts_of_known_states(monarch):
+def test_counts_of_known_states():
     tokens, lengths = batch(0, [5, 0, 3, 1, 7], 4)
     states, _ = batch(1, [5, 0, 3, 1, 7], 6, rubbish=99)
-    counts = counts_of_states(states, tokens, lengths, 6, 4, monarch=monarch, dtype=torch.float64)
+    counts = counts_of_states(states, tokens, lengths, 6, 4, dtype=torch.float64)
     initial, emission = np.zeros(6), np.zeros((4, 6))
     transitions = [np.zeros(tuple(part.shape)) for part in counts.transition]
     for n, length in enumerate(lengths.tolist()):
@@ -31,12 +28,7 @@ def test_counts_of_known_states(monarch):
                 initial[h] += 1
                 continue
             before = int(states[n, t - 1])
-            if monarch:
-                (k, m), (next_k, next_m) = divmod(before, 3), divmod(h, 3)
-                transitions[0][k, m, next_m] += 1
-                transitions[1][next_m, k, next_k] += 1
-            else:
-                transitions[0][before, h] += 1
+            transitions[0][before, h] += 1
     np.testing.assert_array_equal(counts.initial.numpy(), initial)
     np.testing.assert_array_equal(counts.emission.numpy(), emission)
     for mine, expected in zip(counts.transition, transitions, strict=True):
@@ -72,14 +64,11 @@ def test_without_faiss_the_package_to_install_is_named(monkeypatch):
         cluster(torch.zeros(3, 2), 2)
 
 
-@KINDS
-def test_a_model_is_found_from_vectors_that_know_its_states(monarch):
+def test_a_model_is_found_from_vectors_that_know_its_states():
     """Token 0 ends a sequence; it is the only token of the last state, and no other."""
     pytest.importorskip("faiss")
     generator = torch.Generator().manual_seed(0)
-    source = HMM.random(
-        6, 9, generator=generator, dtype=torch.float64, concentration=0.3, monarch=monarch
-    )
+    source = HMM.random(6, 9, generator=generator, dtype=torch.float64, concentration=0.3)
     source.emission[0], source.emission[:, 5] = 0.0, 0.0
     source.emission[0, 5] = 1.0
     source.emission.div_(source.emission.sum(dim=0))
@@ -102,10 +91,6 @@ def test_a_model_is_found_from_vectors_that_know_its_states(monarch):
     assert found == pytest.approx(best, abs=1e-3)
     assert truth - 0.3 < found < truth
     assert blind < truth - 1
-    # The other kind of transition, on groups in k-means' order.
-    other = distilled(vectors, data.tokens, data.lengths, 6, 9, eos_ids=(0,), monarch=3)
-    other.check()
-    assert len(other.transition.factors) == 2
 
 
 def test_smoothing_leaves_nothing_impossible():

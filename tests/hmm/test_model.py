@@ -5,19 +5,8 @@ import torch
 from hypothesis import given, settings
 
 from hmm._model import HMM
-from hmm._transition import Dense, Monarch, factor_shapes
+from hmm._transition import Dense
 from tests.hmm.oracles import recipes, tiny
-
-
-def test_the_large_monarch_model_has_exactly_its_parameters():
-    def empty(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta")  # shapes without memory
-
-    first, second = factor_shapes(16384, monarch=128)
-    transition = Monarch(empty(*first), empty(*second))
-    hmm = HMM(empty(16384), transition, empty(128256, 16384))
-    assert hmm.num_states == 16384
-    assert hmm.num_parameters == 2_105_556_992
 
 
 def test_the_dense_count():
@@ -54,9 +43,6 @@ def test_wrong_shapes_are_refused_by_name():
     ones, square = torch.ones, Dense(torch.ones(3, 3))
     for make, message in [
         (lambda: Dense(ones(2, 3)), r"square transition matrix, got shape \(2, 3\)"),
-        (lambda: Monarch(ones(2, 3, 3), ones(2, 3, 3)), r"got shapes \(2, 3, 3\) and \(2, 3, 3\)"),
-        (lambda: Monarch(ones(2, 3, 4), ones(3, 2, 2)), r"got shapes \(2, 3, 4\) and \(3, 2, 2\)"),
-        (lambda: Monarch(ones(3, 3), ones(3, 3)), r"got shapes \(3, 3\) and \(3, 3\)"),
         (lambda: HMM(ones(3), square, ones(3, 5)), r"emission must have shape \(V, H\)"),
         (lambda: HMM(ones(1, 3), square, ones(5, 3)), r"`initial` of shape \(H,\)"),
         (
@@ -66,7 +52,6 @@ def test_wrong_shapes_are_refused_by_name():
     ]:
         with pytest.raises(ValueError, match=message):
             make()
-    Monarch(ones(2, 3, 3), ones(3, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +83,7 @@ def test_logarithms_and_negative_probabilities_are_refused():
 
 def test_emissions_alone_in_bfloat16():
     """Rounded entries of a whole vocabulary still count as a distribution; larger errors don't."""
-    hmm = HMM.random(8, 30000, monarch=2, generator=torch.Generator().manual_seed(0))
+    hmm = HMM.random(8, 30000, generator=torch.Generator().manual_seed(0))
     small = hmm.to(emission_dtype=torch.bfloat16)
     assert small.emission.dtype == torch.bfloat16
     assert small.dtype == small.transition.factors[0].dtype == torch.float32

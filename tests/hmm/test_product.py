@@ -31,17 +31,11 @@ from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings,
 from tests.hmm.oracles import beta_of, log_completed
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
-KINDS: dict[str, bool | int] = {"dense": False, "monarch": True}
 
-
-def random_hmm(
-    num_tokens: int, *, seed: int = 0, num_states: int = 6, monarch: bool | int = False
-) -> HMM:
+def random_hmm(num_tokens: int, *, seed: int = 0, num_states: int = 6) -> HMM:
     """Make an HMM with positive parameters in float64."""
     generator = torch.Generator().manual_seed(seed)
-    return HMM.random(
-        num_states, num_tokens, generator=generator, dtype=torch.float64, monarch=monarch
-    )
+    return HMM.random(num_states, num_tokens, generator=generator, dtype=torch.float64)
 
 
 def completions(
@@ -103,11 +97,10 @@ def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_form")
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_beta_is_the_sum_over_all_strings(name: str, kind: str) -> None:
+def test_beta_is_the_sum_over_all_strings(name: str) -> None:
     automaton = CONSTRAINTS[name]()
-    hmm = random_hmm(VOCABULARY.size, monarch=KINDS[kind])
+    hmm = random_hmm(VOCABULARY.size)
     table = lookahead_table(hmm, automaton, 8, tolerance=0)
     for remaining in range(9):
         expected = brute_beta(hmm, automaton, remaining)
@@ -139,15 +132,13 @@ def test_completion_by_all_strings_of_ids() -> None:
 
 @checked_inside_strategies
 @settings(max_examples=40)
-@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99), st.booleans())
-def test_random_automata(
-    language: Automaton, vocabulary: Vocabulary, seed: int, monarch: bool
-) -> None:
+@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99))
+def test_random_automata(language: Automaton, vocabulary: Vocabulary, seed: int) -> None:
     try:
         automaton = lift(language, vocabulary)
     except EmptyLanguageError:
         return
-    hmm = random_hmm(vocabulary.size, seed=seed, num_states=4, monarch=monarch)
+    hmm = random_hmm(vocabulary.size, seed=seed, num_states=4)
     table = lookahead_table(hmm, automaton, 5, tolerance=0)
     before = torch.zeros(automaton.num_states, 4, dtype=torch.float64)
     steps = torch.from_numpy(automaton.steps_to_accept.copy())
@@ -162,9 +153,8 @@ def test_random_automata(
         before = beta
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_table_serves_every_budget(kind: str) -> None:
-    hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), a_star_b()
+def test_one_table_serves_every_budget() -> None:
+    hmm, automaton = random_hmm(VOCABULARY.size), a_star_b()
     table = lookahead_table(hmm, automaton, 8)
     for budget in range(1, 9):
         short = lookahead_table(hmm, automaton, budget)
@@ -192,14 +182,13 @@ def _threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize(("at_once", "together"), [(1, 1), (40, 4), (1 << 20, 7), (1 << 20, 256)])
-@pytest.mark.parametrize("kind", KINDS)
 def test_both_forms_give_the_same(
-    at_once: int, together: int, kind: str, monkeypatch: pytest.MonkeyPatch
+    at_once: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both forms agree, in blocks of any size and with any number of threads."""
     monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
     monkeypatch.setattr(recursion, "_TOGETHER", together)
-    hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), long_automaton()
+    hmm, automaton = random_hmm(VOCABULARY.size), long_automaton()
     for tolerance in (0, 1e-3):
         forms = []
         for compiled, threads in (("cpu", 1), ("cpu", 3), ("none", 1)):
@@ -274,11 +263,10 @@ def test_between_budgets_far_apart_nothing_is_needed_and_nothing_has_settled() -
 
 
 @pytest.mark.usefixtures("_form")
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", [(), (0,), (0, 0), (2,)])
-def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) -> None:
+def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...]) -> None:
     automaton = a_star_b()
-    hmm = random_hmm(VOCABULARY.size, seed=5, monarch=KINDS[kind])
+    hmm = random_hmm(VOCABULARY.size, seed=5)
     table = lookahead_table(hmm, automaton, 8)
     state, predicted = automaton.run(prefix), after_prefix(hmm, prefix)
     A = hmm.transition.dense().numpy()
@@ -368,7 +356,7 @@ def test_a_literal_of_200_tokens_in_float32() -> None:
     vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 250)] + [b"$"], [249])
     text = bytes(np.random.default_rng(0).integers(1, 250, size=200).tolist())
     automaton = lift(Automaton.literal(text), vocabulary)
-    wide = random_hmm(vocabulary.size, num_states=16, monarch=4)
+    wide = random_hmm(vocabulary.size, num_states=16)
     hmm = wide.to(dtype=torch.float32)
     table, exact = lookahead_table(hmm, automaton, 201), lookahead_table(wide, automaton, 201)
     assert table.completion.b.dtype == torch.float32

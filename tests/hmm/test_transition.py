@@ -1,4 +1,4 @@
-"""Both kinds of transition, compared with their matrix."""
+"""Transitions, compared with their matrix."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm._transition import Dense, factor_shapes
 from tests.hmm.oracles import recipes, tiny, transition_matrix
 
 QUICK = settings(max_examples=25)
@@ -42,40 +41,15 @@ def test_rows_are_those_of_the_matrix(recipe, data):
 @QUICK
 @given(recipes())
 def test_expected_counts_of_each_parameter(recipe):
-    """Uses of A[i, j] are summed; for a factor's entry, over the pairs whose path uses it."""
     hmm = recipe.model()
     before, after = torch.rand(2, 5, hmm.num_states, dtype=torch.float64)
     pairs = transition_matrix(hmm.transition) * (before.numpy().T @ after.numpy())
     counts = hmm.transition.expected_counts(before, after)
-    if isinstance(hmm.transition, Dense):
-        np.testing.assert_allclose(counts[0].numpy(), pairs, atol=1e-13)
-        return
-    first, second = (np.zeros(tuple(part.shape)) for part in hmm.transition.factors)
-    inner = first.shape[1]
-    for i, j in np.ndindex(*pairs.shape):
-        (k, m), (next_k, next_m) = divmod(i, inner), divmod(j, inner)
-        first[k, m, next_m] += pairs[i, j]
-        second[next_m, k, next_k] += pairs[i, j]
-    np.testing.assert_allclose(counts[0].numpy(), first, atol=1e-13)
-    np.testing.assert_allclose(counts[1].numpy(), second, atol=1e-13)
+    np.testing.assert_allclose(counts[0].numpy(), pairs, atol=1e-13)
 
 
-def test_blocks_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="divides 12 states, got 5"):
-        factor_shapes(12, 5)
-
-
-def test_blocks_as_square_as_they_go():
-    assert factor_shapes(16384, True) == ((128, 128, 128), (128, 128, 128))
-    assert factor_shapes(12, True) == ((4, 3, 3), (3, 4, 4))
-    assert factor_shapes(7, True) == ((7, 1, 1), (1, 7, 7))
-    # True is a kind, 1 is a size: states that differ only in k.
-    assert factor_shapes(12, 1) == ((12, 1, 1), (1, 12, 12))
-
-
-@pytest.mark.parametrize("monarch", [False, 2])
-def test_another_type_and_a_factor_off_its_simplex(monarch):
-    transition = tiny(monarch=monarch).transition
+def test_another_type_and_a_factor_off_its_simplex():
+    transition = tiny().transition
     single = transition.to(dtype=torch.float32)
     single.check()
     assert {part.dtype for part in single.factors} == {torch.float32}

@@ -27,7 +27,7 @@ def sample(**options: Any) -> smc.Posterior:
         ({"particles": 2}, "discrete"),
         ({"particles": 3, "count_finished": False, "floor": 0.0}, "discrete"),
         ({"particles": 1}, "smc"),
-        ({"particles": 3, "resampling": "residual"}, "smc"),
+        ({"particles": 3, "resampling": "multinomial"}, "smc"),
         ({"particles": 3, "ess_threshold": 1.0}, "smc"),
         ({"particles": 3, "strata": "none"}, "smc"),
     ],

@@ -19,6 +19,7 @@ import torch
 import smc
 from smc._inference import answers as pool
 from smc._inference.observation import Observation, Watch
+from smc._transformers.generation import restrict
 from smc._vocabulary.draw import Breaks, CounterDraw, Keys, Purpose
 from tests.smc.definition import Example, answers_of, effective, log_sum, particles_of
 from tests.smc.rules import BUDGETS, NAMES, PROMPTS, RULES, TOY, Rule, automata
@@ -27,9 +28,10 @@ from tests.smc.rules import BUDGETS, NAMES, PROMPTS, RULES, TOY, Rule, automata
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 
-def sampled(rule: Rule, **options: Any) -> list[smc.Posterior]:
+def sampled(rule: Rule, top_p: float = 1.0, **options: Any) -> list[smc.Posterior]:
+    proposal = rule.proposal if top_p == 1 else restrict(rule.proposal, top_p)
     return smc.sample(
-        TOY, PROMPTS, automata(), budget=BUDGETS, example_ids=NAMES, proposal=rule.proposal,
+        TOY, PROMPTS, automata(), budget=BUDGETS, example_ids=NAMES, proposal=proposal,
         **{"algorithm": "smc", **options},
     )  # fmt: skip
 
@@ -69,8 +71,7 @@ def test_particles_are_those_of_the_definition(rule: str, strata: str) -> None:
             assert [each.finished for each in posterior.particles] == [x.finished for x in expected]
             log_w = [x.log_w for x in expected]
             assert [each.log_weight for each in posterior.particles] == pytest.approx(log_w)
-            if example.top_p == 1:
-                assert posterior.log_evidence == pytest.approx(log_sum(log_w) - math.log(6))
+            assert posterior.log_evidence == pytest.approx(log_sum(log_w) - math.log(6))
             assert len(seen.weights) >= len(example.weights)
             for weights, step in zip(example.weights, seen.weights, strict=False):
                 own = step.view(-1, 6)[seen.names.index(NAMES[place])]
@@ -109,10 +110,9 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
             weights = {each.ids: each.log_weight for each in posterior.particles}
             assert weights == pytest.approx(expected)
             assert all(each.finished for each in posterior.particles)
-            if example.top_p == 1:
-                assert posterior.log_evidence == pytest.approx(log_sum(list(expected.values())))
+            assert posterior.log_evidence == pytest.approx(log_sum(list(expected.values())))
             assert posterior.ess == pytest.approx(effective(list(expected.values())))
-            assert posterior.enumerated == (example.top_p == 1 and not any(example.resampled))
+            assert posterior.enumerated == (not any(example.resampled))
             chosen += sum(example.resampled)
     assert chosen
 

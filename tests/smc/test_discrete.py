@@ -339,17 +339,6 @@ def test_weights_over_many_orders_of_magnitude(
     assert found.log_evidence == pytest.approx(math.log(sum(expected.values())), abs=1e-6)
 
 
-@pytest.mark.parametrize("proposal", ["gcd", "conditional", "exact", "lm"])
-def test_the_nucleus_is_marked_as_inexact(proposal: str) -> None:
-    (found,) = sample([PROMPT], many_words(), proposal=PROPOSALS[proposal](), top_p=0.8,
-                      particles=50)  # fmt: skip
-    assert not found.exact
-    assert not found.enumerated
-    assert found.log_evidence is None
-    (whole,) = sample([PROMPT], many_words(), particles=200, **PLAIN)
-    assert {s.ids for s in found.particles} <= {s.ids for s in whole.particles}
-
-
 def test_dead_is_an_outcome() -> None:
     """LM keeps the most probable prefixes, which may all break the constraint."""
     found = sample([PROMPT] * 99, many_words(), budget=4, particles=1, proposal=smc.LM())

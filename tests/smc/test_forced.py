@@ -19,6 +19,7 @@ from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, ToyRows, target, walk
+from tests.smc.test_executions import NoPotential
 from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import choice
 
@@ -42,7 +43,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "conditional": lambda: smc.PGCD(random_hmm(5, seed=7), exact_top_k=1),
     "in_time": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="in_time"),
     "joint": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="joint", exact_top_k=None),
-    "no_potential": lambda: smc.PGCD(random_hmm(5, seed=7), potential=False),
+    "no_potential": lambda: NoPotential(random_hmm(5, seed=7)),
 }
 
 

@@ -17,11 +17,13 @@ import pytest
 import torch
 
 import smc
+from gcd import AutomatonBatch
 from gcd._errors import ConstraintError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
 from gcd._tokens.lifting import lift
 from gcd._tokens.vocabulary import Vocabulary
 from smc._models.suitability import num_logits
+from smc._transformers.generation import restrict
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -50,7 +52,7 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     """Use left padding, a constraint per prompt, temperature and top_p."""
     found = model().generate(
         **INPUTS,
-        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="residual"),
+        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="multinomial"),
         max_new_tokens=6,
         temperature=0.7,
         top_p=0.95,
@@ -58,15 +60,44 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     )
     expected = smc.sample(
         smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), budget=6,
-        particles=8, proposal=smc.GCD(), seed=5, temperature=0.7, top_p=0.95,
-        resampling="residual",
+        particles=8, proposal=restrict(smc.GCD(), 0.95), seed=5, temperature=0.7,
+        resampling="multinomial",
     )  # fmt: skip
     assert len(found.posteriors) == 3
     for one, other in zip(found.posteriors, expected, strict=True):
         assert one.particles == other.particles
         assert one.answers == other.answers
-        assert not one.exact
+        assert (one.exact, one.log_evidence, one.bounds, one.enumerated) == (
+            False,
+            None,
+            None,
+            False,
+        )
+        assert one.reliability.label in ("collapsed", "unknown")
     assert found["sequences"] is found.sequences
+
+
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.6, 0.75, 0.8, 0.95])
+def test_the_nucleus_is_the_smallest_set_of_enough_probability(top_p: float) -> None:
+    batch = smc.Batch(AutomatonBatch(automata()), torch.tensor([6] * 3))
+    log_p = torch.randn(3, VOCABULARY.size, dtype=torch.float64).log_softmax(dim=1)
+    log_p[0, 1:3] = -torch.inf
+    proposal = smc.GCD()
+    state = proposal.start(batch)
+    whole, found = (each.guide(state, log_p) for each in (proposal, restrict(proposal, top_p)))
+    for q, kept in zip(
+        whole.tilted(log_p).softmax(dim=1).tolist(), (~found.log_g.isneginf()).tolist(), strict=True
+    ):
+        chosen = [p for p, is_kept in zip(q, kept, strict=True) if is_kept]
+        assert sum(chosen) >= top_p - 1e-12
+        assert sum(chosen) - min(chosen) < top_p
+    torch.testing.assert_close(found.log_z, (log_p + found.log_g).logsumexp(dim=1))
+
+
+def test_a_share_of_a_nucleus_is_refused() -> None:
+    decode = smc.generate(automata(), particles=2, certify=0.9)
+    with pytest.raises(ValueError, match=r"expected top_p=1 with certify, .* got top_p=0.9"):
+        model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6, top_p=0.9)
 
 
 def test_custom_guesses_are_read_ahead_and_change_nothing() -> None:

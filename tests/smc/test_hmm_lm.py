@@ -32,7 +32,7 @@ def uniform_rows(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_the_next_token_is_as_the_filter_has_it():
-    model = toy(monarch=2)
+    model = toy()
     lm = HMMLanguageModel(model, VOCABULARY)
     rows, first = lm.prefill([PROMPT, [3, 1]])
     tokens = [[1, 3, 2, 5], [4, 4, 1, 1]]

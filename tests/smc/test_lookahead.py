@@ -203,11 +203,9 @@ def test_weights_sum_to_the_target(
     # Without a potential the code is the same for every number of exact tokens.
     for potential in (True, False) if exact_top_k == 1 else (True,):
         proposal = smc.Twisted(
-            Bigram(table(VOCABULARY, 3, never)),
-            twist=twist,
-            exact_top_k=exact_top_k,
-            potential=potential,
+            Bigram(table(VOCABULARY, 3, never)), twist=twist, exact_top_k=exact_top_k
         )
+        proposal.potential = potential
         assert_exact(few_words(), 3, proposal=proposal, resampling="systematic")
         assert (proposal.counts.fallbacks + proposal.counts.holes > 0) == bool(never)
 

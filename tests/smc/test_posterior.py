@@ -25,13 +25,12 @@ def one(ids: list[int], weight: float, finished: bool = True, p: float = 1.0) ->
     return Sample(tuple(ids), VOCABULARY.decode(ids), log, finished, math.log(p))
 
 
-def make(*samples: Sample, exact: bool = True) -> Posterior:
+def make(*samples: Sample) -> Posterior:
     return posterior(
         samples,
         WORDS,
         log_evidence=-1.0,
         ess=2.0,
-        exact=exact,
         enumerated=False,
         diagnostics=NOTHING,
     )
@@ -120,13 +119,8 @@ def test_bytes_that_are_not_text() -> None:
         automaton,
         log_evidence=0.0,
         ess=2.0,
-        exact=True,
         enumerated=False,
         diagnostics=NOTHING,
     )
     assert p.texts == ("é", "\ufffd")
     assert p.answers == ("é".encode(), b"\xc3")
-
-
-def test_no_evidence_without_exactness() -> None:
-    assert make(one([1, 3], 1), exact=False).log_evidence is None

@@ -98,7 +98,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "static": {"execution": "static", "forced_runs": False},
     "discrete": {"algorithm": "discrete"},
     "discrete, static": {"algorithm": "discrete", "execution": "static", "forced_runs": False},
-    "nucleus": {"top_p": 0.9},
 }
 
 

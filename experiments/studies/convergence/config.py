@@ -54,11 +54,6 @@ def check(config: DictConfig) -> None:
     refuse_unused(config, Config, records, "+task=convergence reads no records; see task.problems")
     unread = ["smc.execution", "smc.read_ahead"]
     refuse_unused(config, Config, unread, "+task=convergence runs on tables, which have one form")
-    if config.smc.top_p != 1:
-        raise ValueError(
-            f"expected smc.top_p=1, because other values change the distribution that samplers are "
-            f"compared with; got {config.smc.top_p}"
-        )
     _check_hmm(config)
     _check_discrete(config)
 

@@ -44,7 +44,6 @@ from hmm import _em as em
 from hmm import _inference as inference
 from hmm._checkpoint import load
 from hmm._model import HMM
-from hmm._shared_rows import share_rows
 from smc.testing import ToyLM
 from tests import processes
 from tests.experiments import composing
@@ -149,11 +148,8 @@ def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answ
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("transition", ["dense", "monarch"])
-def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
-    tmp_path, answers, transition, monkeypatch
-):
-    common = [*answers, *SMALL, f"transition={transition}"]
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path, answers, monkeypatch):
+    common = [*answers, *SMALL]
     whole = run(*common, f"run_dir={tmp_path / 'whole'}")
     parts = f"run_dir={tmp_path / 'parts'}"
     for stop in (0, 4):
@@ -341,17 +337,17 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
         # Saved once more, with less to say of rare tokens; nothing is trained again.
         run(*where, *sizes, "save_pooled=9", f"out={tmp_path / 'small'}")
         small = load(tmp_path / "small", vocabulary=vocabulary).hmm
-        assert len(share_rows(small.emission).rows) < len(share_rows(stored.hmm.emission).rows)
+        assert len(small.emission.unique(dim=0)) < len(stored.hmm.emission.unique(dim=0))
         card = (tmp_path / "small" / "README.md").read_text()
         assert "seen at most 9 times" in card
         assert "save_pooled=9" in card
         assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
-    # Tokens that never occur share one stored row.
+    # Tokens that never occur have the same emissions.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
     assert answers.groups.unique(return_counts=True)[1].min() >= 2  # answers to each prompt
     own = len({*answers.tokens.tolist(), 256})
-    assert 2 < len(first["emission_rows"]) <= own + 1
+    assert 2 < len(first["emission"].float().unique(dim=0)) <= own + 1
     unseen = torch.ones(257, dtype=torch.bool)
     unseen[answers.tokens] = unseen[256] = False
     assert len(stored.hmm.emission[unseen].unique(dim=0)) == 1
@@ -498,12 +494,8 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states to be at least 1, got 0"),
-        (["num_states=6", "transition=monarch", "block=4"], "block size that divides 6 states"),
-        (["block=4"], "only with transition=monarch"),
-        (["transition=sparse"], "expected transition to be .*, got 'sparse'"),
         (["latent_sequences=0"], "latent_sequences to be at least 1, got 0"),
         (["init=best"], "expected init to be .*, got 'best'"),
-        (["init=clones", "transition=monarch"], "transition=dense with init=clones"),
         (["init=clones", "top=0"], r"top \(with init=clones, .*\) to be at least 1, got 0"),
         (["init=clones", "num_states=1"], "at least 2, got 1"),
         (["init=latent", "top=0"], r"top \(with init=latent, .*\) to be at least 1, got 0"),

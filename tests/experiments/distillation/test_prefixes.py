@@ -12,12 +12,12 @@ from experiments.distillation import data as distill_data
 from experiments.distillation import sampling
 from experiments.distillation.clones import Prefixes, clone
 from experiments.distillation.data import Sequences, lumping_of
+from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.top_tokens import TopTokens
 from experiments.studies.convergence.visited import Visited
 from gcd import Vocabulary
 from hmm._inference import log_likelihood
-from hmm._lumping import Lumping
 from smc._models.protocol import Rows
 from smc.testing import ToyLM
 

@@ -40,9 +40,11 @@ def test_the_configuration_has_every_option_with_the_library_s_default(name):
 
 
 def test_algorithms_agree_with_their_names():
-    config = composed("smc.resampling=residual", "smc.ess_threshold=0.25", "discrete.floor=0.125")
+    config = composed(
+        "smc.resampling=multinomial", "smc.ess_threshold=0.25", "discrete.floor=0.125"
+    )
     made = {name: variant.make(config) for name, variant in ALGORITHMS.items()}
-    assert made["smc"] == SMC("residual", 0.25, SMC.strata)
+    assert made["smc"] == SMC("multinomial", 0.25, SMC.strata)
     assert made["smc_paper"] == SMC("multinomial", 1.0, "none")
     assert made["smc_none"] == SMC("systematic", 0.0, "none")
     assert made["smc_all"] == SMC("systematic", 0.5, "none")
@@ -78,7 +80,7 @@ def test_arguments_are_those_of_the_library(name):
 @pytest.mark.parametrize(
     ("algorithms_of_run", "override", "reader"),
     [
-        ("[discrete]", "smc.resampling=residual", "[smc,discrete]"),
+        ("[discrete]", "smc.resampling=multinomial", "[smc,discrete]"),
         ("[discrete]", "smc=paper", "[smc]"),
         ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc]"),
         ("[smc_all]", "smc.strata=none", "[smc]"),
@@ -99,7 +101,7 @@ def test_a_task_without_algorithms_reads_those_of_smc():
     experiment.check(composing.composed("+task=latency", "smc=paper"))
 
 
-@pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.top_p=0.5", "smc.max_rows=3"])
+@pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.max_rows=3"])
 def test_what_all_algorithms_read_is_refused_for_none(shared):
     """Nothing is raised."""
     for name in ALGORITHMS:
@@ -109,7 +111,7 @@ def test_what_all_algorithms_read_is_refused_for_none(shared):
 def test_results_do_not_depend_on_unused_options():
     identity = results_config(composed("task.algorithms=[smc_none]"))
     assert "discrete" not in identity
-    assert set(identity["smc"]) == {"temperature", "top_p", "execution", "read_ahead"}
+    assert set(identity["smc"]) == {"temperature", "execution", "read_ahead"}
     both = results_config(composed())
     assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
     assert both != results_config(composed("discrete.floor=0.125"))

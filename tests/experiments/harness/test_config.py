@@ -84,7 +84,6 @@ def test_the_paper_resamples_every_step():
         ("smc.temperature=0", "smc.temperature"),
         ("smc.temperature=inf", "smc.temperature"),
         ("smc.temperature=1e-9", "smc.temperature to be in [1e-06, infinity.*got 1e-09"),
-        ("smc.top_p=1.5", "smc.top_p"),
         ("smc.ess_threshold=-1", "expected ess_threshold to be at least 0, got -1.0"),
         ("smc.strata=tokens", "strata to be one of none, state, got 'tokens'"),
         (

@@ -65,7 +65,6 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
         ("task.kinds=[lm,fast]", "expected task.kinds to be .*got 'fast'"),
         ("task.hidden=[0]", "task.hidden to be at least 1"),
         ("task.lookahead=joint", "expected task.lookahead to be .*got 'joint'"),
-        ("smc.top_p=0.5", "smc.top_p=0.5 would be ignored"),
         ("data.offset=3", "data.offset=3 would be ignored"),
         ("model=llama3_1_8b_shape", "8 billion weights"),
     ],

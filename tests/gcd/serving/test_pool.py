@@ -6,9 +6,12 @@ import random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gcd
 from gcd._serving.pool import DEAD, END, NOWHERE, AutomatonPool
+from gcd._serving.token_lists import TokenReader
 from tests.small_vocabulary import vocabulary
 
 TOKENS = vocabulary()
@@ -139,3 +142,20 @@ def test_an_automaton_that_could_not_be_written_is_not_stored(monkeypatch):
         pool.enter(AUTOMATA[0])
     monkeypatch.setattr(AutomatonPool, "_write", write)
     check(pool, AUTOMATA[0], pool.enter(AUTOMATA[0]), random.Random(1))
+
+
+@given(
+    st.sampled_from(AUTOMATA),
+    st.lists(st.tuples(st.integers(0, 6), st.lists(st.integers(-1, TOKENS.size), max_size=6))),
+)
+def test_a_reader_agrees_with_a_run_from_the_beginning(automaton, changes):
+    reader, tokens = TokenReader(automaton), []
+    for kept, more in changes:
+        tokens = [*tokens[:kept], *more]
+        state = automaton.initial
+        for token in tokens:
+            if state == DEAD or not 0 <= token < TOKENS.size:
+                state = DEAD
+                break
+            state = int(automaton.delta[state, automaton.class_of[token]])
+        assert reader.state(tokens) == state

@@ -116,7 +116,7 @@ RUNS = 12
 CASES = [
     (1, SMC("systematic", 0.5), PLAIN),
     (5, SMC("systematic", 0.9, "state"), PLAIN),
-    (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
+    (4, SMC("multinomial", 1.0), PLAIN),
     (1, PLAINLY, PLAIN),
     (3, replace(PLAINLY, floor=0.1), PLAIN),
     (3, Discrete(), replace(PLAIN, defense=0.3, exact_top_k=2)),

@@ -192,7 +192,6 @@ def table_rows(page: str) -> list[list[str]]:
         ("task.runs=0", "task.runs to be at least 1"),
         ("task.max_prefixes=300000", r"task.max_prefixes to be in 1\.\.200000"),
         ("task.hmm_states=1", "at least 2"),
-        ("smc.top_p=0.9", "expected smc.top_p=1"),
         ("task.hmm=/nowhere/hmm", "expected an HMM.*scripts.distill_hmm"),
         ("data.path=x.jsonl", "reads no records"),
         ("hmm.path=x", "takes its HMM from task.hmm"),

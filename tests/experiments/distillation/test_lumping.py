@@ -3,12 +3,11 @@
 import pytest
 import torch
 
+from experiments.distillation.lumping import Lumping, pool_rare
 from hmm import _em as em
 from hmm._em import PseudoCounts, Step
 from hmm._inference import log_likelihood
-from hmm._lumping import Lumping
 from hmm._model import HMM
-from hmm._shared_rows import share_rows
 
 V, SEEN = 40, (3, 4, 11, 39)
 
@@ -27,15 +26,14 @@ def parameters(hmm: HMM) -> list[torch.Tensor]:
     return [hmm.initial, *hmm.transition.factors, hmm.emission]
 
 
-@pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
-def test_em_over_classes_is_em_over_tokens(monarch):
+def test_em_over_classes_is_em_over_tokens():
     """Several steps of stepwise EM, with pseudo-counts that differ between tokens that occur."""
     tokens, lengths = data(0)
     classes = lumping()
     assert classes.num_classes == len(SEEN) + 1
     assert classes.sizes.tolist() == [1, 1, 1, 1, V - 4]
     generator = torch.Generator().manual_seed(1)
-    start = HMM.random(6, V, generator=generator, monarch=monarch, dtype=torch.float64)
+    start = HMM.random(6, V, generator=generator, dtype=torch.float64)
     prior = torch.full((V,), 0.01, dtype=torch.float64)
     prior[list(SEEN)] = torch.tensor([0.1, 0.4, 0.2, 0.7], dtype=torch.float64)
 
@@ -63,10 +61,10 @@ def test_em_over_classes_is_em_over_tokens(monarch):
         log_likelihood(small.hmm, classes.class_of[tokens], lengths),
         log_likelihood(whole.hmm, tokens, lengths),
     )
-    # Tokens that never occur have the same row in every type, which is stored once.
+    # Tokens that never occur have the same row in every type.
     for model in (whole.hmm, again):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            assert len(share_rows(model.emission.to(dtype)).rows) == 5
+            assert len(model.emission.to(dtype).double().unique(dim=0)) == 5
 
 
 def test_a_model_with_equal_rows_comes_back():
@@ -86,3 +84,16 @@ def test_nothing_is_lumped_where_everything_occurs():
     assert classes.sizes.tolist() == [1] * 7
     nothing = Lumping.all_but(torch.zeros(7, dtype=torch.bool))
     assert nothing.sizes.tolist() == [7]
+
+
+def test_rare_tokens_that_were_seen_equally_often_share_their_emissions():
+    hmm = HMM.random(4, 9, generator=torch.Generator().manual_seed(1))
+    counts = torch.tensor([0, 7, 1, 3, 1, 0, 2, 3, 2])
+    pooled = pool_rare(hmm.emission, counts, 2)
+    torch.testing.assert_close(pooled.sum(dim=0), hmm.emission.sum(dim=0))
+    for alike in ([0, 5], [2, 4], [6, 8]):
+        expected = hmm.emission[alike].mean(dim=0).expand(len(alike), -1)
+        assert torch.equal(pooled[alike], expected)
+    own = [1, 3, 7]
+    assert torch.equal(pooled[own], hmm.emission[own])
+    assert len(pooled.unique(dim=0)) == 3 + len(own)

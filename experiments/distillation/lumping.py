@@ -11,7 +11,7 @@ equal, so are the tokens' emissions after the M-step. The pseudo-count of a clas
 its tokens. The likelihood is the same, because no sequence contains a token of the large class.
 
 Each pass over V H numbers becomes a pass over C H numbers, in time and in memory. All tokens of a
-class have bitwise equal rows in every dtype, so `hmm._shared_rows` stores them as a single row.
+class have bitwise equal rows in every dtype, so a compressed file has them once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hmm._model import HMM
+from hmm import HMM
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +71,24 @@ class Lumping:
         return HMM(
             hmm.initial, hmm.transition, (hmm.emission / sizes)[self.class_of.to(hmm.device)]
         )
+
+
+def pool_rare(
+    emission: Float[Tensor, "V H"], counts: Int64[Tensor, "V"], most: int
+) -> Float[Tensor, "V H"]:
+    """Set the emissions of each rare token to the mean over all tokens that occurred equally often.
+
+    A token that occurred three times gives little information about the states that emit it. The
+    sum of each state's emissions doesn't change.
+
+    Args:
+        emission: emission of each token in each state.
+        counts: number of times that each token occurred in training.
+        most: largest count of a rare token. Tokens with larger counts keep their emissions.
+    """
+    pooled = emission.clone()
+    for count in range(most + 1):
+        alike = (counts == count).nonzero()[:, 0].to(emission.device)
+        if len(alike):
+            pooled[alike] = emission[alike].mean(dim=0)
+    return pooled

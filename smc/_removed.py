@@ -1,0 +1,15 @@
+"""Public names and arguments (with `=`) that were removed, and what to do instead, until 0.4."""
+
+from __future__ import annotations
+
+REMOVED = {
+    "BudgetBatchProcessor": "use smc.BudgetLogitsProcessor or smc.generate in model.generate",
+    "Part": "use smc.sample_async",
+    "max_particles=": "pass particles",
+    "target_error=": "double particles until posterior.reliability.log_evidence_error is small "
+    "enough, then sample once more with another seed",
+    "potential=": "set the attribute `potential` of the proposal",
+    "stream": "use smc.sample_async",
+    "top_p=": "pass it to model.generate, with custom_generate=smc.generate(...)",
+    "Walk": "use smc.AutomatonPosition",
+}
