@@ -45,7 +45,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
     },
     "gcd_cli": {
         "errors and texts read as in the library": {
-            "gcd._readable", "gcd._serving.spelling", "gcd._support.optional",
+            "gcd._readable", "gcd._support.optional",
         },
     },
     "gcd_vllm": {
