@@ -17,8 +17,8 @@ constraints therefore stay exact.
 
 Costs, with S states and K byte classes:
 
-* Minimization: O(S K) where fingerprints decide equivalence (`gcd._automata.kernels.residuals`),
-  O(S K log S) at most (Valmari and Lehtinen 2008).
+* Minimization: O(S K) where fingerprints decide equivalence, O(S K log S) otherwise
+  (`gcd._automata.kernels.residuals`).
 * Product of two automata: O(S1 S2 K) over reachable pairs.
 * Determinization: O(subsets x K x mean subset size); most subsets are single states.
 """
