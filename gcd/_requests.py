@@ -65,8 +65,7 @@ def _grammar(text: str, **options: Any) -> Automaton:
 def _refuse_digest(digest: str) -> Automaton:
     raise ConstraintError(
         "expected lifted to be the digest of an automaton that was given to this engine, got "
-        f"{show(digest)}; send the constraint itself, or share GCD_CACHE_DIR among the engine's "
-        "processes"
+        f"{show(digest)}; send the constraint itself"
     )
 
 

@@ -26,7 +26,6 @@ import numpy as np
 from jaxtyping import Int16
 
 from gcd._errors import ConstraintError, check_kind
-from gcd._tokens import disk_cache as vocabulary_cache
 from gcd._tokens.canonical_pairs import Segmentation
 from gcd._tokens.token_bytes import bytes_of_tokenizer
 from gcd._tokens.trie import Trie
@@ -211,16 +210,8 @@ class Vocabulary:
 
     @cached_property
     def trie(self) -> Trie:
-        """Prefix tree of the tokens: built once, or loaded from disk (`gcd._tokens.disk_cache`)."""
-        worth = self.size >= vocabulary_cache.FEWEST_IDS
-        name = f"{self.fingerprint.hex()}-trie"
-        arrays = vocabulary_cache.load(name) if worth else None
-        trie = None if arrays is None else Trie.from_arrays(arrays, self.token_bytes)
-        if trie is None:
-            trie = Trie.build(self.token_bytes)
-            if worth:
-                vocabulary_cache.store(name, trie.arrays())
-        return trie
+        """Prefix tree of the tokens."""
+        return Trie.build(self.token_bytes)
 
     def profile(self, unit: Int16[np.ndarray, "phases 256"]) -> UnitProfile:
         """Return how each token behaves inside a repeated `unit` (`gcd._tokens.unit_profiles`).
