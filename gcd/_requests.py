@@ -33,6 +33,7 @@ from hashlib import blake2b
 from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
+from gcd._arguments import check_whole
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import refuse_unchecked
 from gcd._errors import ConstraintError, show
@@ -44,7 +45,6 @@ from gcd._languages.sql.sql import sql
 from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import anything
 from gcd._languages.tools.tool_calls import tool_calls
-from gcd._tokens.distances import check_whole
 from gcd._tokens.segments import Segment, Segments, segments
 
 _WHY_HELD = "the answers to a request must satisfy its constraint"

@@ -13,10 +13,11 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from gcd._arguments import Ids
 from gcd._errors import ConstraintError, EmptyLanguageError
 from gcd._tokens.kernels.classes import number_tokens, one_class, refine
 from gcd._tokens.trimming import ENDINGS, TokenTable, trim, with_final
-from gcd._tokens.vocabulary import Ids, Vocabulary
+from gcd._tokens.vocabulary import Vocabulary
 
 Edge = tuple[Hashable, Ids, Hashable]
 """Edge: (source state, token id or ids, target state)."""

@@ -28,14 +28,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, UInt8
 
+from gcd._arguments import Ids, as_ids, check_whole
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import count_work, max_states, spend
 from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError, check_kind
 from gcd._readable import readable_bytes
-from gcd._tokens.distances import check_whole
-from gcd._tokens.vocabulary import Ids, Vocabulary, as_ids
+from gcd._tokens.vocabulary import Vocabulary
 
 _PER_COLUMN = 1000  # units of work per byte class of a set of states, in an interpreted loop
 

@@ -20,10 +20,11 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
+from gcd._arguments import Ids, whole_number
 from gcd._automata.horizon import Caveat
 from gcd._tokens import explicit
 from gcd._tokens.distances import UNREACHABLE, fits, reach, steps_to_accept
-from gcd._tokens.vocabulary import Ids, Vocabulary, whole_index
+from gcd._tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +200,7 @@ class TokenAutomaton:
 
     def _state(self, state: int) -> int:
         """Return a state as an int; raise `ValueError` if it is neither a state nor -1."""
-        state = whole_index(state, "state")
+        state = whole_number(state, "state")
         if not -1 <= state < self.num_states:
             raise ValueError(f"expected a state in -1..{self.num_states - 1}, got {state}")
         return state

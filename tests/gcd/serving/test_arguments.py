@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gcd
-from gcd._serving.arguments import whole_number, whole_numbers
+from gcd._arguments import whole_number, whole_numbers
 from gcd._tokens.bitmask import num_words
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
