@@ -25,7 +25,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "gcd._languages.tools.tool_keys", "gcd._languages.values.python_values",
         },
         "settings are checked before a run by what the sampler checks them with": {
-            "gcd._tokens.canonical", "gcd._tokens.distances", "hmm._product",
+            "gcd._tokens.spellings", "gcd._tokens.distances", "hmm._product",
             "smc._inference.algorithms", "smc._inference.answers", "smc._inference.execution",
             "smc._inference.settings", "smc._vocabulary.passes",
         },
