@@ -216,7 +216,9 @@ class ConstraintCache:
         except ConstraintError as error:
             self._refuse(key, error)
             raise
-        self._keep_language(key, unpack(packed), packed)
+        language = unpack(packed)
+        assert isinstance(language, Automaton), "without a vocabulary it isn't lifted"
+        self._keep_language(key, language, packed)
 
     def export(self, request: ConstraintRequest) -> bytes | None:
         """Return the constraint of a request as bytes, for `put` in another process.
