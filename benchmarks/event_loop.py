@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -137,7 +136,6 @@ def main() -> None:
     parser.add_argument("--v2", action="store_true", help="lift, as for vLLM's V2 model runner")
     arguments: argparse.Namespace = parser.parse_args()
     warnings.simplefilter("ignore")
-    os.environ["GCD_CACHE_DIR"] = ""
     vocabulary = read_ranks(arguments.ranks)
     Admission._vocabulary = lambda self: vocabulary  # type: ignore[method-assign]
     paths = sorted(arguments.schemas.glob("*.json"))[:: arguments.every]

@@ -16,7 +16,6 @@ import json
 import os
 import pickle
 import signal
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -136,9 +135,7 @@ def main() -> None:
     arguments = parser.parse_args()
     vocabulary = read_ranks(arguments.ranks)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["GCD_CACHE_DIR"] = folder  # without caches of earlier processes
-        print("\n".join(table(dict(run(vocabulary, arguments)))))
+    print("\n".join(table(dict(run(vocabulary, arguments)))))
 
 
 def run(

@@ -192,6 +192,7 @@ def start(python: str, checkout: Path, given: dict[str, Any]) -> Callable[..., A
     """
     # -P: this file's folder isn't searched for modules; it has its own `smc.py`.
     command = [python, "-P", str(HERE), "--worker", json.dumps(given)]
+    # The earlier of two versions may cache constraints on disk, unless this variable is empty.
     environment = os.environ | {"PYTHONPATH": str(checkout), "GCD_CACHE_DIR": ""}
     pipe = subprocess.PIPE
     worker = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import random
 import socket
 import statistics
@@ -62,8 +61,7 @@ def server(model: str, backend: str) -> Iterator[str]:
         "--middleware", "gcd_vllm.CompilingMiddleware",
     ]  # fmt: skip
     with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
-        given = os.environ | {"GCD_CACHE_DIR": ""}
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):

@@ -7,7 +7,6 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat, CaveatWarning
 from gcd._automata.limits import state_limit, work_limit
 from gcd._diagnostics import PrefixReport, inspect_prefix, why_refused
-from gcd._drawing import to_dot, to_svg
 from gcd._errors import (
     ConstraintError,
     EmptyLanguageError,
@@ -33,8 +32,8 @@ from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import anything
 from gcd._languages.tools.tool_calls import tool_calls
 from gcd._languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
+from gcd._removed import REMOVED
 from gcd._serving.batch import MatcherBatch
-from gcd._serving.grammar_matcher import GrammarMatcher
 from gcd._serving.lazy import LazyAutomaton
 from gcd._serving.matcher import Matcher
 from gcd._serving.scores import ScoresProcessor
@@ -66,7 +65,6 @@ __all__ = [
     "EmptyLanguageError",
     "ForeignKey",
     "GrammarLanguage",
-    "GrammarMatcher",
     "IgnoredKeyword",
     "IgnoredKeywordWarning",
     "InfeasibleBudgetError",
@@ -112,8 +110,6 @@ __all__ = [
     "sql_schema",
     "sql_values",
     "state_limit",
-    "to_dot",
-    "to_svg",
     "tool_calls",
     "why_refused",
     "widest_dialect",
@@ -122,9 +118,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that needs torch when it is first accessed, because importing torch is slow."""
+    """Import a name that needs torch on first access, which is slow; say what replaced others."""
     if name == "__version__":
         return import_module("importlib.metadata").version("globally-constrained-decoding")
+    if name in REMOVED:
+        raise AttributeError(f"gcd.{name} was removed; use {REMOVED[name]}")
     if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_WITH_TORCH[name]), name)

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from gcd._arguments import as_ids
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, check_kind
 from gcd._readable import readable_bytes, readable_ranges
 from gcd._tokens.distances import fits
 from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import as_ids
 
 _SHOWN = 12  # tokens listed in a message
 

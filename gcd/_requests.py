@@ -33,6 +33,7 @@ from hashlib import blake2b
 from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
+from gcd._arguments import check_whole
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import refuse_unchecked
 from gcd._errors import ConstraintError, show
@@ -44,7 +45,6 @@ from gcd._languages.sql.sql import sql
 from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import anything
 from gcd._languages.tools.tool_calls import tool_calls
-from gcd._tokens.distances import check_whole
 from gcd._tokens.segments import Segment, Segments, segments
 
 _WHY_HELD = "the answers to a request must satisfy its constraint"
@@ -65,8 +65,7 @@ def _grammar(text: str, **options: Any) -> Automaton:
 def _refuse_digest(digest: str) -> Automaton:
     raise ConstraintError(
         "expected lifted to be the digest of an automaton that was given to this engine, got "
-        f"{show(digest)}; send the constraint itself, or share GCD_CACHE_DIR among the engine's "
-        "processes"
+        f"{show(digest)}; send the constraint itself"
     )
 
 

@@ -14,7 +14,6 @@ from click import ClickException
 
 import gcd
 from gcd._readable import readable_bytes, readable_ranges
-from gcd._serving.spelling import fewest_tokens
 from gcd_cli._ordering import reorder
 
 _SHOWN = 8  # tokens listed in the output
@@ -226,7 +225,7 @@ def in_tokens(
         allowed tokens. `vocabulary`: number of all ids.
     """
     automaton = replace(automaton, max_bytes=None)  # callers have checked the budget
-    tokens = fewest_tokens(gcd.Matcher(automaton), text)
+    tokens = spell(automaton, text)
     if tokens is None:
         return {"tokens": None, "fits": False}
     remaining = None if budget is None else budget - len(tokens)
@@ -247,3 +246,20 @@ def in_tokens(
         "examples": list(shown)[:_SHOWN],
         "vocabulary": automaton.vocabulary.size,
     }
+
+
+def spell(automaton: gcd.TokenAutomaton, text: bytes) -> list[int] | None:
+    """Return the fewest tokens that spell the beginning of an answer; None if none spell it."""
+    words = automaton.vocabulary.token_bytes
+    known = {word: token for token, word in enumerate(words) if word}
+    longest = max(map(len, known), default=0)
+    # The state after a text doesn't depend on the tokens that spell it.
+    ways: list[tuple[int, list[int]] | None] = [(automaton.initial, []), *[None] * len(text)]
+    for begin, way in enumerate(ways):
+        for end in range(begin + 1, min(begin + longest, len(text)) + 1) if way else ():
+            token, best = known.get(text[begin:end]), ways[end]
+            if way and token is not None and (best is None or len(best[1]) > len(way[1]) + 1):
+                state = automaton.step(way[0], token)
+                ways[end] = (state, [*way[1], token]) if state >= 0 else best
+    found = ways[-1]
+    return None if found is None else found[1]

@@ -146,6 +146,7 @@ def compile_(
       gcd compile --grammar arithmetic.lark --max-depth 8
     """
     import gcd
+    from gcd_cli import _drawing as drawing
     from gcd_cli import _explaining as explaining
     from gcd_cli import _sources as sources
 
@@ -200,7 +201,7 @@ def compile_(
     else:
         lines.append(("time", f"{seconds:.2f} s"))
     if draw is not None:
-        text = gcd.to_svg(drawn) if draw.endswith(".svg") else gcd.to_dot(drawn)
+        text = drawing.to_svg(drawn) if draw.endswith(".svg") else drawing.to_dot(drawn)
         try:
             Path(draw).write_text(text, encoding="utf-8")
         except OSError as error:

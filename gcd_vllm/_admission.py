@@ -31,7 +31,6 @@ from gcd import (
 from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Location
-from gcd._tokens import disk_cache
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
@@ -39,8 +38,8 @@ from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
 """Name of the member of `extra_args` and of `vllm_xargs` that has the constraint."""
-LANGUAGE = "gcd_language"
-"""Name of the member of `extra_args` with the compiled language, which the frontend adds."""
+COMPILED = "gcd_compiled"
+"""Name of the member of `extra_args` with the compiled constraint, which the frontend adds."""
 NO_TOKENS = (
     "expected a prompt of tokens or text, got prompt_embeds, whose length vLLM's V1 model runner "
     "doesn't report to processors; pass tokens or text, or serve with VLLM_USE_V2_MODEL_RUNNER=1"
@@ -226,16 +225,11 @@ class Admission:
         automaton = self.cache.get(request)  # which decides
         return automaton, usable_budget(automaton, known)
 
-    def hand_over(self, params: Any, text: str, automaton: TokenAutomaton | LazyAutomaton) -> None:
-        """Add the compiled language to an admitted request, so that the engine needn't compile it.
-
-        A lifted constraint is on disk for the engine, unless the disk cache is off.
-        """
-        given = {name: value for name, value in params.extra_args.items() if name != LANGUAGE}
-        if isinstance(automaton, LazyAutomaton) or disk_cache.folder() is None:
-            packed = self.cache.export_language(ConstraintRequest.parse(text))
-            given |= {} if packed is None else {LANGUAGE: packed}
-        params.extra_args = given
+    def hand_over(self, params: Any, text: str) -> None:
+        """Add the compiled constraint to an admitted request, for the engine."""
+        given = {name: value for name, value in params.extra_args.items() if name != COMPILED}
+        packed = self.cache.export(ConstraintRequest.parse(text))
+        params.extra_args = given | ({} if packed is None else {COMPILED: packed})
 
     def prepare(self, text: str, max_tokens: Any, is_particle: bool) -> None:
         """Compile a request's constraint in a thread, so that `admit` returns at once.
@@ -295,9 +289,9 @@ class Admission:
         try:
             if prompt_length is None:
                 raise ConstraintError(NO_TOKENS)
-            packed = params.extra_args.get(LANGUAGE)
+            packed = params.extra_args.get(COMPILED)
             if isinstance(packed, bytes):
-                self.cache.put_language(ConstraintRequest.parse(text), packed)
+                self.cache.put(ConstraintRequest.parse(text), packed)
             particle = ParticleRequest.of(params)
             automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
             if particle is not None and prompt is not None:

@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gcd._support.indices import check_indices, check_shape
+from gcd._arguments import check_indices, check_shape
 from hmm._model import HMM
 
 _ROWS_AT_ONCE = 16384

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gcd._support.indices import check_indices, check_shape
+from gcd._arguments import check_indices, check_shape
 from gcd._support.optional import missing
 from hmm._em import PseudoCounts, Statistics, maximize
 from hmm._model import HMM

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._support.indices import check_indices, check_shape
+from gcd._arguments import check_indices, check_shape
 from gcd._support.threads import share_out
 from gcd._tokens.distances import fits
 from hmm._kernels import lookahead as kernels

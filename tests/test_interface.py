@@ -17,7 +17,7 @@ PUBLIC_MODULES = {*LIBRARY, "gcd_cli.__main__", "smc.testing"}
 EXCEPTIONS: dict[str, dict[str, set[str]]] = {
     "experiments": {
         "files are written whole, and errors name them, as in the library": {
-            "gcd._errors", "gcd._support.files", "gcd._support.optional", "gcd._tokens.disk_cache",
+            "gcd._errors", "gcd._support.files", "gcd._support.optional",
         },
         "answers are judged by the rules that constrain them": {
             "gcd._automata.horizon", "gcd._languages.json_schema.schema",
@@ -25,7 +25,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "gcd._languages.tools.tool_keys", "gcd._languages.values.python_values",
         },
         "settings are checked before a run by what the sampler checks them with": {
-            "gcd._tokens.canonical", "gcd._tokens.distances", "hmm._product",
+            "gcd._tokens.spellings", "gcd._tokens.distances", "hmm._product",
             "smc._inference.algorithms", "smc._inference.answers", "smc._inference.execution",
             "smc._inference.settings", "smc._vocabulary.passes",
         },
@@ -45,15 +45,14 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
     },
     "gcd_cli": {
         "errors and texts read as in the library": {
-            "gcd._readable", "gcd._serving.spelling", "gcd._support.optional",
+            "gcd._readable", "gcd._support.optional",
         },
     },
     "gcd_vllm": {
         "the plugin has the library's version, and runs its serving parts on the engine's device": {
             "gcd._errors", "gcd._requests", "gcd._serving.compiler",
             "gcd._serving.constraint_cache", "gcd._serving.pace", "gcd._serving.pool",
-            "gcd._serving.token_lists", "gcd._tokens.bitmask", "gcd._tokens.disk_cache",
-            "gcd._tokens.vocabulary",
+            "gcd._serving.token_lists", "gcd._tokens.bitmask", "gcd._tokens.vocabulary",
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.resampling", "smc._inference.settings",

@@ -56,6 +56,10 @@ def hub():
     from gcd_cli._sources import vocabulary
     vocabulary("some/model")
 
+def draw():
+    from gcd_cli import _drawing
+    _drawing.to_dot(gcd.regex("a"))
+
 def sample():
     from gcd_cli import _sampling
     _sampling.draw("some/model", None, lifted, prompt="", budget=4, particles=1, proposal="gcd",
@@ -65,7 +69,7 @@ vocabulary = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""],
 lifted = gcd.lift(gcd.regex("a*"), vocabulary)
 assert gcd.Matcher(lifted, budget=4).mask() is not None
 calls = {
-    "to_dot": lambda: gcd.to_dot(gcd.regex("a")),
+    "draw": lambda: with_click(draw),
     "json_schema": lambda: gcd.json_schema(int),
     "generate": lambda: smc.generate,
     "logits_processor": lambda: smc.BudgetLogitsProcessor,
@@ -91,7 +95,7 @@ HIDDEN = (
     "transformers,triton,vllm,wandb,xgrammar"
 )
 NAMED = {
-    "to_dot": "drawing",
+    "draw": "drawing",
     "json_schema": "pydantic",
     "generate": "models",
     "logits_processor": "models",

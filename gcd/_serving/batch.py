@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
+from gcd._arguments import rows, whole_numbers
 from gcd._errors import ConstraintError
-from gcd._serving.arguments import rows, whole_numbers
 from gcd._serving.kernels import sequences as kernels
 from gcd._serving.matcher import Matcher, Membership
 

@@ -1,22 +1,17 @@
 """Cache of requests' constraints, compiled for one vocabulary.
 
 A server receives the same few constraints over and over, and compiling one takes milliseconds to
-seconds while other requests wait. So the lifted automata are cached by content
-(`ConstraintRequest.key`):
+seconds while other requests wait. So these are cached by content (`ConstraintRequest.key`):
 
-* in memory, the most recently used ones, up to a number of bytes;
-* on disk (`gcd._tokens.disk_cache`), for other processes and after a restart, if small enough.
-  A file's name contains a digest of the sources of the whole compiler, so another version of this
-  library writes its own files;
-* errors of refused constraints, in memory only, so that a repeated bad request isn't compiled
-  again.
+* lifted automata, the most recently used ones, up to a number of bytes;
+* errors of refused constraints, so that a repeated bad request isn't compiled again.
 
 A request doesn't have to wait for its lift: `ConstraintCache.get_or_start` returns at once, and
 lifts in the background. Other requests don't have to wait while it is compiled:
 `ConstraintCache.prepare`, called in another thread, compiles in another process
 (`gcd._serving.compiler`), so that calls of `get_or_start` or `get` with the same request return at
-once. Compiled languages are cached, too, and can be passed to another process as bytes
-(`export_language`, `put_language`).
+once. Compiled languages are cached, too. Languages and automata can be passed to another process
+as bytes (`export`, `put`).
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
 number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
@@ -25,11 +20,10 @@ aren't thread-safe. Meanwhile, other threads get constraints that are in memory.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
@@ -37,15 +31,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.horizon import Caveat
 from gcd._automata.limits import state_limit, work_limit
 from gcd._errors import ConstraintError
 from gcd._requests import ConstraintRequest
 from gcd._serving.compiler import COMPILERS, CompilerError
 from gcd._serving.lazy import LazyAutomaton
 from gcd._serving.serialization import pack, unpack
-from gcd._support.sources import source_digest
-from gcd._tokens import disk_cache
 from gcd._tokens.budget import check_budget
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segments
@@ -59,11 +50,11 @@ MAX_STATES = 50_000
 """States of one automaton over bytes (`gcd.state_limit`), which bound the cost of lifting."""
 MAX_BYTES = 256 << 20
 """Bytes of the automata in memory."""
-_MOST_ON_DISK = 32 << 20
 _REFUSALS = 1024
 _BEGUN = 16  # constraints that are not lifted, besides those in use
 _MOST_LANGUAGES = 64  # compiled languages
 _MOST_LANGUAGE_BYTES = 32 << 20  # of all of them
+_MOST_LIFTED = 32 << 20  # bytes of an automaton that is passed to another process
 _MOST_PACKED = 1 << 20  # bytes that are passed to another process with each request
 _LONGEST_REASON = 500  # characters; the message may quote a schema
 T = TypeVar("T")
@@ -74,14 +65,13 @@ class CacheCounts(NamedTuple):
     """Numbers of requested constraints, by how the cache provided them.
 
     Attributes:
-        memory, disk: constraints that were found in memory, or on disk.
+        memory: constraints that were found in memory.
         compiled: constraints that were compiled and lifted.
         refused: constraints that cannot be enforced.
         begun: constraints that were served before they were lifted.
     """
 
     memory: int = 0
-    disk: int = 0
     compiled: int = 0
     refused: int = 0
     begun: int = 0
@@ -134,8 +124,6 @@ class ConstraintCache:
     def keep(self, automaton: TokenAutomaton) -> ConstraintRequest:
         """Store an automaton that was lifted elsewhere; return the request that names it.
 
-        Other processes find it on disk, unless it is larger than 32 MiB.
-
         Raises:
             ConstraintError: its vocabulary isn't that of the cache.
         """
@@ -152,9 +140,7 @@ class ConstraintCache:
         request = ConstraintRequest("lifted", digest.hexdigest())
         with self._lock:
             is_known = request.key in self._known
-            self._refused.pop(request.key, None)  # by an earlier request, while it wasn't known
         if not is_known:
-            self._keep_on_disk(request, automaton)
             self._remember(request.key, automaton)
         return request
 
@@ -219,9 +205,7 @@ class ConstraintCache:
                 mine.set()
 
     def _prepare_language(self, key: str, request: ConstraintRequest) -> None:
-        known = self._recall(key) or self._recall_begun(key, False) or self._load(key)
-        if isinstance(known, TokenAutomaton):
-            self._remember(key, known)
+        known = self._recall(key) or self._recall_begun(key, False)
         if known is not None or key in self._languages or request.kind == "segments":
             return
         try:
@@ -232,39 +216,58 @@ class ConstraintCache:
         except ConstraintError as error:
             self._refuse(key, error)
             raise
-        self._keep_language(key, unpack(packed), packed)
+        language = unpack(packed)
+        assert isinstance(language, Automaton), "without a vocabulary it isn't lifted"
+        self._keep_language(key, language, packed)
 
-    def export_language(self, request: ConstraintRequest) -> bytes | None:
-        """Return the language of a request as bytes, for `put_language` in another process.
+    def export(self, request: ConstraintRequest) -> bytes | None:
+        """Return the constraint of a request as bytes, for `put` in another process.
+
+        The automaton is preferred to the language, so that only one process lifts it.
 
         Returns:
-            The bytes; None if the language isn't cached, or has too many bytes.
+            The bytes; None if neither is cached, or they would be too many for each request.
         """
+        key, is_named = request.key, request.kind == "lifted"
         with self._lock:
-            language, known = self._languages.get(request.key), self._packed.get(request.key)
-        if known is None and language is not None:
-            known = self._packed[request.key] = pack(language)
-        return known if known is not None and len(known) <= _MOST_PACKED else None
+            lifted, language = self._known.get(key), self._languages.get(key)
+            packed = self._packed.get(key)
+        if packed is None:
+            packed = b""
+            if lifted is not None and (is_named or num_bytes(lifted) <= _MOST_LIFTED):
+                packed = pack(lifted)
+            if language is not None and (not packed or len(packed) > _MOST_PACKED):
+                packed = pack(language)
+            if len(packed) > _MOST_PACKED and not is_named:
+                packed = b""
+            self._packed[key] = packed
+        return packed or None
 
-    def put_language(self, request: ConstraintRequest, packed: bytes) -> None:
-        """Store the language of a request, which another process compiled.
+    def put(self, request: ConstraintRequest, packed: bytes) -> None:
+        """Store the constraint of a request, which another process compiled.
 
         Args:
             request: the request.
-            packed: what the other process's `export_language` returned for an equal request.
+            packed: what the other process's `export` returned for an equal request.
 
         Raises:
-            ConstraintError: the bytes aren't those of a language.
+            ConstraintError: the bytes aren't those of a constraint, or it has been refused.
         """
         key = request.key
-        known = self._recall(key) or self._recall_begun(key, True) or key in self._languages
-        if not known:
-            self._keep_language(key, unpack(packed), packed)
+        if key in self._known or key in self._languages or self._recall_begun(key, True):
+            return
+        found = unpack(packed, self.vocabulary)
+        if isinstance(found, TokenAutomaton):
+            self._remember(key, found)
+        else:
+            self._recall(key)
+            self._keep_language(key, found)
 
     def _keep_language(self, key: str, language: Automaton, packed: bytes | None = None) -> None:
         with self._lock:
             self._languages[key] = language
-            if packed is not None:
+            self._packed.pop(key, None)
+            if packed is not None and len(packed) <= _MOST_PACKED:
                 self._packed[key] = packed
             sizes = [each.delta.nbytes for each in self._languages.values()]
             while len(sizes) > _MOST_LANGUAGES or (
@@ -274,10 +277,7 @@ class ConstraintCache:
                 del sizes[0]
 
     def _compile_lazy(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
-        def keep(lifted: TokenAutomaton) -> None:
-            self._keep_on_disk(request, lifted)
-            self._remember(request.key, lifted)
-
+        keep = partial(self._remember, request.key)
         limit = self.max_bytes // 2
         return self._start(request, exact="when_ready", max_bytes=limit, keep=keep)
 
@@ -323,8 +323,7 @@ class ConstraintCache:
         self, key: str, request: ConstraintRequest, compile_: Callable[[ConstraintRequest], T]
     ) -> TokenAutomaton | T:
         try:
-            loaded = self._load(key)
-            found = compile_(request) if loaded is None else loaded
+            found = compile_(request)
         except Exception as error:  # a client's text may cause any exception
             reason = self._refuse(key, error)
             if isinstance(error, ConstraintError) and reason == str(error):
@@ -351,10 +350,14 @@ class ConstraintCache:
             if key in self._known:
                 self._bytes -= num_bytes(self._known.pop(key))
             self._known[key] = found
+            self._refused.pop(key, None)  # of a request that named it before it was known
+            self._packed.pop(key, None)  # the language
             self._begun.pop((key, True), None)
             self._bytes += num_bytes(found)
             while self._bytes > self.max_bytes:
-                self._bytes -= num_bytes(self._known.popitem(last=False)[1])
+                oldest, automaton = self._known.popitem(last=False)
+                self._packed.pop(oldest, None)
+                self._bytes -= num_bytes(automaton)
 
     def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
         with self._lock:
@@ -371,48 +374,8 @@ class ConstraintCache:
                 f"expected a constraint of at most {self.max_bytes >> 21} MiB, got {size >> 20} "
                 "MiB; simplify it, or raise the limit of the cache"
             )
-        self._keep_on_disk(request, found)
         self._count("compiled")
         return found
-
-    def _keep_on_disk(self, request: ConstraintRequest, found: TokenAutomaton) -> None:
-        if num_bytes(found) > _MOST_ON_DISK:
-            return
-        numbers = [
-            found.initial,
-            found.eos_class,
-            -1 if found.max_bytes is None else found.max_bytes,
-        ]
-        arrays = {name: getattr(found, name) for name in _ARRAYS}
-        arrays["numbers"] = np.array(numbers)
-        arrays["caveats"] = np.frombuffer(json.dumps(found.caveats).encode(), np.uint8)
-        disk_cache.store(self._file(request.key), arrays)
-
-    def _load(self, key: str) -> TokenAutomaton | None:
-        arrays = disk_cache.load(self._file(key))
-        if arrays is None:
-            return None
-        with suppress(AssertionError, KeyError, TypeError, ValueError, IndexError):
-            initial, eos_class, longest = arrays["numbers"].tolist()
-            found = TokenAutomaton(
-                self.vocabulary,
-                arrays["class_of"],
-                arrays["delta"],
-                arrays["accepting"],
-                arrays["steps_to_accept"],
-                initial,
-                eos_class,
-                None if longest < 0 else longest,
-                tuple(Caveat(*each) for each in json.loads(arrays["caveats"].tobytes())),
-            )
-            found.check()
-            self._count("disk")
-            return found
-        return None
-
-    def _file(self, key: str) -> str:
-        version = source_digest(__name__)[:12]
-        return f"{self.vocabulary.fingerprint.hex()}-{version}-{key}"
 
     def _count(self, name: str) -> None:
         with self._counting:

@@ -30,22 +30,21 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Int32
 
+from gcd._arguments import check_budget_of, check_whole, whole_number
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._errors import (
     ConstraintError,
     EmptyLanguageError,
-    OverlongBudgetError,
     UndecidedBudgetError,
     check_kind,
 )
-from gcd._serving.arguments import whole_number
 from gcd._serving.background import BackgroundLift, hurry, submit
 from gcd._serving.kernels.lazy import LazyTable
 from gcd._serving.kernels.parts import TokenTree, Unit
 from gcd._serving.served import ServedAutomaton, make_row
 from gcd._tokens.completions import token_bounds
-from gcd._tokens.distances import UNREACHABLE, check_whole
+from gcd._tokens.distances import UNREACHABLE
 from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.lifting import why_unwritable
 from gcd._tokens.token_automaton import TokenAutomaton
@@ -270,11 +269,10 @@ class LazyAutomaton:
             OverlongBudgetError: a text of this many tokens may be longer than `max_bytes`.
         """
         check_whole(budget)
-        needed, longest = self.steps_to_accept(self.initial), self.max_budget
+        needed = self.steps_to_accept(self.initial)
         if budget < needed:
             raise UndecidedBudgetError(needed, budget, "the constraint is not lifted yet")
-        if longest is not None and budget > longest:
-            raise OverlongBudgetError(longest, budget, self.max_bytes or 0, caveats=self.caveats)
+        check_budget_of(self, needed, budget)
 
     def form(self, budget: int | None) -> LazyAutomaton | ServedAutomaton:
         """Return the form with which a new sequence starts: the lifted form if it is ready.

@@ -25,14 +25,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
+from gcd._arguments import check_budget_of, check_whole, rows, whole_number, whole_numbers
 from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
-from gcd._serving.arguments import rows, whole_number, whole_numbers
+from gcd._errors import ConstraintError
 from gcd._serving.kernels.sequences import TokenSequence
 from gcd._serving.kernels.steps import fill_row
 from gcd._serving.lazy import LazyAutomaton, lazy
 from gcd._serving.served import ServedAutomaton, tokens_left
-from gcd._tokens.distances import check_whole
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segments
 from gcd._tokens.token_automaton import TokenAutomaton
@@ -142,13 +141,7 @@ class Matcher:
             check_whole(budget)
         shared = serve(automaton, vocabulary, exact)
         self._shared = shared.form(budget) if isinstance(shared, LazyAutomaton) else shared
-        needed = self._shared.steps_to_accept(self._shared.initial)
-        if budget is not None and budget < needed:
-            raise InfeasibleBudgetError(needed, budget)
-        longest = self._shared.max_budget
-        if longest is not None and (budget is None or budget > longest):
-            at_most = self._shared.max_bytes or 0
-            raise OverlongBudgetError(longest, budget, at_most, caveats=self._shared.caveats)
+        check_budget_of(self._shared, self._shared.steps_to_accept(self._shared.initial), budget)
         self.budget = self._given_budget = budget
         self._membership: Membership | None = None
         self._sequence = TokenSequence(
@@ -368,3 +361,21 @@ class Matcher:
 
     def __repr__(self) -> str:
         return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"
+
+
+def follow(matcher: Matcher, read: list[int], tokens: Sequence[int]) -> bool:
+    """Roll back and advance a matcher from the tokens `read` to `tokens`; False at a refused token.
+
+    `read` becomes the tokens that the matcher has read.
+    """
+    same = 0
+    while same < min(len(read), len(tokens)) and read[same] == tokens[same]:
+        same += 1
+    matcher.rollback(len(read) - same)
+    del read[same:]
+    size = matcher.automaton.vocabulary.size
+    for token in tokens[same:]:
+        if not 0 <= token < size or not matcher.advance(token):
+            return False
+        read.append(token)
+    return True

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gcd._arguments import array_of, whole_numbers
 from gcd._errors import ConstraintError
-from gcd._serving.arguments import array_of, whole_numbers
-from gcd._serving.matcher import Constraint, Matcher
+from gcd._serving.matcher import Constraint, Matcher, follow
 from gcd._tokens.vocabulary import Vocabulary
 
 
@@ -78,7 +78,13 @@ class ScoresProcessor:
                 f"expected at least the {self._start} tokens before the answer, got {ids.size}; "
                 "make a processor for each answer"
             )
-        self._follow(ids[self._start :].tolist())
+        answer = ids[self._start :].tolist()
+        if not follow(self._matcher, self._read, answer):
+            raise ConstraintError(
+                f"expected a token that the mask allows after {self._read}, got "
+                f"{answer[len(self._read)]}; make a processor for each answer, and apply it after "
+                "all other processors"
+            )
         size = self._matcher.automaton.vocabulary.size
         shape = tuple(getattr(scores, "shape", ()))
         if shape[-1:] != (size,) or any(n != 1 for n in shape[:-1]):
@@ -106,17 +112,3 @@ class ScoresProcessor:
             )
         row[..., refused] = -np.inf
         return scores
-
-    def _follow(self, answer: list[int]) -> None:
-        same = 0
-        while same < min(len(answer), len(self._read)) and answer[same] == self._read[same]:
-            same += 1
-        self._matcher.rollback(len(self._read) - same)
-        del self._read[same:]
-        for token in answer[same:]:
-            if not self._matcher.advance(token):
-                raise ConstraintError(
-                    f"expected a token that the mask allows after {self._read}, got {token}; make "
-                    "a processor for each answer, and apply it after all other processors"
-                )
-            self._read.append(token)

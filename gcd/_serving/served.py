@@ -25,9 +25,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int32
 
+from gcd._arguments import whole_number
 from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError
-from gcd._serving.arguments import whole_number
 from gcd._serving.kernels import served as kernels
 from gcd._serving.kernels.masks import NARROW_PART
 from gcd._serving.kernels.sequences import NO_BUDGET

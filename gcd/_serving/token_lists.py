@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int32
 
-from gcd._serving.matcher import Matcher
+from gcd._serving.matcher import Matcher, follow
 from gcd._serving.pool import DEAD
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import BITS
@@ -72,19 +72,9 @@ class LazyReader:
             fit: number of further tokens that fit before the deadline. The text ends within them,
                 or with a shortest completion if that needs more.
         """
-        same = 0
-        for known, token in zip(self._read, tokens, strict=False):
-            if known != token:
-                break
-            same += 1
-        self._matcher.rollback(len(self._read) - same)
-        del self._read[same:]
-        size = self._matcher.automaton.vocabulary.size
-        for token in tokens[same:]:
-            if not 0 <= token < size or not self._matcher.advance(token):
-                self._allow_end(out)
-                return
-            self._read.append(token)
+        if not follow(self._matcher, self._read, tokens):
+            self._allow_end(out)
+            return
         left = self._matcher.remaining
         if fit is not None and (left is None or fit < left):
             self._matcher.finish_within(max(0, fit))

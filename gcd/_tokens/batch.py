@@ -29,8 +29,8 @@ import torch
 from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
+from gcd._arguments import check_indices
 from gcd._errors import ConstraintError
-from gcd._support.indices import check_indices
 from gcd._tokens.distances import UNREACHABLE
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary

@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
-from gcd._errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
-from gcd._support.indices import check_indices, check_shape
+from gcd._arguments import check_budget_of, check_indices, check_shape, check_whole
+from gcd._errors import ConstraintError
 from gcd._tokens.batch import AutomatonBatch
 from gcd._tokens.bitmask import pack
-from gcd._tokens.distances import UNREACHABLE, check_whole, fits
+from gcd._tokens.distances import UNREACHABLE, fits
 from gcd._tokens.token_automaton import TokenAutomaton
 
 
@@ -39,13 +39,7 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
         OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
     """
     check_whole(budget, where or "budget")
-    needed = automaton.fewest_tokens
-    if budget < needed:
-        raise InfeasibleBudgetError(needed, budget, where)
-    longest = automaton.max_budget
-    if longest is not None and budget > longest:
-        at_most = automaton.max_bytes or 0
-        raise OverlongBudgetError(longest, budget, at_most, where, caveats=automaton.caveats)
+    check_budget_of(automaton, automaton.fewest_tokens, budget, where)
 
 
 class BudgetMask:

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Int32
 
 from gcd._automata.kernels.graph import distinct_edges
-from gcd._errors import ConstraintError
 from gcd._tokens.kernels import token_graph as kernels
 from gcd._tokens.trie import read_only
 
@@ -63,9 +62,3 @@ def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int
     """
     start, targets = distinct_edges(read_only(delta.view()))
     return np.maximum.reduceat(steps[targets], start[:-1])
-
-
-def check_whole(budget: Any, where: str = "budget") -> None:
-    """Raise `ConstraintError` for a budget such as 1.5 or True; `where` begins the message."""
-    if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):
-        raise ConstraintError(f"{where}: expected a whole number of tokens, got {budget!r}")

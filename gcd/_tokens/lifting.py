@@ -43,18 +43,17 @@ from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError, check_kind
 from gcd._support.stopping import stop_if_asked
-from gcd._tokens.canonical import LITERALS, canonical
 from gcd._tokens.kernels import lifting as kernels
 from gcd._tokens.kernels.classes import from_classes, number_tokens, one_class, refine
 from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.kernels.lifting import Ways
 from gcd._tokens.kernels.lifting_table import pass_over_rows
-from gcd._tokens.segments import Segments
+from gcd._tokens.segments import Segments, count_tokens
+from gcd._tokens.spellings import LITERALS, canonical
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.trie import read_only
 from gcd._tokens.trimming import ENDINGS, TokenTable, add_end, trim, trim_numbered, with_final
 from gcd._tokens.unit_profiles import UnitProfile
-from gcd._tokens.unrolling import count_tokens
 from gcd._tokens.vocabulary import Vocabulary
 
 
@@ -75,7 +74,7 @@ def lift(
             without a token, as soon as the text is in the language. No string of the language may
             then be a prefix of another.
         literals: allowed tokenizations of fixed text, such as the keys of an object. `"all"`: all
-            of them. `"canonical"`: only the tokenizer's own (`gcd._tokens.canonical`), so that most
+            of them. `"canonical"`: only the tokenizer's own (`gcd._tokens.spellings`), so that most
             tokens of fixed text are forced. The texts are the same, but some may need more tokens
             of the budget.
 

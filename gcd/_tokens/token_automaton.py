@@ -20,10 +20,13 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
+from gcd._arguments import Ids, whole_number
 from gcd._automata.horizon import Caveat
-from gcd._tokens import explicit
+from gcd._errors import ConstraintError, EmptyLanguageError
 from gcd._tokens.distances import UNREACHABLE, fits, reach, steps_to_accept
-from gcd._tokens.vocabulary import Ids, Vocabulary, whole_index
+from gcd._tokens.kernels.classes import number_tokens, one_class, refine
+from gcd._tokens.trimming import ENDINGS, TokenTable, trim, with_final
+from gcd._tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ class TokenAutomaton:
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
         """Make the automaton of texts whose i-th token is from the i-th set."""
-        return cls(vocabulary, *explicit.from_position_sets(vocabulary, sets, eos=eos))
+        return cls(vocabulary, *_table_of_sets(vocabulary, sets, eos))
 
     @classmethod
     def from_transitions(
@@ -100,11 +103,18 @@ class TokenAutomaton:
         initial: Hashable,
         eos: str = "token",
     ) -> TokenAutomaton:
-        """Make an automaton from edges (source, token ids, target); see `gcd._tokens.explicit`."""
-        table = explicit.from_transitions(
-            vocabulary, edges, accepting=accepting, initial=initial, eos=eos
-        )
-        return cls(vocabulary, *table)
+        """Make an automaton from edges (source, token ids, target); any value names a state.
+
+        Accepting states allow the vocabulary's EOS ids, which edges don't name. With
+        `eos="accept"`, a text ends in an accepting state, which has no edges.
+
+        Raises:
+            ConstraintError: for an id outside the vocabulary, an EOS id, an id without bytes, or a
+                token that leads from one state to two. With `eos="token"`, for a vocabulary
+                without EOS. With `eos="accept"`, for an accepting state with edges.
+            EmptyLanguageError: if no tokens lead from `initial` to an accepting state.
+        """
+        return cls(vocabulary, *_table_of_edges(vocabulary, edges, accepting, initial, eos))
 
     @property
     def num_states(self) -> int:
@@ -199,7 +209,7 @@ class TokenAutomaton:
 
     def _state(self, state: int) -> int:
         """Return a state as an int; raise `ValueError` if it is neither a state nor -1."""
-        state = whole_index(state, "state")
+        state = whole_number(state, "state")
         if not -1 <= state < self.num_states:
             raise ValueError(f"expected a state in -1..{self.num_states - 1}, got {state}")
         return state
@@ -209,3 +219,105 @@ class TokenAutomaton:
             f"TokenAutomaton({self.num_states} states, {self.num_classes} classes, "
             f"{self.vocabulary.size} tokens)"
         )
+
+
+def _table_of_sets(vocabulary: Vocabulary, sets: Sequence[Ids], eos: str) -> TokenTable:
+    """Build the table of all texts whose t-th token is from `sets[t]`, with `len(sets)` tokens."""
+    edges = []
+    for position, ids in enumerate(sets):
+        allowed = _ids(vocabulary, ids, f"position {position}")
+        if not allowed.size:
+            raise EmptyLanguageError(
+                f"expected at least one token at position {position}, got none"
+            )
+        edges.append((position, allowed.tolist(), position + 1))
+    return _table_of_edges(vocabulary, edges, [len(edges)], 0, eos)
+
+
+def _table_of_edges(
+    vocabulary: Vocabulary,
+    edges: Iterable[tuple[Hashable, Ids, Hashable]],
+    accepting: Iterable[Hashable],
+    initial: Hashable,
+    eos: str,
+) -> TokenTable:
+    """Build the table of an automaton from its edges."""
+    if eos not in ENDINGS:
+        raise ConstraintError(f"expected eos to be one of {ENDINGS}, got {eos!r}")
+    if eos == "token" and not vocabulary.eos_ids:
+        raise ConstraintError(
+            "expected a vocabulary with EOS ids, got none; pass eos_ids when building it, or use "
+            'eos="accept"'
+        )
+    number: dict[Hashable, int] = {initial: 0}
+    wired: dict[int, list[tuple[Int64[np.ndarray, "_"], int]]] = {}
+    for source, ids, target in edges:
+        tokens = _ids(vocabulary, ids, f"the edge {source!r} -> {target!r}")
+        start = number.setdefault(source, len(number))
+        wired.setdefault(start, []).append((tokens, number.setdefault(target, len(number))))
+    ends = [number.setdefault(state, len(number)) for state in accepting]
+    names = list(number)
+    is_accepting = np.zeros(len(names), np.bool_)
+    is_accepting[ends] = True
+    if eos == "accept" and not wired.keys().isdisjoint(ends):
+        end = next(end for end in ends if end in wired)
+        raise ConstraintError(
+            'expected accepting states without edges for eos="accept", got edges from '
+            f"{names[end]!r}; remove them, or use a vocabulary with an EOS id"
+        )
+
+    classes = one_class(vocabulary.size)
+    row = np.full(vocabulary.size, -1, np.int32)  # the state after each token from one state
+    steps: dict[int, tuple[Int32[np.ndarray, "_"], Int32[np.ndarray, "_"]]] = {}
+    for state, wires in wired.items():
+        for tokens, after in wires:
+            taken = tokens[(row[tokens] >= 0) & (row[tokens] != after)]
+            if taken.size:
+                raise ConstraintError(
+                    f"expected one target for token {taken[0]} from state {names[state]!r}, got "
+                    f"{names[row[taken[0]]]!r} and {names[after]!r}; remove one of the edges"
+                )
+            row[tokens] = after
+        allowed = np.flatnonzero(row >= 0).astype(np.int32)
+        steps[state] = allowed, row[allowed]
+        refine(classes, *steps[state], allowed.size)
+        row[allowed] = -1
+    is_eos = np.zeros(vocabulary.size, np.bool_)
+    is_eos[list(vocabulary.eos_ids)] = True
+    every = np.arange(vocabulary.size, dtype=np.int32)
+    class_of, first = number_tokens(classes[0], every, is_eos, 2 * vocabulary.size + 1)
+    targets = np.full((len(names), first.size), -1, np.int32)
+    for state, (allowed, reached) in steps.items():
+        targets[state, class_of[allowed]] = reached
+
+    delta, class_of = with_final(targets, is_accepting, class_of, eos)
+    table = trim(delta, class_of, len(names) if eos == "accept" and is_accepting[0] else 0)
+    if table is None:
+        raise EmptyLanguageError(
+            f"expected tokens that lead from {initial!r} to one of {len(ends)} accepting states, "
+            "got none; check the edges"
+        )
+    return table
+
+
+def _ids(vocabulary: Vocabulary, ids: Ids, where: str) -> Int64[np.ndarray, "ids"]:
+    """Return these ids in ascending order; raise if one of them is never part of a text."""
+    listed = [ids] if isinstance(ids, (int, np.integer)) else list(ids)
+    tokens = np.unique(np.array(listed, np.int64))
+    outside = tokens[(tokens < 0) | (tokens >= vocabulary.size)]
+    if outside.size:
+        raise ConstraintError(
+            f"{where}: expected token ids in 0..{vocabulary.size - 1}, got {outside[0]}"
+        )
+    for token in tokens.tolist():
+        if token in vocabulary.eos_ids:
+            raise ConstraintError(
+                f"{where}: expected tokens that don't end the text, got EOS id {token}; remove it, "
+                "because accepting states allow EOS automatically"
+            )
+        if not vocabulary.token_bytes[token]:
+            raise ConstraintError(
+                f"{where}: expected tokens with bytes, got token {token}, which is special, "
+                "padding or empty; remove it"
+            )
+    return tokens

@@ -15,7 +15,7 @@ Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,14 +24,6 @@ from jaxtyping import Int32, Int64, UInt8
 
 from gcd._support.kernels.grouping import by_key
 from gcd._tokens.kernels import prefix_tree as kernels
-
-_ARRAYS = {
-    "byte": np.uint8,
-    "depth": np.int32,
-    "skip": np.int32,
-    "entry": np.int32,
-    "entry_of_token": np.int32,
-}
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -83,37 +75,6 @@ class Trie:
         return cls(
             byte, depth, skip, entry, entry_of_token, len(strings), int(lengths.max(initial=0))
         )
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `from_arrays` accepts, by name."""
-        return {name: getattr(self, name) for name in _ARRAYS}
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, np.ndarray], token_bytes: Sequence[bytes]
-    ) -> Trie | None:
-        """Make the tree of these tokens from its arrays; return None if the arrays don't match.
-
-        The check is complete and takes O(total bytes): nodes must be in preorder, every token must
-        spell its entry, and every entry must be spelled by a token.
-        """
-        types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
-        if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
-            return None
-        byte, depth, skip, entry, entry_of_token = (
-            read_only(arrays[name].view()) for name in _ARRAYS
-        )
-        sizes = {array.size for array in (byte, depth, skip, entry)}
-        if len(sizes) != 1 or entry_of_token.size != len(token_bytes):
-            return None
-        lengths = np.fromiter(map(len, token_bytes), np.int64, len(token_bytes))
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        text = np.frombuffer(b"".join(token_bytes), np.uint8)
-        num_entries = int(entry.max(initial=-1)) + 1
-        tree = (byte, depth, skip, entry)
-        if not kernels.spells(tree, entry_of_token, num_entries, text, offsets):
-            return None
-        return cls(*tree, entry_of_token, num_entries, int(lengths.max(initial=0)))
 
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:

@@ -1,6 +1,6 @@
 """Normalization of token automata: one final state, no dead ends, few classes.
 
-This is the last step of `gcd.lift` and of `gcd._tokens.explicit`. It removes dead ends, merges
+This is the last step of `gcd.lift` and of automata made by hand. It removes dead ends, merges
 classes of tokens that no remaining state distinguishes, and makes the state after EOS the last one.
 """
 

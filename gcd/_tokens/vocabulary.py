@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from operator import index as whole
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,8 +24,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int16
 
+from gcd._arguments import Ids, as_ids, whole_number
 from gcd._errors import ConstraintError, check_kind
-from gcd._tokens import disk_cache as vocabulary_cache
 from gcd._tokens.canonical_pairs import Segmentation
 from gcd._tokens.token_bytes import bytes_of_tokenizer
 from gcd._tokens.trie import Trie
@@ -34,10 +33,6 @@ from gcd._tokens.unit_profiles import UnitProfile
 
 _PROFILES_LOCK = Lock()  # constraints are lifted in several threads
 _PROFILES = 16  # cached for one vocabulary; each takes some 10 bytes per token
-
-Ids = int | np.integer | Iterable[int]
-"""One token id, or several."""
-
 
 BITS = 32
 """Number of tokens in a word of a packed mask (`gcd._tokens.bitmask`)."""
@@ -204,23 +199,15 @@ class Vocabulary:
 
     def check_id(self, token: int) -> int:
         """Return a token id as an int; raise `ValueError` if it is outside the vocabulary."""
-        index = whole_index(token, "token")
+        index = whole_number(token)
         if not 0 <= index < self.size:
             raise ValueError(f"expected a token id in 0..{self.size - 1}, got {index}")
         return index
 
     @cached_property
     def trie(self) -> Trie:
-        """Prefix tree of the tokens: built once, or loaded from disk (`gcd._tokens.disk_cache`)."""
-        worth = self.size >= vocabulary_cache.FEWEST_IDS
-        name = f"{self.fingerprint.hex()}-trie"
-        arrays = vocabulary_cache.load(name) if worth else None
-        trie = None if arrays is None else Trie.from_arrays(arrays, self.token_bytes)
-        if trie is None:
-            trie = Trie.build(self.token_bytes)
-            if worth:
-                vocabulary_cache.store(name, trie.arrays())
-        return trie
+        """Prefix tree of the tokens."""
+        return Trie.build(self.token_bytes)
 
     def profile(self, unit: Int16[np.ndarray, "phases 256"]) -> UnitProfile:
         """Return how each token behaves inside a repeated `unit` (`gcd._tokens.unit_profiles`).
@@ -291,33 +278,3 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
         if value is not None:
             ends.update(as_ids(value))
     return tuple(sorted(ends))
-
-
-def whole_index(value: Any, what: str) -> int:
-    """Return a whole number as an int; raise `ValueError` for other values, such as 1.0 or True."""
-    if type(value) is int:
-        return value
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return whole(value)
-    except TypeError:
-        raise ValueError(f"expected one {what} as a whole number, got {value!r}") from None
-
-
-def as_ids(ids: Ids) -> tuple[int, ...]:
-    """Return one id or several as a tuple; raise `ConstraintError` for other types.
-
-    `bytes` are refused, too, because their values would be interpreted as ids.
-    """
-    try:
-        if isinstance(ids, bytes | bytearray):
-            raise TypeError
-        one = hasattr(ids, "__index__") and not getattr(ids, "ndim", 0)
-        return (whole(ids),) if one else tuple(map(whole, ids))  # type: ignore[arg-type]
-    except TypeError as error:
-        raise ConstraintError(
-            f"expected token ids as whole numbers, got {ids!r}; get ids from "
-            "tokenizer.convert_tokens_to_ids(names) or from tokenizer(text, "
-            "add_special_tokens=False)"
-        ) from error

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._support.indices import check_shape
+from gcd._arguments import check_shape
 from smc._proposals import Batch, Proposal, State
 from smc._vocabulary.candidate_scores import CandidateGuide
 from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide

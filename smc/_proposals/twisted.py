@@ -63,7 +63,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from gcd import TokenAutomaton
-from gcd._support.indices import check_shape
+from gcd._arguments import check_shape
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.lookahead import Expectation, Lookahead, ModelState

@@ -27,8 +27,8 @@ from statistics import fmean
 from typing import Any
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, choice, lift
-from gcd._tokens.canonical import LITERALS
 from gcd._tokens.language_size import longest_answer
+from gcd._tokens.spellings import LITERALS
 from smc._inference.settings import whole
 from smc._models.checks import check_example, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt, of_example

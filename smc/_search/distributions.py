@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 
 from gcd import Automaton, ConstraintError, EmptyLanguageError, TokenAutomaton, lift
-from gcd._tokens.canonical import LITERALS, canonical
 from gcd._tokens.language_size import count_prefixes, longest_answer
+from gcd._tokens.spellings import LITERALS, canonical
 from smc._forward.revisiting import TreeReader
 from smc._inference.settings import check_temperature, real, whole
 from smc._models.checks import check_example, check_lifted, check_list, check_model

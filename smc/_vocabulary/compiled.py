@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from gcd._support.indices import check_indices
+from gcd._arguments import check_indices
 from gcd._support.threads import share_out
 from smc._vocabulary import tensors
 from smc._vocabulary.class_sums import FEW, MaskGuide

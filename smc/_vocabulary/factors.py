@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped, UInt32
 from torch import Tensor
 
-from gcd._support.indices import check_indices, check_shape
+from gcd._arguments import check_indices, check_shape
 from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
 from smc._vocabulary.kernels import tying as kernels

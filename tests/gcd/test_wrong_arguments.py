@@ -15,6 +15,7 @@ import torch
 
 import gcd
 from gcd._errors import StateLimitError, WorkLimitError
+from gcd._removed import REMOVED
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
@@ -64,7 +65,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "text inspected": (lambda: gcd.inspect_prefix("a", [0]), "gcd.lift"),  # type: ignore[arg-type]
     "text as prefix": (lambda: gcd.inspect_prefix(LIFTED, "a"), "got 'a'"),  # type: ignore[arg-type]
     "broken prefix": (lambda: gcd.why_refused(LIFTED, [0.5], 0), "got [0.5]"),  # type: ignore[list-item]
-    "text drawn": (lambda: gcd.to_dot("a"), "got 'a'; compile"),  # type: ignore[arg-type]
     "text as limit": (lambda: gcd.state_limit("9").__enter__(), "got '9'"),  # type: ignore[arg-type]
     "no limit": (lambda: gcd.work_limit(None).__enter__(), "got None"),  # type: ignore[arg-type]
     "number as schema": (lambda: gcd.json_schema(3), "an object or a boolean, got 3"),
@@ -132,3 +132,9 @@ def test_errors_can_be_sent_between_processes(error: Exception) -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_removed_names_say_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"gcd.{name} was removed; use "):
+        gcd.__getattr__(name)

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcd
+from gcd_cli import _drawing as drawing
 from gcd_cli import _explaining as explaining
 from gcd_cli import _sources as sources
 from gcd_cli._main import _LANGUAGE_OPTIONS, main
@@ -244,9 +245,9 @@ def test_compiling_reports_the_same_as_the_library(tmp_path: Path) -> None:
     assert tokens["classes"] == automaton.num_classes
     assert tokens["fewest_tokens"] == automaton.steps_to_accept[automaton.initial]
     assert tokens["memory_bytes"] == gcd.ServedAutomaton(automaton).nbytes
-    drawing = tmp_path / "drawing.dot"
-    run("compile", "--regex", "ab|c", "--draw", str(drawing))
-    assert drawing.read_text() == gcd.to_dot(gcd.regex("ab|c"))
+    file = tmp_path / "drawing.dot"
+    run("compile", "--regex", "ab|c", "--draw", str(file))
+    assert file.read_text() == drawing.to_dot(gcd.regex("ab|c"))
 
 
 def test_other_languages(tmp_path: Path) -> None:
@@ -522,7 +523,7 @@ def test_bad_input_is_one_error_before_work(
 def test_a_drawing_that_cannot_be_written_is_bad_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcd, "to_dot", lambda _: "digraph {}")  # the program may be missing
+    monkeypatch.setattr(drawing, "to_dot", lambda _: "digraph {}")  # the program may be missing
     says = run("compile", ALARM, "--draw", str(tmp_path / "none" / "a.dot"), code=2).stderr
     assert re.search("cannot write .*a.dot: No such file", says)
 
@@ -652,3 +653,10 @@ def test_what_a_schema_leaves_to_a_check_is_printed(tmp_path: Path) -> None:
         "check", str(schema), "-", "--tokenizer", MODEL, "--budget", "99999", stdin="{}", code=2
     )
     assert "maxLength 65536 at '/properties/a'" in over.output
+
+
+def test_texts_are_spelled_with_the_fewest_tokens() -> None:
+    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"aa", b"aab", b"b", b""], [4])
+    automaton = gcd.lift(gcd.regex("a{3}b"), vocabulary)
+    found = [explaining.spell(automaton, text) for text in (b"", b"aaa", b"aaab", b"ab", b"c")]
+    assert [tokens and len(tokens) for tokens in found] == [[], 2, 2, None, None]

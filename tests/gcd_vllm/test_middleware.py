@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import gcd
 import gcd_vllm._v1  # noqa: F401 (takes seconds, which no test should)
@@ -17,17 +20,17 @@ from gcd._serving.compiler import COMPILERS, CompilerError, Compilers
 from gcd._serving.constraint_cache import ConstraintCache
 from gcd._serving.serialization import pack, unpack
 from gcd_vllm import CompilingMiddleware, Processor
-from gcd_vllm._admission import LANGUAGE, Admission, admission_of
+from gcd_vllm._admission import COMPILED, Admission, admission_of
 from gcd_vllm._particle_request import PARTICLE
 from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowed_after, finite
+from tests.small_vocabulary import vocabulary
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
 
 
 @pytest.fixture
-def config(tokens, monkeypatch):
-    """A configuration of V1 without a disk cache."""
-    monkeypatch.setenv("GCD_CACHE_DIR", "")
+def config(tokens):
+    """A configuration of V1."""
     config = VllmConfig(tokens, max_model_len=400)
     config.use_v2_model_runner = False
     return config
@@ -111,7 +114,7 @@ def test_others_do_not_wait_for_a_compile(config, monkeypatch):
         waited, others = asyncio.run(serve())
     finally:
         go_on.set()
-    assert {unpack(each.extra_args[LANGUAGE]) for each in waited} == {gcd.regex("ab")}
+    assert {unpack(each.extra_args[COMPILED]) for each in waited} == {gcd.regex("ab")}
     assert all(isinstance(each, SamplingParams) for each in others)
 
 
@@ -139,8 +142,8 @@ def test_an_engine_takes_the_language_of_the_frontend(config, tokens, monkeypatc
 
 
 def test_clients_cannot_name_a_language(config):
-    reply = asyncio.run(Server(config).post({"choice": ["a"]}, **{LANGUAGE: "x"}))
-    assert unpack(reply.extra_args[LANGUAGE]) == gcd.choice(["a"])
+    reply = asyncio.run(Server(config).post({"choice": ["a"]}, **{COMPILED: "x"}))
+    assert unpack(reply.extra_args[COMPILED]) == gcd.choice(["a"])
 
 
 @pytest.mark.parametrize("constraint", [{"regex": "("}, {"regex": "(a|b)*a(a|b){30}"}, {}])
@@ -165,7 +168,7 @@ def test_without_another_process_it_compiles_in_this_one(config, monkeypatch, ca
     COMPILERS.close()
     monkeypatch.setattr("gcd._serving.compiler.sys.executable", "/no/such/file")
     reply = asyncio.run(Server(config).post({"regex": "ab"}))
-    assert unpack(reply.extra_args[LANGUAGE]) == gcd.regex("ab")
+    assert unpack(reply.extra_args[COMPILED]) == gcd.regex("ab")
     assert "delays other requests" in caplog.text
 
 
@@ -211,8 +214,23 @@ def test_packed_languages(language):
     found = unpack(packed)
     assert found == language
     assert (found.max_bytes, found.caveats) == (language.max_bytes, language.caveats)
-    with pytest.raises(gcd.ConstraintError, match="packed language"):
+    with pytest.raises(gcd.ConstraintError, match="packed constraint"):
         unpack(packed[:-1])
     header, _, rest = packed.partition(b"\n")
-    with pytest.raises(gcd.ConstraintError, match="packed language"):
-        unpack(header.replace(b"[", b"[1", 1) + b"\n" + rest)
+    with pytest.raises(gcd.ConstraintError, match="packed constraint"):
+        unpack(header.replace(b", ", b", 1", 1) + b"\n" + rest)
+
+
+@given(st.integers(0, 4), st.sampled_from(["", "00", -2, 0, 10**6, "<i4", "<U1", None, [[1]]]))
+def test_headers_that_do_not_fit_are_refused(index, wrong):
+    tokens = vocabulary()
+    packed = pack(gcd.lift(gcd.regex("a*|b{4}"), tokens))
+    header, _, rest = packed.partition(b"\n")
+    values = json.loads(header)
+    values[index] = wrong
+    changed = json.dumps(values).encode()
+    assume(json.loads(changed) != json.loads(header))
+    with suppress(gcd.ConstraintError):
+        found = unpack(changed + b"\n" + rest, tokens)
+        assert isinstance(found, gcd.TokenAutomaton), "another initial state, or longer texts"
+        found.check()

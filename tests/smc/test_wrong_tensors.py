@@ -270,32 +270,9 @@ def test_buffers_of_another_form_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"for masks|numpy supports|on the CPU"):
         gcd.Matcher(AUTOMATON).fill_mask(buffer)
     with pytest.raises(ValueError):
-        gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(buffer, 3)
-    with pytest.raises(ValueError):
         gcd.Matcher(AUTOMATON).fill_draft_masks([97, 97], buffer)
     with pytest.raises(ValueError):
         gcd.MatcherBatch([gcd.Matcher(AUTOMATON)]).fill_masks(buffer)
-
-
-@pytest.mark.parametrize("index", [-1, 2, 1 << 40])
-def test_rows_that_a_bitmask_has_not_are_refused(index: int) -> None:
-    bitmask = torch.zeros(2, WORDS, dtype=torch.int32)
-    with pytest.raises(ValueError, match=f"row in .*\\(2, {WORDS}\\), got {index}"):
-        gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(bitmask, index)
-    assert not bitmask.any()
-
-
-@pytest.mark.parametrize(
-    ("child", "sibling", "tokens"),
-    [([1, 5], [-1, -1], [0, 97]), ([1, -1], [-1, 1], [0, 97]), ([1, 0], [-1, -1], [0, 97]),
-     ([1, -1], [-1, -2], [0, 97]), ([1], [-1, -1], [0, 97]), ([1, -1], [-1, -1], [0, 97, 97])],
-)  # fmt: skip
-def test_links_that_make_no_tree_of_drafts_are_refused(
-    child: list[int], sibling: list[int], tokens: list[int]
-) -> None:
-    rows = np.zeros((2, WORDS), np.int32)
-    with pytest.raises(ValueError):
-        gcd.GrammarMatcher(AUTOMATON).traverse_draft_tree(child, sibling, tokens, rows)
 
 
 SHAPES: dict[str, Callable[[], Any]] = {

@@ -26,9 +26,9 @@ _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _value(block: cython.longlong) -> cython.longlong:
+def _value(block: cython.longlong, salt: cython.longlong) -> cython.longlong:
     """Return the random number that stands for a block in the states' sums."""
-    return mix(block + 1)
+    return mix(salt + int(block) + 1)
 
 
 @cython.cfunc
@@ -49,6 +49,7 @@ def refine(
     into: cython.const[cython.longlong][::1],
     block: cython.int[::1],
     num_blocks: cython.Py_ssize_t,
+    salt: cython.longlong,
 ) -> cython.Py_ssize_t:
     """Split blocks of states whose sums differ, until none is left; return the number of blocks.
 
@@ -62,6 +63,7 @@ def refine(
         into: for each state, the number of edges that lead into the states before it.
         block: the block of each state; overwritten with the result.
         num_blocks: number of blocks at the start.
+        salt: selects the random numbers of the blocks.
     """
     num_states: cython.Py_ssize_t = block.shape[0]
     num_edges: cython.Py_ssize_t = targets.shape[0]
@@ -114,7 +116,7 @@ def refine(
             sources[fill[t]] = s
             factor[fill[t]] = sums[i]
             fill[t] += 1
-            key = _add(key, sums[i], _value(block[t]))
+            key = _add(key, sums[i], _value(block[t], salt))
         total[s] = key
     for b in range(num_blocks):
         past[b] = 0
@@ -206,7 +208,7 @@ def refine(
             past[b] = i + sizes[g]
             changed[b] = 0
         for b in range(first_new, num_blocks):
-            more = (_value(b) - _value(old)) & _63_BITS
+            more = (_value(b, salt) - _value(old, salt)) & _63_BITS
             head = begin[b]
             tail = past[b]
             for i in range(head, tail):  # the loop below may reorder the block

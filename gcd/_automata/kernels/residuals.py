@@ -8,8 +8,7 @@ Then every edge is checked: do all states of a block accept or not accept togeth
 byte class lead from all of them to one block? If so, the blocks are exactly the classes of
 equivalent states, even if some numbers were equal by chance. If not, the blocks are split by the
 sums of their successors' blocks (`gcd._automata.kernels.refining`) and checked again. If sums were
-equal by chance, this check fails, and partition refinement takes over
-(`gcd._automata.kernels.minimize`).
+equal by chance, this check fails, and the blocks are split by sums with other weights.
 
 **Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep over all states
 computes a new number for each state from its old number and those of its successors. If the
@@ -21,7 +20,8 @@ level also use the successor's old number. All of these rules depend only on res
 residuals still have equal numbers. Some differences, as in `(abc){0,80}`, would have to be
 propagated along many edges to higher levels. Refinement finds these differences instead.
 
-Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, with S states, K byte
+Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, which hardly ever has
+to be repeated, with S states, K byte
 classes and E distinct edges.
 """
 
@@ -30,15 +30,12 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-from gcd._automata.kernels.minimize import minimize_blocks
 from gcd._support.kernels.grouping import number_by_first
 
 if cython.compiled:
-    from cython.cimports.gcd._automata.kernels.graph import find_levels, list_edges, reverse_edges
     from cython.cimports.gcd._automata.kernels.refining import refine
     from cython.cimports.gcd._support.kernels.mixing import mix
 else:
-    from gcd._automata.kernels.graph import find_levels, list_edges, reverse_edges
     from gcd._automata.kernels.refining import refine
     from gcd._support.kernels.mixing import mix
 
@@ -284,42 +281,21 @@ def find_blocks(
     for s in range(num_states):  # split blocks by acceptance, in case numbers are equal by chance
         block[s] = 2 * block[s] + accepts[s]
     initial, beginning = number_by_first(np.asarray(block), 2 * num_blocks)
-    num_initial: cython.Py_ssize_t = beginning.size
-    start_blocks: cython.const[cython.int][::1] = initial
-    block[:] = start_blocks
-    num_blocks = refine(start, targets, sums, into, block, num_initial)
-    refined, beginning = number_by_first(np.asarray(block), num_blocks)
-    final: cython.const[cython.int][::1] = refined
+    final: cython.const[cython.int][::1] = initial
+    beginnings: cython.const[cython.longlong][::1]
     block[:] = final
-    beginnings: cython.const[cython.longlong][::1] = beginning
-    first[:num_blocks] = beginnings
-    if _is_respected(after, accepts, block, first):
-        return num_blocks
-    # Different sums may be equal by chance, too.
-    fine, num_fine = minimize_blocks(np.asarray(after), initial, num_initial)
-    refined, beginning = number_by_first(fine, num_fine)
-    final = refined
-    block[:] = final
-    return beginning.size
-
-
-def equivalent_states(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
-    """Group states from which the same strings lead to acceptance (blocks).
-
-    Return the block of each state, and the number of blocks. Every state must lead to acceptance.
-    Blocks are numbered by their first states.
-    """
-    accepts: cython.const[cython.uchar][::1] = accepting.view(np.uint8)
-    num_states: cython.Py_ssize_t = accepts.shape[0]
-    ints: cython.int[::1] = np.empty(2 * num_states, np.int32)
-    level: cython.int[::1] = ints[:num_states]
-    longs: cython.longlong[::1] = np.empty(3 * num_states + 2, np.int64)
-    start: cython.longlong[::1] = longs[: num_states + 1]
-    into: cython.longlong[::1] = longs[num_states + 1 : 2 * num_states + 2]
-    targets: cython.int[::1] = list_edges(delta, start, level)
-    sources: cython.int[::1] = np.empty(targets.shape[0], np.int32)
-    reverse_edges(start, targets, into, sources, longs[2 * num_states + 2 :])
-    find_levels(into, sources, accepts, level, ints[num_states:])
-    block = np.empty(num_states, np.int32)
-    count = find_blocks(delta, accepts, start, targets, into, sources, level, block)
-    return block, count
+    num_blocks = beginning.size
+    salt: cython.longlong = 0
+    while True:
+        num_blocks = refine(start, targets, sums, into, block, num_blocks, salt)
+        refined, beginning = number_by_first(np.asarray(block), num_blocks)
+        final = refined
+        block[:] = final
+        beginnings = beginning
+        first[:num_blocks] = beginnings
+        if _is_respected(after, accepts, block, first):
+            return num_blocks
+        salt += 1 << 32  # different sums were equal by chance
+        for k in range(num_classes):
+            weight[k] = mix(salt + k + 1) | 1
+        _weigh_edges(after, start, targets, weight, peeled, sums)

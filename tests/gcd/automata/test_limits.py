@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gcd._automata import limits, repetition
+from gcd._automata import limits
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import (
     DEFAULT_MAX_WORK,
@@ -153,8 +153,8 @@ def test_what_is_remembered_costs_its_price_again() -> None:
 
 
 def _is_one_way(part: Automaton) -> bool:
-    table = repetition.TransitionTable(part.delta, part.accepting, part.class_of_byte)
-    return repetition.is_one_way(table)
+    table = strings.TransitionTable(part.delta, part.accepting, part.class_of_byte)
+    return strings.is_one_way(table)
 
 
 @pytest.mark.parametrize("maximum", [None, 2, 3, 5])

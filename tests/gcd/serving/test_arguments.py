@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gcd
-from gcd._serving.arguments import whole_number, whole_numbers
+from gcd._arguments import whole_number, whole_numbers
 from gcd._tokens.bitmask import num_words
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
@@ -66,19 +66,16 @@ def test_whole_numbers_of_any_kind_are_one_number(token: Any) -> None:
     matcher.rollback(count)
     assert matcher.num_tokens == 4
     assert matcher.forced(token) == []
-    assert gcd.GrammarMatcher(AUTOMATON).accept_token(token)
 
 
 @pytest.mark.parametrize("wrong", NOT_WHOLE, ids=lambda one: f"{type(one).__name__} {one!r}")
 def test_arguments_that_are_not_whole_numbers_are_refused_without_effect(wrong: Any) -> None:
-    matcher, other = _matcher(), gcd.GrammarMatcher(AUTOMATON)
-    assert other.accept_token(A)
+    matcher = _matcher()
     before = _standing(matcher)
     calls: list[Callable[[Any], object]] = [
-        *(matcher.advance, matcher.rollback, matcher.forced, other.accept_token, other.rollback),
+        *(matcher.advance, matcher.rollback, matcher.forced),
         matcher.automaton.row,
         lambda given: gcd.ServedAutomaton(AUTOMATON, cache_bytes=given),
-        lambda given: gcd.GrammarMatcher(AUTOMATON, override_stop_tokens=[300, given]),
     ]
     if wrong is not None:  # None means no budget there
         calls.append(lambda given: matcher.automaton.row(0, given))
@@ -86,8 +83,6 @@ def test_arguments_that_are_not_whole_numbers_are_refused_without_effect(wrong: 
         with pytest.raises(ValueError, match=r"whole number, got|on the CPU|numpy supports"):
             call(wrong)
     assert _standing(matcher) == before
-    assert other.is_terminated() is False
-    other.rollback()  # the only token
 
 
 @pytest.mark.parametrize("make", SEQUENCES)
@@ -149,10 +144,6 @@ def test_masks_are_written_where_a_tensor_lies() -> None:
     batch.fill_masks(rows)
     assert rows.tolist() == [matcher.mask().tolist()] * 4
 
-    rows.zero_()
-    assert gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(rows, 2)
-    assert rows.any(1).tolist() == [False, False, True, False]
-
 
 @pytest.mark.parametrize(
     ("out", "says"),
@@ -181,8 +172,7 @@ def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
 
 def test_a_language_that_is_not_lifted_is_refused_with_the_remedy() -> None:
     language: Any = gcd.regex("a")
-    for make in (gcd.Matcher, gcd.GrammarMatcher):
-        with pytest.raises(
-            gcd.ConstraintError, match=r"for Automaton, got none; pass vocabulary=.*gcd\.lift\("
-        ):
-            make(language, budget=5)
+    with pytest.raises(
+        gcd.ConstraintError, match=r"for Automaton, got none; pass vocabulary=.*gcd\.lift\("
+    ):
+        gcd.Matcher(language, budget=5)

@@ -124,28 +124,27 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
     for _ in range(2):
         with pytest.raises(gcd.ConstraintError, match="without"):
             cache.get(parsed({"regex": "("}))
-    assert cache.counts == (1, 0, 1, 1, 0)
+    assert cache.counts == (1, 1, 1, 0)
     with pytest.raises(gcd.WorkLimitError):
         ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
 
 
 def test_all_forms_of_a_constraint_are_made_of_one_compile(monkeypatch):
-    monkeypatch.setenv("GCD_CACHE_DIR", "")
     cache, request = ConstraintCache(vocabulary()), parsed({"regex": "ab*"})
     checked = cache.get_or_start(request, lift=False)
-    packed = cache.export_language(request)
+    packed = cache.export(request)
     monkeypatch.setattr(ConstraintRequest, "language", None)
     assert cache.get_or_start(request, lift=False) is checked
     served = cache.get_or_start(request)
     assert served.wait(60.0)
     lifted = gcd.lift(gcd.regex("ab*"), cache.vocabulary)
     other = ConstraintCache(vocabulary())
-    other.put_language(request, packed)
+    other.put(request, packed)
     for found in (cache.get(request), other.get(request)):
         assert np.array_equal(found.delta, lifted.delta)
-    assert other.export_language(request) == packed
-    with pytest.raises(gcd.ConstraintError, match="packed language"):
-        other.put_language(parsed({"regex": "a"}), b"")
+    assert len(cache.export(request)) != len(packed)
+    with pytest.raises(gcd.ConstraintError, match="packed constraint"):
+        other.put(parsed({"regex": "a"}), b"")
 
 
 def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
@@ -154,9 +153,10 @@ def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
     requests = [parsed({"regex": text}) for text in ("ab", "cd")]
     for request in requests:
         cache.get_or_start(request, lift=False)
-    assert [cache.export_language(request) is None for request in requests] == [True, False]
+    assert [cache.export(request) is None for request in requests] == [True, False]
     monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
-    assert cache.export_language(requests[1]) is None
+    cache.get_or_start(requests[0], lift=False)
+    assert cache.export(requests[0]) is None
 
 
 def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
@@ -178,29 +178,25 @@ def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
         finally:
             go_on.set()
         assert cold[0].result(60) is cold[1].result(60)
-    assert cache.counts == (2, 0, 2, 0, 0)
+    assert cache.counts == (2, 2, 0, 0)
 
 
-def test_another_process_reads_constraints_compiled_here(monkeypatch, tmp_path):
-    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+def test_another_process_takes_constraints_lifted_here(monkeypatch):
     request = parsed({"json_schema": {"type": "string", "maxLength": 9}})
-    made = ConstraintCache(vocabulary()).get(request)
-    other = ConstraintCache(vocabulary())
+    cache, other = ConstraintCache(vocabulary()), ConstraintCache(vocabulary())
+    made, packed = cache.get(request), cache.export(request)
+    monkeypatch.setattr(ConstraintRequest, "language", None)
+    other.put(request, packed)
     found = other.get(request)
-    assert other.counts.disk == 1
-    assert found is not made
     for name in ("class_of", "delta", "accepting", "steps_to_accept"):
         np.testing.assert_array_equal(getattr(found, name), getattr(made, name))
     assert (found.initial, found.eos_class) == (made.initial, made.eos_class)
-    for file in tmp_path.iterdir():
-        file.write_bytes(file.read_bytes()[:-1] + b"x")
-    damaged = ConstraintCache(vocabulary())
-    damaged.get(request)
-    assert damaged.counts.compiled == 1
+    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
+    assert cache.export(request) == packed
+    assert other.export(request) is None
 
 
-def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch, tmp_path):
-    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch):
     automaton = gcd.lift(gcd.regex("ab*"), vocabulary())
     cache = ConstraintCache(vocabulary())
     request = cache.keep(automaton)
@@ -208,19 +204,21 @@ def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch, tmp_path):
     assert cache.keep(automaton) == request
     text = json.dumps({request.kind: request.value, "budget": 5})
     assert cache.get(ConstraintRequest.parse(text)) is automaton
-    other = ConstraintCache(vocabulary()).get(request)  # of another process
-    assert np.array_equal(other.delta, automaton.delta)
-    assert cache.keep(gcd.lift(gcd.regex("ab+"), vocabulary())) != request
-    unknown = ConstraintRequest("lifted", "00")
+    other = ConstraintCache(vocabulary())  # of another process
     with pytest.raises(gcd.ConstraintError, match="expected lifted to be the digest of an"):
-        cache.get(unknown)
+        other.get(request)
+    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
+    other.put(request, cache.export(request))
+    assert np.array_equal(other.get(request).delta, automaton.delta)
+    assert cache.keep(gcd.lift(gcd.regex("ab+"), vocabulary())) != request
     tokens = gcd.Vocabulary.from_bytes([b"a", b"b", b""], eos_ids=[2])
     with pytest.raises(gcd.ConstraintError, match="expected a constraint over the engine's voc"):
         cache.keep(gcd.lift(gcd.regex("a"), tokens))
+    with pytest.raises(gcd.ConstraintError, match="another vocabulary"):
+        ConstraintCache(tokens).put(request, cache.export(request))
 
 
-def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setenv("GCD_CACHE_DIR", "")
+def test_memory_is_bounded():
     requests = [parsed({"regex": f"a{{{n}}}b*"}) for n in range(1, 9)]
     size = num_bytes(ConstraintCache(vocabulary()).get(requests[-1]))
     cache = ConstraintCache(vocabulary(), max_bytes=3 * size)

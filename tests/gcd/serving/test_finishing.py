@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from gcd._languages.text.regex import regex
 from gcd._serving.batch import MatcherBatch
-from gcd._serving.grammar_matcher import GrammarMatcher
 from gcd._serving.matcher import Matcher
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
@@ -74,7 +73,7 @@ def test_a_limit_stays_after_a_rollback_and_ends_with_a_reset() -> None:
     assert allowed(free) == automaton.allowed(automaton.initial).tolist()
 
 
-def test_copies_batches_and_the_calls_of_xgrammar_finish_too() -> None:
+def test_copies_and_batches_finish_too() -> None:
     automaton = lift(regex("a{0,20}b"), LETTERS)
     one, other = Matcher(automaton, budget=15), Matcher(automaton, budget=15)
     batch = MatcherBatch([one, other])
@@ -85,11 +84,6 @@ def test_copies_batches_and_the_calls_of_xgrammar_finish_too() -> None:
     copy = one.copy()
     copy.reset()
     assert (copy.remaining, one.remaining) == (15, 2)
-    matcher = GrammarMatcher(automaton, budget=15)
-    assert matcher.finish_within(4) == 4
-    assert matcher.finish() == 2
-    assert not matcher.accept_token(0)
-    assert matcher.accept_token(1)
 
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, True])

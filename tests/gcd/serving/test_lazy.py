@@ -21,7 +21,6 @@ from gcd._languages.text.regex import regex
 from gcd._serving import background
 from gcd._serving.background import BackgroundLift
 from gcd._serving.batch import MatcherBatch
-from gcd._serving.grammar_matcher import GrammarMatcher
 from gcd._serving.lazy import LazyAutomaton
 from gcd._serving.matcher import Matcher
 from gcd._serving.scores import ScoresProcessor
@@ -263,19 +262,8 @@ def test_drafts_forced_runs_and_batches(held: list[BackgroundLift]) -> None:
         assert batch[0].is_exact == batch[2].is_exact == (i >= 4)
 
 
-def test_grammar_matchers_and_processors_of_scores(held: list[BackgroundLift]) -> None:
-    language = LANGUAGES[2]
-    lazy, exact = GrammarMatcher(language, vocabulary=WORDS), GrammarMatcher(lift(language, WORDS))
-    assert lazy.find_jump_forward_string() == exact.find_jump_forward_string() == '{"'
-    for text in ('{"é":', '"naïve"'):
-        assert lazy.accept_string(text)
-        assert exact.accept_string(text)
-        assert lazy.find_jump_forward_string() == exact.find_jump_forward_string()
-    assert lazy.fork().accept_string("}")
-    held[0].run()
-    assert lazy.accept_string("}")
-    assert lazy.is_completed()
-    scores = np.zeros(WORDS.size)
+def test_processors_of_scores() -> None:
+    language, scores = LANGUAGES[2], np.zeros(WORDS.size)
     ScoresProcessor(language, 20, vocabulary=WORDS)([0], scores)
     assert np.flatnonzero(scores == 0).tolist() == _ids(Matcher(lift(language, WORDS)).mask())
 

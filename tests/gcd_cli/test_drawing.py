@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import gcd
-from gcd import _drawing as drawing
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
 from gcd._readable import readable_ranges
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
+from gcd_cli import _drawing as drawing
 
 _ARROW = re.compile(r"^\t(\d+) -> (\d+) \[label=(.*)\]$", re.MULTILINE)
 
@@ -27,7 +27,7 @@ def _arrows(source: str) -> dict[tuple[int, int], str]:
 
 @pytest.mark.parametrize("language", [gcd.regex('[a-z"]+\\\\|é{2}'), gcd.literal("<b>")])
 def test_every_edge_of_a_byte_automaton_is_drawn(language: Automaton) -> None:
-    source = gcd.to_dot(language)
+    source = drawing.to_dot(language)
     expected = {}
     for state, row in enumerate(language.transitions):
         for target in np.unique(row[row >= 0]).tolist():
@@ -39,7 +39,7 @@ def test_every_edge_of_a_byte_automaton_is_drawn(language: Automaton) -> None:
 def test_a_token_automaton_shows_tokens_and_steps() -> None:
     vocabulary = Vocabulary.from_bytes([str(i).encode() for i in range(10)] + [b"$"], eos_ids=10)
     lifted = gcd.lift(gcd.regex("[0-9]2"), vocabulary)
-    source = gcd.to_dot(lifted)
+    source = drawing.to_dot(lifted)
     arrows = _arrows(source)
     pairs = {(s, t) for s in range(lifted.num_states) for t in lifted.delta[s] if t >= 0}
     assert arrows.keys() == pairs
@@ -51,20 +51,19 @@ def test_a_token_automaton_shows_tokens_and_steps() -> None:
 
 def test_large_automata_are_refused() -> None:
     with pytest.raises(ConstraintError, match="at most 300 states to draw, got 301"):
-        gcd.to_dot(gcd.literal("x" * 300))
-    assert gcd.to_dot(gcd.literal("x" * 300), max_states=301)
+        drawing.to_dot(gcd.literal("x" * 300))
 
 
 def test_svg_needs_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing.shutil, "which", lambda _: None)
     with pytest.raises(ConstraintError, match="`dot` on the PATH, got none"):
-        gcd.to_svg(gcd.literal("a"))
+        drawing.to_svg(gcd.literal("a"))
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs graphviz's `dot`")
 def test_svg_is_a_drawing() -> None:
     automaton: Automaton | TokenAutomaton = gcd.regex("[a-c]+<>")
-    svg = gcd.to_svg(automaton)
+    svg = drawing.to_svg(automaton)
     assert "<svg" in svg
     assert "a-c" in svg
     assert "&lt;" in svg

@@ -18,7 +18,7 @@ from gcd._errors import ConstraintError
 from gcd._languages.literal import choice, literal
 from gcd._languages.text.regex import regex
 from gcd._languages.tools.tool_calls import tool_calls
-from gcd._tokens import canonical as module
+from gcd._tokens import spellings as module
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary

@@ -12,33 +12,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, check_kind
+from gcd import Automaton, ConstraintError, TokenAutomaton
 from gcd._readable import readable_bytes, readable_ranges
 from gcd._support.optional import missing
-from gcd._tokens.token_automaton import TokenAutomaton
 
 if TYPE_CHECKING:
     import graphviz
 
 MAX_STATES = 300
-"""Default limit on states: larger drawings are unreadable, and take `dot` minutes."""
+"""Maximum number of states: larger drawings are unreadable, and take `dot` minutes."""
 
 _SHOWN_TOKENS = 5
 _LABEL = 60  # maximum number of characters of a label
 
 
-def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
+def to_dot(automaton: Automaton | TokenAutomaton) -> str:
     """Return the drawing of a byte or token automaton as graphviz source.
 
     Raises:
-        ConstraintError: the automaton has more than `max_states` states.
+        ConstraintError: the automaton has more than `MAX_STATES` states.
         ImportError: the package graphviz is not installed (extra `drawing`).
     """
-    return _graph(automaton, max_states).source
+    return _graph(automaton).source
 
 
-def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
+def to_svg(automaton: Automaton | TokenAutomaton) -> str:
     """Return the drawing of a byte or token automaton as the text of an SVG file.
 
     Raises:
@@ -46,26 +44,20 @@ def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
             `max_states` states.
         ImportError: the package graphviz is not installed (extra `drawing`).
     """
-    graph = _graph(automaton, max_states)
+    graph = _graph(automaton)
     if shutil.which("dot") is None:
         raise ConstraintError(
             "expected the graphviz program `dot` on the PATH, got none; install graphviz, or "
-            "call to_dot for the source"
+            "draw into a .dot file"
         )
     return str(graph.pipe(format="svg", encoding="utf-8"))
 
 
-def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.Digraph:
-    check_kind(
-        automaton,
-        (Automaton, TokenAutomaton),
-        "a gcd.Automaton or a gcd.TokenAutomaton",
-        "compile the constraint first, for example with gcd.regex",
-    )
-    if automaton.num_states > max_states:
+def _graph(automaton: Automaton | TokenAutomaton) -> graphviz.Digraph:
+    if automaton.num_states > MAX_STATES:
         raise ConstraintError(
-            f"expected an automaton of at most {max_states} states to draw, got "
-            f"{automaton.num_states}; pass a larger max_states, or draw a smaller constraint"
+            f"expected an automaton of at most {MAX_STATES} states to draw, got "
+            f"{automaton.num_states}; draw a smaller constraint"
         )
     try:
         import graphviz
