@@ -67,6 +67,7 @@ assert gcd.Matcher(lifted, budget=4).mask() is not None
 calls = {
     "to_dot": lambda: gcd.to_dot(gcd.regex("a")),
     "json_schema": lambda: gcd.json_schema(int),
+    "tool_calls": lambda: gcd.tool_calls([tokenizer]),
     "generate": lambda: smc.generate,
     "logits_processor": lambda: smc.BudgetLogitsProcessor,
     "batch_processor": lambda: smc.BudgetBatchProcessor,
@@ -94,6 +95,7 @@ HIDDEN = (
 NAMED = {
     "to_dot": "drawing",
     "json_schema": "pydantic",
+    "tool_calls": "models",
     "generate": "models",
     "logits_processor": "models",
     "batch_processor": "models",

@@ -27,7 +27,7 @@ from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.schema import check_depth, check_options
+from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
 from gcd._languages.tools.tool_types import Tool, parse_tools
 from gcd._languages.values.arrays import array
@@ -62,8 +62,8 @@ def tool_calls(
     """Return the language of all lists of valid calls of the given tools, in JSON or in Python.
 
     Args:
-        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
-            `gcd.parse_tools` reads them.
+        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM,
+            functions, or classes that pydantic validates, as `gcd.parse_tools` reads them.
         style: "json" or "python".
         min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
@@ -120,6 +120,9 @@ def tool_calls(
             )
             ignored.update(dict.fromkeys(document.ignored))
             bounds += document.upper_bounds
+            caveats += document.validators
+            if unsupported == "refuse":
+                refuse_validators(document)
             values = SchemaLanguages(
                 document,
                 notation,

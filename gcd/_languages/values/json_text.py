@@ -1,10 +1,14 @@
-"""JSON strings with a given content, in every legal spelling of each character.
+"""JSON strings with a given content.
 
 A `pattern`, a `format` or a set of names describes the *content* of a string. RFC 8259 allows
-several spellings of the same content, and a model may generate any of them. A code point may be
-written as itself, unless it is a control character, a quote or a backslash. Some characters have
-the short escapes `\\" \\\\ \\/ \\b \\f \\n \\r \\t`. Every code point can also be written as
-`\\uXXXX` with digits of either case, and above U+FFFF as two of these, a surrogate pair.
+several spellings of the same content. A code point may be written as itself, unless it is a control
+character, a quote or a backslash. Some characters have the short escapes `\\" \\\\ \\/ \\b \\f \\n
+\\r \\t`. Every code point can also be written as `\\uXXXX` with digits of either case, and above
+U+FFFF as two of these, a surrogate pair.
+
+JSON writers escape a printable ASCII character only if it is a quote or a backslash. A model that
+escapes others, such as the digits of a date, usually does so because nothing else is allowed. So
+these escapes are left out by default, unless *every* spelling is needed.
 
 `quote` converts an automaton over the content. Between two code points, the automaton is in one of
 its states, and the next code point leads to another state. All spellings of the code point have to
@@ -29,6 +33,7 @@ _HEX = b"0123456789abcdefABCDEF"
 _LETTERS = b'"\\/bfnrtu'  # of short escapes, as in `escaping.LETTERS`, and `u`
 _QUOTE, _BACKSLASH = b'"\\'
 _NOT_RAW = [*range(0x20), _QUOTE, _BACKSLASH]
+_PLAIN = [byte for byte in range(0x20, 0x7F) if byte not in _NOT_RAW]  # need no escape
 # For each kind of node, the columns of its targets, and the bytes that lead to them.
 _COLUMNS = (
     (escaping.DIGIT, [*range(16), *range(10, 16)], list(_HEX)),
@@ -36,34 +41,42 @@ _COLUMNS = (
     (escaping.BEFORE_BACKSLASH, [0], [_BACKSLASH]),
     (escaping.AFTER_BACKSLASH, list(range(9)), list(_LETTERS)),
 )
-# Byte classes that escapes need: each of these bytes is a class, and so are the control characters.
+# Byte classes that escapes need: each of these bytes is a class, and so are the control characters
+# and the other plain characters.
 _STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
 _STRUCTURE[:0x20] = 1
+_STRUCTURE[_PLAIN] = 2
 for _number, _byte in enumerate(sorted({*_HEX, *_LETTERS})):
-    _STRUCTURE[_byte] = _number + 2
+    _STRUCTURE[_byte] = _number + 3
 
 
 @cache_with_price(maxsize=256)
-def quote(language: Automaton) -> Automaton:
+def quote(language: Automaton, *, every: bool) -> Automaton:
     """Return the JSON strings, including quotes, whose content is a text of the language.
 
     Byte strings of the language that aren't valid UTF-8 are left out.
+
+    Args:
+        language: the contents.
+        every: whether printable ASCII characters other than quotes and backslashes may be escaped.
     """
     content = language & texts()
     if content.is_empty:
         return content
     own_states = content.num_states
-    after_backslash, targets, kinds = escaping.escapes(
-        content.delta, content.class_of_byte, max_states()
-    )
+    class_of_byte, (own, _) = joint_classes([content.class_of_byte, _STRUCTURE])
+    raw = np.ascontiguousarray(content.delta[:, own])
+    escaped = raw.copy()
+    if not every:
+        escaped[:, class_of_byte[_PLAIN]] = -1
+    after_backslash, targets, kinds = escaping.escapes(escaped, class_of_byte, max_states())
     opening, closing, first_node = own_states, own_states + 1, own_states + 2
     count = first_node + kinds.size
     if count > max_states():
         raise StateLimitError(max_states(), what="a JSON string")
 
-    class_of_byte, (own, _) = joint_classes([content.class_of_byte, _STRUCTURE])
     table = np.full((count, own.size), -1, np.int32)
-    table[:own_states] = content.delta[:, own]
+    table[:own_states] = raw
     table[:own_states, class_of_byte[_NOT_RAW]] = -1
     table[:own_states, class_of_byte[_BACKSLASH]] = after_backslash
     quote = class_of_byte[_QUOTE]
