@@ -38,7 +38,7 @@ class UnsupportedSchemaError(ConstraintError):
     """Error for an unsupported keyword in a schema; the message names the keyword.
 
     Attributes:
-        keyword: the unsupported keyword, or the name of an unsupported type.
+        keyword: the unsupported keyword, or the name of an unsupported type; "" for a Python type.
         pointer: JSON pointer (RFC 6901) of the schema that contains the keyword, `""` for the root.
     """
 
@@ -46,6 +46,8 @@ class UnsupportedSchemaError(ConstraintError):
         self.keyword = keyword
         self.pointer = pointer
         message = f"keyword {keyword!r} {at(pointer)} is not supported"
+        if not keyword:
+            message = f"cannot compile the type {at(pointer)}"
         super().__init__(f"{message}: {reason}" if reason else message)
 
 

@@ -71,6 +71,7 @@ assert gcd.Matcher(lifted, budget=4).mask() is not None
 calls = {
     "draw": lambda: with_click(draw),
     "json_schema": lambda: gcd.json_schema(int),
+    "tool_calls": lambda: gcd.tool_calls([tokenizer]),
     "generate": lambda: smc.generate,
     "logits_processor": lambda: smc.BudgetLogitsProcessor,
     "cluster": lambda: hmm._initialize.cluster(torch.zeros(3, 2), 2),
@@ -97,6 +98,7 @@ HIDDEN = (
 NAMED = {
     "draw": "drawing",
     "json_schema": "pydantic",
+    "tool_calls": "models",
     "generate": "models",
     "logits_processor": "models",
     "cluster": "distillation",

@@ -563,7 +563,7 @@ def test_keywords_that_say_nothing_are_reported_beside_the_answer(tmp_path: Path
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "boolean", "minLenth": 3}')
     result = run("check", str(schema), "-", "--json", stdin="true")
-    assert "Warning: keywords that constrain nothing: 'minLenth'" in result.stderr
+    assert "Warning: keywords without the expected effect: 'minLenth'" in result.stderr
     assert json.loads(result.stdout)["in_language"]
 
 

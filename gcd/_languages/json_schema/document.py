@@ -18,6 +18,7 @@ no value, and is an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -38,9 +39,9 @@ from gcd._languages.cycles import components, cycles
 from gcd._languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd._languages.json_schema.drafts import Schema, draft_named, escape
 from gcd._languages.json_schema.ignored import IgnoredKeyword
-from gcd._languages.json_schema.keywords import VALIDATOR, check_rules
+from gcd._languages.json_schema.keywords import TYPES, VALIDATOR, check_rules
 from gcd._languages.json_schema.references import References
-from gcd._languages.text.dialects import REFUSED, search_language
+from gcd._languages.text.dialects import is_written, search_language
 
 # Units of work per visit to a schema that is already known, and per schema found inside another.
 _PER_SCHEMA, _PER_PLACE = 2_000, 1_000
@@ -181,7 +182,7 @@ class Document:
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, node: Node, reason: str) -> UnsupportedSchemaError:
-        """Return the error for an unsupported keyword in a schema."""
+        """Return the error for an unsupported keyword in a schema; "" is its Python type."""
         written = node.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.rebase(node.pointer), reason)
 
@@ -323,17 +324,25 @@ class Document:
     def pattern(self, pattern: str, node: Node, keyword: str) -> Automaton:
         """Return the texts that contain a match of a pattern in this schema."""
         try:
-            return search_language(pattern)
+            found = search_language(pattern)
         except LimitError as error:
             if isinstance(error, StateLimitError):  # a work limit may be due to other parts
-                error.blame(keyword, self.rebase(node.pointer))
+                written = keyword if is_written(pattern) else None
+                error.blame(written, self.rebase(node.pointer))
             raise
         except ConstraintError as error:
-            if getattr(pattern, "kind", "") == REFUSED:
-                reason = f"the pattern of this Python type cannot be compiled: {error}"
-            else:
-                reason = f"the pattern {pattern!r} cannot be compiled: {error}"
+            if not is_written(pattern):
+                raise self.refuse("", node, str(error)) from error
+            reason = f"the pattern {pattern!r} cannot be compiled: {error}"
             raise self.refuse(keyword, node, reason) from error
+        between_slashes = re.fullmatch("/(.+)/[a-z]*", pattern, re.DOTALL)
+        if between_slashes and found.is_empty:
+            reason = (
+                f"the pattern {pattern!r} never matches, because the slashes are part of the text; "
+                f"write {between_slashes[1]!r}"
+            )
+            raise self.refuse(keyword, node, reason)
+        return found
 
     # -- references -------------------------------------------------------------------------
 
@@ -402,9 +411,10 @@ class Document:
                         below.append((target, self._references.lookup(target)))
                         same_value[pointer].append(target)
             elif not isinstance(schema, bool):
+                remedy = f'write {{"type": "{schema}"}}' if schema in TYPES else "correct it"
                 raise ConstraintError(
                     f"expected the schema {at(self.rebase(pointer))} to be an object or a boolean, "
-                    f"got {show(schema)}; correct it"
+                    f"got {show(schema)}; {remedy}"
                 )
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)

@@ -14,6 +14,10 @@ modules handle a single vocabulary:
 A schema without `$schema` is treated as 2020-12, but all of these spellings and `$recursiveRef` are
 also understood (`LENIENT`). Keywords beside `$ref` are then enforced.
 
+Some spellings of code generators and of Gemini are understood in every draft: types in upper case,
+counts as strings (`"minItems": "1"`), null for an absent keyword, and `propertyOrdering`, the order
+of the members.
+
 A draft treats a keyword that it doesn't know as an annotation. Such a keyword is left out, and
 recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is not
 supported, is a `Fault`, which becomes an error when the schema is used. A schema also records how
@@ -25,6 +29,7 @@ Sources: the specifications and meta-schemas at json-schema.org.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,11 +39,15 @@ from gcd._errors import ConstraintError, show
 from gcd._languages.json_schema.keywords import (
     ANNOTATIONS,
     CONTAINER,
+    DEFINITIONS,
     DESCRIBING_FORMATS,
     EXTENSION,
+    IDENTITY,
     LISTS,
     NAMED,
+    ORDERING,
     SINGLE,
+    TYPES,
     UNSEEN,
     VALIDATOR,
 )
@@ -76,7 +85,7 @@ _SPANS: dict[str, tuple[str, str | None]] = {
 _INSIDE = frozenset([*SINGLE, *LISTS, *NAMED, "$defs", "definitions"])
 # Types of scalars, and keywords that describe scalars.
 _SCALARS = ("string", "integer", "number", "boolean", "null")
-_OF_SCALARS = frozenset(
+OF_SCALARS = frozenset(
     [
         *("type", "enum", "const", "minLength", "maxLength", "pattern", "format"),
         *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"),
@@ -87,6 +96,12 @@ _DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
 # Formats that are not enforced, which the standard permits, with the first draft that defines them.
 _NOT_BUILT = dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7")
 _BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # allowed beside `$ref`
+_EXTENSIONS = frozenset([CONTAINER, ORDERING, VALIDATOR])
+CONSTRAINING = frozenset([*_SPANS, *_DRAFT_3]) - {*IDENTITY, "id", "$recursiveAnchor", *DEFINITIONS}
+"""Keywords of any draft that constrain values by themselves."""
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_IN_SLASHES = re.compile("/.+/[gimsuy]+", re.DOTALL)
+_API = ("openapi", "swagger")  # keys that mark the description of an API, which may have a `$ref`
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ def _draft(name: str) -> Draft:
             for keyword, (first, last) in _SPANS.items()
             if _ORDER.index(first) <= at <= _ORDER.index(last or _ORDER[-1])
         )
-        | {CONTAINER, VALIDATOR},
+        | _EXTENSIONS,
         ref_alone=name in ("4", "6", "7"),
         boolean_schemas=name != "4",
         boolean_bounds=name == "4",
@@ -143,7 +158,7 @@ def _draft(name: str) -> Draft:
 DRAFTS: dict[str, Draft] = {name: _draft(name) for name in _ORDER}
 LENIENT = Draft(
     name="2020-12",
-    keywords=frozenset(_SPANS) | {CONTAINER, VALIDATOR},
+    keywords=frozenset(_SPANS) | _EXTENSIONS,
     ref_alone=False,
     boolean_schemas=True,
     boolean_bounds=None,
@@ -195,7 +210,7 @@ class Schema(dict[str, Any]):
         """The schema as text if its own keywords describe only scalars; otherwise None."""
         types = self.get("type")
         listed = types if isinstance(types, list) else [types]
-        if not self.keys() <= _OF_SCALARS or not all(each in _SCALARS for each in listed):
+        if not self.keys() <= OF_SCALARS or not all(each in _SCALARS for each in listed):
             return None
         return repr(sorted(self.items()))
 
@@ -227,7 +242,9 @@ class Schema(dict[str, Any]):
         for keyword in (*NAMED, "$defs", "definitions") if definitions else NAMED:
             found = self.get(keyword)
             for name, sub in (found if isinstance(found, Mapping) else {}).items():
-                path = self.path(keyword, name) if self.written else f"/{keyword}/{escape(name)}"
+                path = (
+                    self.path(keyword, name) if self.written else f"/{keyword}/{escape(str(name))}"
+                )
                 yield path, sub
 
 
@@ -252,7 +269,13 @@ def draft_of(uri: object) -> Draft | None:
     """Return the draft that the URI in a `$schema` names, or None if it is unknown."""
     if not isinstance(uri, str):
         return None
-    return _BY_URI.get(uri.partition("://")[2].rstrip("#"))
+    name = uri.partition("://")[2].rstrip("#")
+    return LENIENT if name.startswith("spec.openapis.org/oas/3.") else _BY_URI.get(name)
+
+
+def is_quiet(key: object) -> bool:
+    """Return whether a key of a schema constrains nothing, and is known to be an annotation."""
+    return key in ANNOTATIONS or key in _SPANS or str(key).startswith((EXTENSION, ORDERING))
 
 
 def translate(
@@ -269,7 +292,7 @@ def translate(
     schema = Schema({})
     alone = draft.ref_alone and "$ref" in raw
     for keyword, value in raw.items():
-        if keyword in ANNOTATIONS:
+        if keyword in ANNOTATIONS or (value is None and _is_absent(keyword, raw)):
             continue
         if draft.lenient and keyword in _DRAFT_3:
             reason = "it belongs to draft 3; use the keywords of a newer draft"
@@ -288,6 +311,7 @@ def translate(
     if not chosen:
         _check_dialect(schema, draft)
     _rename(schema, "id", "$id")
+    _translate_generated(schema)
     _translate_format(schema, draft, assert_formats)
     _translate_bounds(schema, draft)
     _translate_items(schema, draft)
@@ -301,7 +325,7 @@ def translate(
 
 def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
     """Return why an unknown keyword has no effect; "" for keywords that need no warning."""
-    if keyword.startswith(EXTENSION):
+    if keyword.startswith(EXTENSION) or any(key in raw for key in _API):
         return ""
     if keyword == "nullable":
         types = raw.get("type")
@@ -312,6 +336,40 @@ def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
             'permits null only in OpenAPI 3.0, not in JSON Schema; add "null" to the list of `type`'
         )
     return f"is not a keyword of draft {draft.name}"
+
+
+def _is_absent(keyword: str, raw: Mapping[str, Any]) -> bool:
+    """Return whether null as the value of a keyword means that the keyword is absent.
+
+    Alone, `"type": null` is rather a misspelled `"type": "null"`.
+    """
+    others = (key for key, value in raw.items() if value is not None and key in CONSTRAINING)
+    return keyword != "const" and (keyword != "type" or any(others))
+
+
+def _translate_generated(schema: Schema) -> None:
+    """Translate the spellings of generators, except for null."""
+    types = schema.get("type")
+    if isinstance(types, str):
+        schema["type"] = _lower(types)
+    elif isinstance(types, list):
+        schema["type"] = [_lower(name) for name in types]
+    for keyword in _COUNTS:
+        count = schema.get(keyword)
+        if isinstance(count, str) and re.fullmatch("[0-9]{1,18}", count):
+            schema[keyword] = int(count)
+    order, members = schema.get(ORDERING), schema.get("properties")
+    if isinstance(order, list) and isinstance(members, Mapping):
+        first = {name: members[name] for name in order if isinstance(name, str) and name in members}
+        schema["properties"] = {**first, **members}
+
+    if isinstance(schema.get("pattern"), str) and _IN_SLASHES.fullmatch(schema["pattern"]):
+        reason = "has slashes and flags, which are literal text in JSON Schema; leave them out"
+        schema.ignored.append(("pattern", reason))
+
+
+def _lower(name: Any) -> Any:
+    return name.lower() if isinstance(name, str) and name.lower() in TYPES else name
 
 
 def _rename(schema: Schema, old: str, new: str) -> None:
@@ -334,12 +392,19 @@ def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> Non
         schema.pop("format", None)
     elif isinstance(name, str) and name not in FORMATS:
         del schema["format"]
-        if name in DESCRIBING_FORMATS:
-            return
         reason = f"is {name!r}, which is not a known format"
         if draft.knows_format(name):
             reason = f"is {name!r}, a format that no automaton decides here, so it has no effect"
+        elif name in DESCRIBING_FORMATS or _is_described(schema):
+            return
         schema.ignored.append(("format", reason))
+
+
+def _is_described(schema: Schema) -> bool:
+    """Return whether a schema has no strings, or describes them by other keywords than `format`."""
+    types = schema.get("type", "string")
+    has_strings = "string" in (types if isinstance(types, list) else [types])
+    return not has_strings or not schema.keys().isdisjoint(("pattern", "enum", "const"))
 
 
 def _translate_bounds(schema: Schema, draft: Draft) -> None:

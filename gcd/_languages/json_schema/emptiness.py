@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from gcd._errors import at
+from gcd._errors import LimitError, at, show
 from gcd._languages.json_schema.approximations import approximate
 from gcd._languages.json_schema.document import Conjunction, Document, Node
+from gcd._languages.json_schema.drafts import OF_SCALARS
 from gcd._languages.json_schema.facets import own_member_nodes
 from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.text.dialects import is_written
 
 
 def why_empty(values: SchemaLanguages) -> str:
@@ -20,6 +23,9 @@ def why_empty(values: SchemaLanguages) -> str:
     """
     document = values.document
     found = _contradiction(values, document.root(), set())
+    if found == "":
+        clash = _list_clashing(values, document.root())
+        return f": {clash}; correct the schema" if clash else ""
     return found if found is not None else document.depth_hint
 
 
@@ -41,9 +47,45 @@ def _contradiction(values: SchemaLanguages, nodes: Conjunction, seen: set[str]) 
         if inner:
             return inner
         if inner is not None:
-            return f": the part at {document.rebase(node.pointer)!r} has no values; correct it"
+            clash = _list_clashing(values, (node,))
+            because = f", because {clash}" if clash else ""
+            pointer = document.rebase(node.pointer)
+            return f": the part at {pointer!r} has no values{because}; correct it"
     recursive = any(document.is_recursive(node.pointer) for node in (*nodes, *flat))
     return None if recursive and not approximate(document, nodes).has_no_value() else ""
+
+
+def _list_clashing(values: SchemaLanguages, nodes: Conjunction) -> str:
+    """Return a clause that names the fewest keywords of a value that exclude each other.
+
+    Return "" if other keywords than those of scalars are also involved.
+    """
+    document = values.document
+    flat = document.flatten(nodes) or ()
+    clashing = [(node, k) for node in flat for k in node.schema if k in OF_SCALARS]
+
+    def exclude_all(pairs: list[tuple[Node, str]]) -> bool:
+        alone = tuple(document.make(node, k, {k: node.schema[k]}) for node, k in pairs)
+        return values.language(alone).is_empty
+
+    with suppress(LimitError):
+        if not clashing or not exclude_all(clashing):
+            return ""
+        for pair in list(clashing):
+            fewer = [each for each in clashing if each != pair]
+            if fewer and exclude_all(fewer):
+                clashing = fewer
+    shown = [_show_keyword(document, node, k) for node, k in clashing]
+    if len(shown) == 1:
+        return f"{shown[0]} excludes every value"
+    return f"{', '.join(shown[:-1])} and {shown[-1]} exclude each other"
+
+
+def _show_keyword(document: Document, node: Node, keyword: str) -> str:
+    value = node.schema[keyword]
+    if keyword == "pattern" and not is_written(value):
+        return f"the type {value}"
+    return f"{node.schema.name_of(keyword)} {show(value)}"
 
 
 def _list_required(document: Document, flat: Conjunction) -> Iterator[Node]:

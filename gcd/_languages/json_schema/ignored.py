@@ -47,9 +47,9 @@ class IgnoredKeywordWarning(UserWarning):
         listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
         more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
         return cls(
-            f"keywords that constrain nothing: {'; '.join(listed)}{more}. The warning's `ignored` "
-            'lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to raise '
-            "an error",
+            f"keywords without the expected effect: {'; '.join(listed)}{more}. The warning's "
+            '`ignored` lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to '
+            "raise an error",
             ignored,
         )
 

@@ -19,6 +19,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _TOO_LARGE = 10**MAX_DIGITS
 # Extension of this project: notation of an array in Python, "list", "tuple" or "set".
 CONTAINER = "x-python-container"
+ORDERING = "propertyOrdering"  # Gemini's extension: the order of an object's members
 # Keywords of generated schemas.
 VALIDATOR = "~ validator"  # Python code that also checks the value
 ABSENT = "x-absent"  # names of members that must be absent
@@ -46,7 +47,7 @@ DESCRIBING_FORMATS = frozenset(
 )
 DEFINITIONS = ("$defs", "definitions")
 ANCHORS = ("$anchor", "$dynamicAnchor")
-_IDENTITY = frozenset(["$schema", "$id", *ANCHORS])
+IDENTITY = frozenset(["$schema", "$id", *ANCHORS])
 
 
 def _is_schema(value: object) -> bool:
@@ -94,14 +95,8 @@ def _is_types(value: object) -> bool:
     return _is_names(value) and bool(value) and all(name in TYPES for name in value)  # type: ignore[attr-defined]
 
 
-def _is_schemas(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
-
-
-def _is_named_schemas(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and _is_schema(sub) for name, sub in value.items()
-    )
+def _is_named(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
 def _is_text(value: object) -> bool:
@@ -115,8 +110,9 @@ _A_COUNT = (_is_count, "a whole number, at least 0")
 _A_NUMBER = (_is_number, f"a finite number of at most {MAX_DIGITS} digits")
 _A_TEXT = (_is_text, "a string")
 _A_FLAG = (lambda v: isinstance(v, bool), "true or false")
-_SOME_SCHEMAS = (_is_schemas, "a list of at least one schema")
-_NAMED_SCHEMAS = (_is_named_schemas, "an object of schemas")
+# The schemas inside are checked by themselves.
+_SOME_SCHEMAS = (lambda v: isinstance(v, list) and bool(v), "a list of at least one schema")
+_NAMED_SCHEMAS = (_is_named, "an object of schemas")
 _NAMES = (_is_names, "a list of names")
 
 PLAIN: dict[str, _Rule] = {
@@ -149,6 +145,7 @@ PLAIN: dict[str, _Rule] = {
     "required": _NAMES,
     "minProperties": _A_COUNT,
     "maxProperties": _A_COUNT,
+    ORDERING: _NAMES,
     CONTAINER: (lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
     ABSENT: _NAMES,
     UNSEEN: _A_FLAG,
@@ -176,11 +173,11 @@ _RULES: dict[str, _Rule] = {
     "$defs": _NAMED_SCHEMAS,
     "definitions": _NAMED_SCHEMAS,
     VALIDATOR: _A_TEXT,
-    **dict.fromkeys(_IDENTITY, _A_TEXT),
+    **dict.fromkeys(IDENTITY, _A_TEXT),
 }
 
 _INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
-HONORED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
+HONORED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - IDENTITY - _INTERNAL))
 
 # Keywords that contain a schema, a list of schemas, or an object of schemas.
 SINGLE = (

@@ -232,7 +232,10 @@ class SchemaLanguages:
         They are subtracted from wide languages. The more valid texts they contain, the more exact
         the difference is.
         """
-        values = self._in(replace(self.notation, choice=self.notation.every_spelling))
+        notation = self.notation
+        values = self._in(
+            replace(notation, choice=notation.every_spelling, quoted=notation.quoted_all)
+        )
         values._opened = self._opened
         return values
 
@@ -470,7 +473,9 @@ class SchemaLanguages:
             elif required:
                 return Automaton.empty()
         others = partial(self.language, compared_with=facets.compared_others, wide=wide)
-        extras = build_undeclared(self.document, self.notation, facets, keys, others, frame)
+        extras = build_undeclared(
+            self.document, self.notation, facets, keys, others, frame, wide=wide
+        )
         any_order = 0 < len(facets.properties) <= self._any_order
         found = self.cache.once(
             mapping,

@@ -22,6 +22,8 @@ def build_undeclared(
     names: Automaton | None,
     values: Callable[[Conjunction], Automaton],
     frame: Frame,
+    *,
+    wide: bool,
 ) -> list[Member]:
     """Return the undeclared members that the description of an object allows.
 
@@ -34,6 +36,7 @@ def build_undeclared(
         names: the language of possible names, including quotes; None if any name is possible.
         values: function from schemas to the language of the values that satisfy them.
         frame: delimiters around the members.
+        wide: whether names that match a pattern have every spelling.
     """
     found = []
     for matched, nodes in facets.others:
@@ -42,8 +45,10 @@ def build_undeclared(
             continue
         key = _exclude_declared(notation, facets)
         for pattern, node in facets.patterns_of_names:
-            quoted = _quote_pattern(document, notation, pattern, node)
-            key = key & quoted if pattern in matched else key - quoted
+            is_in = pattern in matched
+            every = wide or not is_in
+            quoted = _quote_pattern(document, notation, pattern, node, every=every)
+            key = key & quoted if is_in else key - quoted
         if names is not None:
             key = key & names
         if key.is_empty:
@@ -84,8 +89,8 @@ def with_enough_names(
     if names is not None and can_tell(fewest, len(names)):
         classes = [notation.spell_all(name) for name in names]
     # Higher counts take tens of thousands of states.
-    elif notation.quoted is not None and fewest == 2:
-        classes = [notation.quoted(each) for each in checksums()]
+    elif notation.quoted_all is not None and fewest == 2:
+        classes = [notation.quoted_all(each) for each in checksums()]
     else:
         return None
     with suppress(StateLimitError):
@@ -100,11 +105,14 @@ def _exclude_declared(notation: Notation, facets: Facets) -> Automaton:
     return every - notation.every_spelling([p.name for p in facets.properties])
 
 
-def _quote_pattern(document: Document, notation: Notation, pattern: str, node: Node) -> Automaton:
-    if notation.quoted is None:
+def _quote_pattern(
+    document: Document, notation: Notation, pattern: str, node: Node, *, every: bool
+) -> Automaton:
+    quote = notation.quoted_all if every else notation.quoted
+    if quote is None:
         raise document.refuse(
             "patternProperties",
             node,
             'style="python" has no patterns of names; declare the names, or use style="json"',
         )
-    return notation.quoted(document.pattern(pattern, node, "patternProperties"))
+    return quote(document.pattern(pattern, node, "patternProperties"))

@@ -172,12 +172,10 @@ def _generator() -> type:
 
         def tagged_union_schema(self, schema: Any) -> Any:
             """Require the tag in each member of a tagged union, even if it has a default."""
-            if callable(schema["discriminator"]):
-                return refusal(
-                    "a union with a callable discriminator",
-                    "depends on a Python function; use the name of a member as the discriminator",
-                )
             found = super().tagged_union_schema(schema)
+            if callable(schema["discriminator"]):
+                name = _name_of(schema["discriminator"])
+                return self._with_validator({"anyOf": found["oneOf"]}, name)
             tag = found.get("discriminator", {}).get("propertyName")
             if tag is None:
                 return refusal("a union", "whose tag has several names is not supported; use one")
@@ -327,8 +325,7 @@ def _generator() -> type:
                 found["maxLength"] -= 1
             return {**found, **texts("url", class_texts.urls, schemes)}
 
-        def multi_host_url_schema(self, schema: Any) -> Any:
-            return self.url_schema(schema)
+        multi_host_url_schema = url_schema
 
         def dict_schema(self, schema: Any) -> Any:
             return self._mapping(schema, super().dict_schema)
@@ -438,12 +435,15 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     while isinstance(code, partial):
         code = code.func
-    module = getattr(code, "__module__", None) or ""
-    name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
+    module, name = getattr(code, "__module__", None) or "", _name_of(code)
     if isinstance(code, type) and module == "ipaddress":  # pydantic calls it for addresses
         module = _OWN[0]
     is_own = module in _OWN and name != "validate_email"
     return "pydantic" if is_own or name == _PATTERN_CHECK else module, name
+
+
+def _name_of(code: Any) -> str:
+    return str(getattr(code, "__qualname__", type(code).__qualname__)).rpartition("<locals>.")[2]
 
 
 def _is_kept(core: Mapping[str, Any]) -> bool:

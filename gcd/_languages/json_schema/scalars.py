@@ -20,6 +20,7 @@ from gcd._errors import StateLimitError, show
 from gcd._languages.json_schema.constants import exact, kind_of
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.facets import Facets
+from gcd._languages.text.dialects import is_written
 from gcd._languages.text.formats import text_format
 from gcd._languages.text.texts import texts
 from gcd._languages.values.multiples import multiples, whole_numbers
@@ -54,15 +55,16 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         return Automaton.empty()
     if not facets.patterns and not facets.formats:
         return notation.string(shortest, longest)
-    if notation.quoted is None:
+    quote = notation.quoted_all if wide else notation.quoted
+    if quote is None:
         said = facets.patterns or facets.formats
-        keyword, node = "pattern" if facets.patterns else "format", said[0][1]
+        keyword, (value, node) = "pattern" if facets.patterns else "format", said[0]
         option = "" if facets.patterns else ', or formats="ignore"'
         style = f'Python style cannot express it; remove it, or use style="json"{option}'
-        raise document.refuse(keyword, node, style)
+        raise document.refuse(keyword if is_written(value) else "", node, style)
     language = content(document, facets, wide=wide)
     with _explain_count(facets):
-        return notation.quoted(language)
+        return quote(language)
 
 
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:

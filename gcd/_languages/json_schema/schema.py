@@ -24,8 +24,9 @@ The language is narrower than the standard in these respects, and in no others:
   or a divisor, or are compared with others under `not`, `oneOf` and the like. Integers, and numbers
   with a bound or a divisor, are never `-0` (`gcd._languages.values.numbers`). Constants are written
   as `json.dumps` writes them, or as an integer if they are whole.
-* **Keys and constants** have one spelling, unless `escapes="all"`. The members of constant objects
-  keep their order in the schema.
+* **Spelling.** Keys and constants have one spelling. In strings with a pattern or a format,
+  printable ASCII characters are only escaped if JSON requires it. `escapes="all"` allows every
+  spelling. The members of constant objects keep their order in the schema.
 * **Depth.** Where the schema doesn't describe a value, arrays and objects are nested at most
   `max_depth` deep. A schema that contains itself is entered at most `max_depth` times on a path.
 
@@ -55,6 +56,7 @@ from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.pydantic_schemas import class_schema, is_class
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, out_of_reach, restrict_length
+from gcd._languages.json_schema.wrappers import unwrap
 from gcd._languages.literal import without_mark
 from gcd._languages.values.json_values import json_notation
 
@@ -92,7 +94,8 @@ def json_schema(
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: greatest nesting depth of values that the schema doesn't describe, and of
             recursive schemas.
-        escapes: spelling of keys and constants, "canonical" (as `json.dumps` writes them) or "all".
+        escapes: spelling of keys, constants, and strings with a pattern or a format: "canonical"
+            (without escapes of printable ASCII that JSON doesn't require) or "all".
         additional_properties: "closed" excludes undeclared members where a schema has `properties`
             but no keyword for undeclared members; "open" allows them.
         any_order: objects with at most this many declared names accept them in any order. For n
@@ -133,8 +136,10 @@ def json_schema(
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
     check_count("any_order", any_order, 0, _MAX_ANY_ORDER)
+    root, base = _parse(schema)
     document = Document(
-        _parse(schema),
+        root,
+        base=base,
         max_depth=max_depth,
         assert_formats=formats == "assert",
         draft=draft,
@@ -143,13 +148,7 @@ def json_schema(
     if unknown == "warn":
         warn_of(document.ignored)
     if unsupported == "refuse":
-        for caveat in document.validators:
-            raise UnsupportedSchemaError(
-                caveat.keyword,
-                caveat.pointer,
-                f"{caveat.value} is Python code, which an automaton cannot execute; pass "
-                'unsupported="ignore" and validate the finished text',
-            )
+        refuse_validators(document)
 
     def build(counted: float) -> Automaton:
         values = SchemaLanguages(
@@ -202,8 +201,10 @@ def ignored_keywords(
         ConstraintError: as in `json_schema`.
     """
     _check_option("formats", formats, FORMATS)
+    root, base = _parse(schema)
     document = Document(
-        _parse(schema),
+        root,
+        base=base,
         max_depth=0,
         assert_formats=formats == "assert",
         draft=draft,
@@ -212,23 +213,40 @@ def ignored_keywords(
     return document.ignored
 
 
-def _parse(schema: Any) -> Any:
-    """Return the schema of a JSON text or a type; return all other values unchanged."""
+def _parse(schema: Any) -> tuple[Any, str]:
+    """Return the schema of a JSON text, a type, a wrapper or a mapping, and its JSON pointer."""
     if is_class(schema):
-        return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
+        return read_class(schema), ""
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(
             f"expected a pydantic model class, got its instance {show(schema)}; pass the class"
         )
     if not isinstance(schema, (str, bytes)):
-        return schema
+        return unwrap(schema)
     try:
-        return json.loads(without_mark(schema) if isinstance(schema, str) else schema)
+        parsed = json.loads(without_mark(schema) if isinstance(schema, str) else schema)
     except (ValueError, RecursionError) as error:
         raise ConstraintError(
             f"expected a JSON schema ({error}), got the text {show(schema)}; pass JSON text, "
             "parsed JSON, or a class that pydantic validates"
         ) from error
+    return unwrap(parsed)
+
+
+def read_class(given: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type that pydantic validates; raise as `class_schema` does."""
+    return class_schema(given, partial(json_schema, unknown="ignore", unsupported="refuse"))
+
+
+def refuse_validators(document: Document) -> None:
+    """Raise `UnsupportedSchemaError` if Python validators also check the values of a document."""
+    for caveat in document.validators:
+        raise UnsupportedSchemaError(
+            caveat.keyword,
+            caveat.pointer,
+            f"{caveat.value} is Python code, which an automaton cannot execute; pass "
+            'unsupported="ignore" and validate the finished text',
+        )
 
 
 def check_options(

@@ -17,8 +17,6 @@ from gcd._languages.text.ecma_syntax import ecma_pattern
 from gcd._languages.text.python_re_syntax import python_pattern
 from gcd._languages.text.rust_syntax import rust_pattern
 
-REFUSED = "refused"
-
 
 class TextPattern(str):
     """Value of the keyword `pattern` in another dialect than ECMA-262.
@@ -64,7 +62,12 @@ def refuse(name: str, reason: str) -> TextPattern:
 
     The message of the error is `name` followed by `reason`.
     """
-    return TextPattern(name, REFUSED, partial(_refuse, f"{name} {reason}"))
+    return TextPattern(name, "refused", partial(_refuse, f"{name} {reason}"))
+
+
+def is_written(pattern: str) -> bool:
+    """Return whether a pattern was written as such, rather than made from a Python type."""
+    return getattr(pattern, "kind", "ECMA").startswith(("ECMA", "Python", "Rust"))
 
 
 def search_language(pattern: str) -> Automaton:

@@ -57,6 +57,7 @@ _CLASSES = {
     "s": SPACE, "S": complement(SPACE),
 }  # fmt: skip
 _OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
+_ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # in other dialects
 _CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # not repeatable
 _MODIFIERS = re.compile(r"\?([ims]*)(-[ims]*)?:")
 _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
@@ -112,6 +113,12 @@ class _Parser(PatternParser):
             boundary = self._match("[bB]")
             if boundary:
                 return word_boundary(self._add_cases(WORD), negated=boundary == "B")
+            anchor = self._match("[AZz]")
+            if anchor:
+                written = _ANCHORS[anchor]
+                raise self._error(
+                    begin, rf"the anchor `\{anchor}` belongs to another dialect; write `{written}`"
+                )
             return Chars(self._add_cases(self._escape(begin)))
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
             raise self._error(

@@ -150,7 +150,11 @@ class PatternParser:
                 begin, rf"{what} is not supported; write its text, or `\xHH` for a character"
             )
         if letter.isascii() and letter.isalpha():
-            raise self._error(begin, rf"the escape `\{letter}` is unknown; remove the backslash")
+            raise self._error(
+                begin,
+                rf"the escape `\{letter}` is unknown; list the characters that it stands for, or "
+                rf"write `{letter}` for the letter",
+            )
         if not letter:
             raise self._error(
                 begin, r"expected a character after the backslash, got the end; write `\\` for `\`"

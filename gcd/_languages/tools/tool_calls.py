@@ -35,7 +35,7 @@ from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.ignored import warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.schema import check_depth, check_options
+from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
 from gcd._languages.tools.tool_types import Tool, parse_tools
 from gcd._languages.values.arrays import array
@@ -70,8 +70,8 @@ def tool_calls(
     """Return the language of all lists of valid calls of the given tools, in JSON or in Python.
 
     Args:
-        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
-            `gcd.parse_tools` reads them.
+        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM,
+            functions, or classes that pydantic validates, as `gcd.parse_tools` reads them.
         style: "json" or "python".
         min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
@@ -121,6 +121,9 @@ def tool_calls(
         )
         for tool in parsed.tools
     ]
+    if unsupported == "refuse":
+        for document in documents:
+            refuse_validators(document)
     if unknown == "warn":
         warn_of(tuple(dict.fromkeys(each for d in documents for each in d.ignored)))
 
@@ -131,6 +134,7 @@ def tool_calls(
         caveats: list[Caveat] = []
         sizes: list[int] = []
         for tool, document in zip(parsed.tools, documents, strict=True):
+            caveats += document.validators
             values = SchemaLanguages(
                 document,
                 notation,

@@ -6,17 +6,14 @@ Benchmarks write schemas in their own dialects, such as BFCL's:
                                     "note": {"type": "String", "optional": true}}}
 
 Its structure is that of JSON Schema. The differences are the names of types, at any depth, and the
-keyword `optional`. Gemini writes counts as strings (`"minItems": "1"`), as protocol buffers do with
-long integers. `standard_schema` replaces the names of types by their schemas (from the table of
-`gcd._languages.tools.type_names`, or from a Python type such as `List[str]`), parses such counts,
-and applies `optional`. Everything else is left unchanged, at the same JSON pointer, so that the
-JSON schema compiler can support or refuse it. An unknown type raises an error with its name and
-location.
+keyword `optional`. `standard_schema` replaces the names of types by their schemas (from the table
+of `gcd._languages.tools.type_names`, or from a Python type such as `List[str]`), and applies
+`optional`. Everything else is left unchanged, at the same JSON pointer, so that the JSON schema
+compiler can support or refuse it. An unknown type raises an error with its name and location.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +28,6 @@ from gcd._languages.tools.type_strings import any_of, parse_type
 _NAMED = (*NAMED, *DEFINITIONS, "dependencies")
 _SINGLE = (*SINGLE, "additionalItems")
 _LISTS = (*LISTS, "items")
-_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _TRUTH = {"true": True, "false": False}
 _MAX_NESTING = 64  # the JSON schema compiler refuses schemas that are nested deeper
 
@@ -117,8 +113,6 @@ def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
         }
     if keyword in _LISTS and isinstance(value, list):
         return [standard_schema(inner, f"{pointer}/{i}", depth) for i, inner in enumerate(value)]
-    if keyword in _COUNTS and isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
-        return int(value)
     return standard_schema(value, pointer, depth) if keyword in _SINGLE else value
 
 

@@ -95,8 +95,8 @@ class Tool:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Parameters of the tool, in the order of their declaration."""
-        required = self.schema.get("required", ())
-        properties = self.schema.get("properties", {})
+        required = self.schema.get("required") or ()
+        properties = self.schema.get("properties") or {}
         return tuple(Parameter(n, schema, n in required) for n, schema in properties.items())
 
 
@@ -119,7 +119,9 @@ def parse_tools(tools: Any) -> ToolList:
 
     Args:
         tools: any iterable of mappings, as `json.loads` returns them; or a mapping that has such a
-            list under `tools`, `functions` or `function_declarations`.
+            list under `tools`, `functions` or `function_declarations`. A tool may also be a class
+            that pydantic validates, or a function. `transformers.utils.get_json_schema` reads the
+            type hints and the docstring of a function.
 
     Raises:
         ConstraintError: a tool is malformed; the message gives its position in the list and the

@@ -8,16 +8,19 @@
 
 Wrappers are recognized by their keys. An object that is neither a wrapper nor a tool raises an
 error that lists its keys. Tools that a provider runs itself, such as a web search, also raise an
-error, because their calls can't be constrained.
+error, because their calls can't be constrained. Functions and classes become tools of their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gcd._errors import ConstraintError, UnsupportedSchemaError, at, show
-from gcd._languages.tools.tool_keys import check_keys
+from gcd._languages.json_schema.schema import read_class
+from gcd._languages.tools.tool_keys import SCHEMA_WORDS, check_keys
+from gcd._support.optional import missing
 
 _LISTS = ("tools", "functions")
 _CONFIGS = ("toolConfig", "tool_config", "result")
@@ -54,9 +57,12 @@ def declarations(tools: Any) -> list[Declaration]:
     found: list[Declaration] = []
     for tool, pointer in _items(tools, ""):
         called = f"tool {len(found)}"
+        if callable(tool):
+            tool = _class_tool(tool) if isinstance(tool, type) else _function_tool(tool, called)
         if not isinstance(tool, Mapping):
             raise ConstraintError(
-                f"expected {called} to be an object, got {show(tool)}; pass a mapping"
+                f"expected {called} to be an object, got {show(tool)}; pass a mapping, a function "
+                "or a class"
             )
         if len(tool) == 1 and next(iter(tool)) in _MARKS:
             continue
@@ -67,6 +73,40 @@ def declarations(tools: Any) -> list[Declaration]:
             _check_declaration(entry, where)
             found.append(Declaration(entry, inside, where))
     return found
+
+
+def _class_tool(given: type) -> dict[str, Any]:
+    """Return the tool whose arguments are the members of a class that pydantic validates."""
+    schema = read_class(given)
+    description = schema.get("description")
+    return {"name": given.__name__, "description": description, "parameters": schema}
+
+
+def _function_tool(given: Callable[..., Any], called: str) -> Any:
+    """Return the tool that a chat template shows for a Python function."""
+    name = getattr(given, "__name__", type(given).__name__)
+    try:
+        from transformers.utils import get_json_schema
+
+        found = get_json_schema(given)
+        return json.loads(json.dumps(found), object_hook=_permit_null)
+    except ImportError as error:
+        purpose = f"transformers.utils.get_json_schema, which reads the function {name!r},"
+        raise ConstraintError(str(missing("transformers", "models", purpose))) from error
+    except Exception as error:  # transformers has its own exceptions, and evaluates type hints
+        reason = " ".join(str(error).split())
+        raise ConstraintError(
+            f"{called}: transformers.utils.get_json_schema cannot read the function {name!r}: "
+            f'{reason}; correct the function, or pass {{"name": ..., "parameters": schema}}'
+        ) from error
+
+
+def _permit_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace `nullable`, by which transformers writes `Optional`, by a choice."""
+    if schema.get("nullable") is not True:
+        return schema
+    del schema["nullable"]
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
@@ -173,6 +213,12 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
     if isinstance(kind, str) and kind.lower() not in ("function", "object"):
         raise ConstraintError(
             f"expected a name for {called} of type {show(kind)}, got none; {_RUN_ELSEWHERE}"
+        )
+    if any(word in entry for word in SCHEMA_WORDS):
+        name = json.dumps(entry.get("title", "..."), default=str)
+        raise ConstraintError(
+            f"{called}: expected a tool with a name, got only a JSON schema; write "
+            f'{{"name": {name}, "parameters": schema}}'
         )
     keys = ", ".join(repr(key) for key in list(entry)[:8]) or "no keys"
     raise ConstraintError(

@@ -1,13 +1,15 @@
 """Values in JSON notation (RFC 8259), as byte languages.
 
-**Strings.** A code point of a string may have any spelling: its UTF-8 bytes (without overlong forms
-and surrogates), a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, `\\uXXXX`, or, above
-U+FFFF, a pair of surrogate escapes. Control characters below U+0020 must be escaped. A single
+**Strings.** A code point of a free string may have any spelling: its UTF-8 bytes (without overlong
+forms and surrogates), a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, `\\uXXXX`, or,
+above U+FFFF, a pair of surrogate escapes. Control characters below U+0020 must be escaped. A single
 surrogate is not Unicode text, and is not in the language. The automaton of a string of at most n
 code points has about 20 n states.
 
 **Keys and constants** have one spelling by default, that of `json.dumps`, with `ensure_ascii`
-either on or off. `escapes="all"` allows every spelling, and takes some 8 states for each character.
+either on or off. **Strings with a pattern or a format** have every spelling, except that printable
+ASCII characters are only escaped if JSON requires it (`gcd._languages.values.json_text`).
+`escapes="all"` allows every spelling, and takes some 8 states for each character.
 
 **Whitespace.** The style "compact" has none. "spaced" has `, ` and `: `, the default of
 `json.dumps`. "flexible" is all that RFC 8259 permits: any number of spaces, tabs, line feeds and
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import cache_with_price
@@ -58,7 +61,8 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         string=json_string,
         choice=json_constants if escapes == "canonical" else _all_spellings,
         spell_all=json_spellings,
-        quoted=quote,
+        quoted=partial(quote, every=escapes == "all"),
+        quoted_all=partial(quote, every=True),
         containers=dict.fromkeys(("list", "tuple", "set"), (Brackets("[", "]"),)),
     )
 
@@ -84,7 +88,7 @@ def json_constants(texts: Iterable[str]) -> Automaton:
 
 
 def _all_spellings(texts: Iterable[str]) -> Automaton:
-    return quote(Automaton.from_strings(map(encodable, texts)))
+    return quote(Automaton.from_strings(map(encodable, texts)), every=True)
 
 
 @cache_with_price(maxsize=1024)

@@ -47,8 +47,9 @@ class Notation:
             strings of these lengths, in all spellings.
         choice: function from strings to their spellings as keys or constants.
         spell_all: function from a string to all its spellings.
-        quoted: function from a language of texts to the language of these texts as strings, in all
-            spellings; None if it is not supported.
+        quoted: function from a language of texts to the language of these texts as strings, as
+            `choice` spells them; None if it is not supported.
+        quoted_all: the same, in all spellings.
         containers: kind of array ("list", "tuple", "set") -> its possible brackets.
         objects: whether the notation has objects.
         hashable: the notation of values that Python can hash, for elements of a set.
@@ -65,13 +66,14 @@ class Notation:
     spell_all: Callable[[str], Automaton]
     containers: dict[str, tuple[Brackets, ...]]
     quoted: Callable[[Automaton], Automaton] | None = None
+    quoted_all: Callable[[Automaton], Automaton] | None = None
     objects: bool = True
     hashable: Notation | None = None
 
     def every_spelling(self, texts: Iterable[str]) -> Automaton:
         """Return the given strings in all their spellings; there may be thousands of strings."""
-        if self.quoted is not None:
-            return self.quoted(Automaton.from_strings(map(encodable, texts)))
+        if self.quoted_all is not None:
+            return self.quoted_all(Automaton.from_strings(map(encodable, texts)))
         return Automaton.union([self.spell_all(text) for text in texts])
 
     def spell(self, text: str) -> Automaton:

@@ -271,7 +271,7 @@ def test_messages_speak_of_the_document_as_it_is_written() -> None:
             gcd.json_schema(schema)
         assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
     for schema, message in (
-        ({"items": [3]}, "'items' at the root"),
+        ({"items": [3]}, "the schema at '/items/0'"),
         ({"dependencies": 3}, "'dependencies' at the root"),
         ({"items": [True], "prefixItems": [True]}, "beside prefixItems"),
         ({"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["c"]}}, "has 'a'"),
@@ -323,7 +323,7 @@ def test_what_is_ignored_is_refused_if_asked_for() -> None:
 
 
 def test_a_long_list_is_cut_in_the_message_only() -> None:
-    schema = {f"unknown {i}": i for i in range(30)}
+    schema = {"type": "string", **{f"unknown {i}": i for i in range(30)}}
     with pytest.warns(gcd.IgnoredKeywordWarning, match="and 25 more") as caught:
         gcd.json_schema(schema)
     assert len(caught[0].message.ignored) == 30  # type: ignore[union-attr]

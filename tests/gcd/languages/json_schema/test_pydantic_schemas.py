@@ -445,7 +445,6 @@ Picked = Annotated[
 @pytest.mark.parametrize(
     "kind",
     [
-        Picked,
         Annotated[pydantic.Json[list[int]], pydantic.Field(min_length=2)],
         Annotated[pydantic.Base64Str, pydantic.Field(min_length=2)],
         enum.Enum("E", {"a": decimal.Decimal("1.5")}),
@@ -459,9 +458,44 @@ Picked = Annotated[
 def test_types_that_json_does_not_decide_are_refused(kind: Any) -> None:
     with pytest.raises(
         gcd.ConstraintError,
-        match=r"not supported|Python|cannot be (read|parsed)|that JSON can represent",
+        match=r"cannot compile the type at '/.*': |that JSON can represent",
     ):
         gcd.json_schema(pydantic.create_model("M", x=(kind, ...)))
+
+
+def test_a_union_told_apart_by_a_function_is_a_union() -> None:
+    """The function is left to a check; a value that fits several members is not excluded."""
+    with pytest.warns(gcd.CaveatWarning, match=r"validator pick at '/items'"):
+        found = gcd.json_schema(list[Picked])
+    for text in ('[{"kind":"apple"}]', '[{"kind":"pear"}]', "[]"):
+        assert found.accepts(text)
+    assert not found.accepts("[1]")
+    same = Annotated[
+        Annotated[int, pydantic.Tag("a")] | Annotated[float, pydantic.Tag("b")],
+        pydantic.Discriminator(lambda value: "a"),
+    ]
+    assert gcd.json_schema(same, unsupported="ignore").accepts("1")
+    with pytest.raises(
+        gcd.UnsupportedSchemaError, match=r"'validator' at '/items'.*pick is Python"
+    ):
+        gcd.json_schema(list[Picked], unsupported="refuse")
+
+
+def test_an_unsupported_type_is_named_without_a_keyword_that_the_class_does_not_have() -> None:
+    late = Annotated[datetime.datetime, Field(gt=datetime.datetime(2020, 1, 1))]
+    with pytest.raises(gcd.UnsupportedSchemaError) as caught:
+        gcd.json_schema(pydantic.create_model("M", d=(late, ...)))
+    expected = "cannot compile the type at '/properties/d': a datetime with bounds is not supported"
+    assert str(caught.value).startswith(expected)
+    never = Annotated[datetime.date, Field(gt=datetime.date.max - datetime.timedelta(1))]
+    never = Annotated[never, Field(lt=datetime.date.min + datetime.timedelta(1))]
+    with pytest.raises(gcd.EmptyLanguageError, match=r"because the type date\(.*\) .* exclude"):
+        gcd.json_schema(pydantic.create_model("M", d=(never, ...)))
+    dated = pydantic.create_model("M", d=(datetime.date, ...))
+    with pytest.raises(
+        gcd.UnsupportedSchemaError, match=r"cannot compile the type at .*style=.json"
+    ):
+        gcd.tool_calls([dated], style="python")
 
 
 def test_bytes_in_another_encoding_are_refused() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 import pytest
 
+import gcd
+from gcd import tool_calls
 from gcd._errors import ConstraintError, UnsupportedSchemaError
 from gcd._languages.json_schema.keywords import CONTAINER
 from gcd._languages.tools.tool_types import parse_tools
@@ -403,11 +408,119 @@ def test_a_parameter_may_be_called_json() -> None:
 
 def test_counts_may_be_texts_of_digits() -> None:
     schema = {**UPPER, "properties": {"a": {"type": "ARRAY", "minItems": "1", "maxItems": "2"}}}
-    (tool,) = parse_tools([{"function_declarations": [{"name": "f", "parameters": schema}]}]).tools
-    assert tool.schema["properties"]["a"] == {"type": "array", "minItems": 1, "maxItems": 2}
+    tools = [{"function_declarations": [{"name": "f", "parameters": schema}]}]
+    for count in range(4):
+        call = {"name": "f", "arguments": {"a": ["x"] * count}}
+        assert tool_calls(tools).accepts(json.dumps([call])) == (1 <= count <= 2)
 
 
 def test_what_holds_no_schema_is_nobodys_business() -> None:
     more = {"version": 3, "tags": ["a"], "unit": {"type": "ephemeral"}, "url": "x", "input": None}
     (tool,) = parse_tools([{"name": "f", "parameters": _CITY, **more}]).tools
     assert [p.name for p in tool.parameters] == ["city"]
+
+
+# -- functions and classes -----------------------------------------------------------------------
+
+
+class Add(pydantic.BaseModel):
+    """Add two numbers."""
+
+    a: int
+    b: list[int] = []
+
+    @pydantic.field_validator("a")
+    @classmethod
+    def is_even(cls, value: int) -> int:
+        return value
+
+
+@dataclasses.dataclass
+class Find:
+    text: Literal["x", "y"]
+
+
+def get_weather(city: str, days: int = 3, unit: str | None = None, nullable: bool = True) -> None:
+    """Get the weather.
+
+    Args:
+        city: the city
+        days: how many days
+        unit: the unit (choices: ["C", "F"])
+        nullable: a parameter with the name of a keyword
+    """
+
+
+def undocumented(city: str) -> None: ...
+
+
+def untyped(city) -> None:  # type: ignore[no-untyped-def]
+    """Do it.
+
+    Args:
+        city: the city
+    """
+
+
+def test_functions_and_classes_are_tools() -> None:
+    tools = [get_weather, Add, Find, {"name": "f", "parameters": {"properties": None}}]
+    parsed = parse_tools(tools).tools
+    assert [tool.name for tool in parsed] == ["get_weather", "Add", "Find", "f"]
+    assert [tool.description for tool in parsed[:2]] == ["Get the weather.", "Add two numbers."]
+    assert [(p.name, p.required) for p in parsed[1].parameters] == [("a", True), ("b", False)]
+    with pytest.warns(gcd.CaveatWarning, match=r"Add\.is_even at '/1/parameters/properties/a'"):
+        language = tool_calls(tools)
+    for name, arguments, is_valid in (
+        ("get_weather", {"city": "Rome"}, True),
+        ("get_weather", {"city": "Rome", "days": 2, "unit": "C", "nullable": False}, True),
+        ("get_weather", {"city": "Rome", "unit": None}, True),
+        ("get_weather", {"city": "Rome", "unit": "K"}, False),
+        ("get_weather", {"days": 2}, False),
+        ("Add", {"a": 1, "b": [2]}, True),
+        ("Add", {"a": "1"}, False),
+        ("Find", {"text": "x"}, True),
+        ("Find", {"text": "z"}, False),
+        ("f", {}, True),
+    ):
+        call = json.dumps([{"name": name, "arguments": arguments}])
+        assert language.accepts(call) == is_valid, call
+    with pytest.raises(UnsupportedSchemaError, match=r"Add\.is_even is Python code"):
+        tool_calls(tools, unsupported="refuse")
+
+
+def test_an_optional_argument_of_a_function_may_be_null() -> None:
+    def count(most: int | None, words: list[str | None]) -> None:
+        """Count.
+
+        Args:
+            most: the limit
+            words: the words
+        """
+
+    language = tool_calls([count])
+    arguments = {"most": None, "words": ["a", None]}
+    assert language.accepts(json.dumps([{"name": "count", "arguments": arguments}]))
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        (undocumented, "get_json_schema cannot read the function 'undocumented': .* no docstring"),
+        (untyped, "get_json_schema cannot read the function 'untyped': .* type hint"),
+        (int, "expected the schema of the parameters to have type 'object', got 'integer'"),
+        (Add(a=1), "pass a mapping, a function or a class"),
+        (Add.model_json_schema(), 'write {"name": "Add", "parameters": schema}'),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, 'write {"name": "...", "parameters": schema}'),
+    ],
+)
+def test_what_is_no_tool_is_reported_with_the_remedy(tool: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=f"tool 0.*{message}"):
+        parse_tools([tool])
+
+
+def test_the_order_of_arguments_may_be_given() -> None:
+    schema = {**UPPER, "properties": {"a": {"type": "STRING"}, "b": {"type": "INTEGER"}}}
+    schema |= {"required": ["a", "b"], "propertyOrdering": ["b", "a"]}
+    language = tool_calls([{"name": "f", "parameters": schema}])
+    assert language.accepts('[{"name": "f", "arguments": {"b": 1, "a": "x"}}]')
+    assert not language.accepts('[{"name": "f", "arguments": {"a": "x", "b": 1}}]')

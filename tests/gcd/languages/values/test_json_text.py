@@ -136,8 +136,8 @@ def json_spellings(text: str) -> Automaton:
 
 @pytest.mark.parametrize(("low", "high"), [(0, None), (0, 0), (1, 1), (0, 3), (2, 5), (3, None)])
 def test_texts_of_some_length_are_json_strings_of_that_length(low: int, high: int | None) -> None:
-    assert quote(texts(low, high)) == json_string(low, high)
-    assert quote(characters().repeat(low, high)) == json_string(low, high)
+    assert quote(texts(low, high), every=True) == json_string(low, high)
+    assert quote(characters().repeat(low, high), every=True) == json_string(low, high)
 
 
 @settings(max_examples=40)
@@ -146,14 +146,14 @@ def test_texts_of_some_length_are_json_strings_of_that_length(low: int, high: in
 @example('"\\/\b\f\n\r\t\x00\x1f\x7f')
 @example("é\u2028\uffff\U00010000😀\U0010ffff")
 def test_one_text_has_all_its_spellings(text: str) -> None:
-    assert quote(Automaton.literal(text)) == json_spellings(text)
+    assert quote(Automaton.literal(text), every=True) == json_spellings(text)
 
 
 @settings(max_examples=40)
 @given(st.lists(TEXT, max_size=4))
 def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
     spelled = Automaton.union([json_spellings(text) for text in several])
-    assert quote(Automaton.from_strings(several)) == spelled
+    assert quote(Automaton.from_strings(several), every=True) == spelled
 
 
 @settings(max_examples=60)
@@ -165,7 +165,7 @@ def test_a_json_string_is_accepted_if_its_value_is(
     """Two consecutive classes and a text, in every spelling."""
     parts = [one_of(ranges(one)), one_of(ranges(other)).repeat(0, 2), Automaton.literal(text)]
     content = Automaton.concatenate(parts)
-    spelled = quote(content)
+    spelled = quote(content, every=True)
     for string in random_strings(spelled, 20) if not spelled.is_empty else []:
         assert content.accepts(json.loads(string))
     for plain in random_strings(content, 20) if not content.is_empty else []:
@@ -189,22 +189,34 @@ def _all_escaped(text: str) -> str:
 )
 def test_spellings_of_patterns(pattern: str) -> None:
     content = regex(pattern)
-    spelled = quote(content)
+    spelled = quote(content, every=True)
     for string in random_strings(spelled, 100):
         assert content.accepts(json.loads(string))
     for string in random_strings(json_string(0, 6) - spelled, 100):
         assert not content.accepts(json.loads(string))
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\w+", r"\d{4}-\d\d", r"[^\x00-\x{ffff}]{2}", r'"|\\|/+', "(?s:.){0,2}", r"[é😀\x7f]"],
+)
+def test_escapes_of_plain_characters_are_left_out(pattern: str) -> None:
+    """Of all spellings, those without an escape of printable ASCII that needs none are left."""
+    needless = r"\\(/|u00([346][0-9a-fA-F]|2[013-9a-fA-F]|5[0-9abd-fABD-F]|7[0-9a-eA-E]))"
+    without = Automaton.any_bytes() - regex(rf'"([^\\]|\\[^u]|\\u....)*{needless}(?s:.)*')
+    content = regex(pattern)
+    assert quote(content, every=False) == quote(content, every=True) & without
+
+
 def test_what_is_no_text_has_no_spelling() -> None:
-    assert quote(Automaton.empty()).is_empty
-    assert quote(Automaton.byte_set(range(0x80, 0x100))).is_empty
+    assert quote(Automaton.empty(), every=True).is_empty
+    assert quote(Automaton.byte_set(range(0x80, 0x100)), every=True).is_empty
     for wrong in (b"a\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
-        assert quote(Automaton.from_strings([b"b", wrong])) == json_spellings("b")
-    assert quote(Automaton.any_bytes()) == json_string(0, None)
+        assert quote(Automaton.from_strings([b"b", wrong]), every=True) == json_spellings("b")
+    assert quote(Automaton.any_bytes(), every=True) == json_string(0, None)
 
 
 def test_growth_is_refused_by_name() -> None:
     content = regex(r"[a-z]{30}")
     with state_limit(100), pytest.raises(StateLimitError, match="a JSON string needs more than"):
-        quote(content)
+        quote(content, every=True)
