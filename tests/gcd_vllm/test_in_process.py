@@ -14,6 +14,7 @@ from gcd_vllm import _in_process
 from gcd_vllm._admission import REFUSED
 from gcd_vllm._particle_request import VERSION
 from tests.gcd_vllm.fakes import VllmConfig
+from tests.processes import PATIENCE
 
 CONSTRAINT = {"regex": "[ab]{4}"}
 START = r"start .* with LLM\(model, worker_extension_cls="
@@ -171,7 +172,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
     def wait_for_outputs():
         if llm.steps == 6:
             llm.engine_core.resources.engine_dead = True
-            raise llm.engine_core.outputs_queue.get(timeout=60)
+            raise llm.engine_core.outputs_queue.get(timeout=PATIENCE)
         return step()
 
     def wait_for_weights(method, args=()):
@@ -180,7 +181,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
             future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
                 Future()
             )
-            return future.result(timeout=60)
+            return future.result(timeout=PATIENCE)
         return rpc(method, args)
 
     if waits_for == "outputs":
