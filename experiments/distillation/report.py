@@ -148,7 +148,7 @@ The HMM has {summary["num_states"]} states, {kind} transitions, and a vocabulary
 {summary["num_tokens"]} tokens. It takes {megabytes:.1f} MB in {config.save_dtype}.
 It was distilled from {summary["source"]}.
 
-With the `lm` of README's example, a `smc.TransformersLM`:
+With `lm`, the model's `smc.TransformersLM`:
 
 ```python
 import hmm
