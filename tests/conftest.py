@@ -53,7 +53,7 @@ os.environ.setdefault("WANDB_DISABLE_GIT", "true")
 os.environ.setdefault("WANDB_X_SAVE_REQUIREMENTS", "false")
 # On a busy machine its service starts late.
 for _variable in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):
-    os.environ.setdefault(_variable, str(tests.processes.PATIENCE))
+    os.environ.setdefault(_variable, "600")
 
 # No property test has a deadline: on a busy machine any of them is late now and then. Examples
 # follow from the tests alone, so that two runs of one tree agree; `make test

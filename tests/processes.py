@@ -33,8 +33,6 @@ ADDRESS = "GCD_TESTS_FORKS_AT"
 """Names the variable with the path of the socket, which all processes that run tests share."""
 OWNER = "GCD_TESTS_FORKS_FOR"
 """Names the variable with the id of the process that lives as long as the tests do."""
-PATIENCE = 600.0
-"""Seconds after which a test that waits for another thread or process has failed."""
 _LIBRARIES = (
     "hydra.main",
     "lark",

@@ -14,7 +14,6 @@ from gcd_vllm import _in_process
 from gcd_vllm._admission import REFUSED
 from gcd_vllm._particle_request import VERSION
 from tests.gcd_vllm.fakes import VllmConfig
-from tests.processes import PATIENCE
 
 CONSTRAINT = {"regex": "[ab]{4}"}
 START = r"start .* with LLM\(model, worker_extension_cls="
@@ -172,7 +171,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
     def wait_for_outputs():
         if llm.steps == 6:
             llm.engine_core.resources.engine_dead = True
-            raise llm.engine_core.outputs_queue.get(timeout=PATIENCE)
+            raise llm.engine_core.outputs_queue.get(timeout=600)
         return step()
 
     def wait_for_weights(method, args=()):
@@ -181,7 +180,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
             future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
                 Future()
             )
-            return future.result(timeout=PATIENCE)
+            return future.result(timeout=600)
         return rpc(method, args)
 
     if waits_for == "outputs":

@@ -20,7 +20,6 @@ from gcd_vllm import CompilingMiddleware, Processor
 from gcd_vllm._admission import LANGUAGE, Admission, admission_of
 from gcd_vllm._particle_request import PARTICLE
 from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowed_after, finite
-from tests.processes import PATIENCE
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
 
@@ -94,7 +93,7 @@ def test_others_do_not_wait_for_a_compile(config, monkeypatch):
     def slow(self, request, *limits):
         if request.value == "ab":
             begun.set()
-            assert go_on.wait(PATIENCE)
+            assert go_on.wait(600)
         return compile_(self, request, *limits)
 
     monkeypatch.setattr(Compilers, "compile", slow)
@@ -102,7 +101,7 @@ def test_others_do_not_wait_for_a_compile(config, monkeypatch):
     async def serve():
         server = Server(config)
         waits = [asyncio.create_task(server.post({"regex": "ab"})) for _ in range(2)]
-        await asyncio.to_thread(begun.wait, PATIENCE)
+        await asyncio.to_thread(begun.wait, 600)
         others = [await server.post({"choice": [text]}) for text in "abab"]
         assert not any(task.done() for task in waits)
         go_on.set()

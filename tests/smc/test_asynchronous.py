@@ -18,7 +18,6 @@ from gcd._tokens.vocabulary import Vocabulary
 from smc._interface.json_pieces import JSONReader, Value
 from smc.testing import ToyLM, ToyRows
 from tests.gcd.oracles import checked_inside_strategies
-from tests.processes import PATIENCE
 from tests.smc.test_walk import PROMPT, TOY
 from tests.smc.toys import CONSTRAINTS
 
@@ -71,7 +70,7 @@ class GatedRows(ToyRows):
         lm: Any = self._lm
         lm.passes += 1
         lm.entered.set()
-        assert lm.gate.wait(PATIENCE)
+        assert lm.gate.wait(600)
         return super().extend(runs, lengths)
 
 

@@ -22,7 +22,6 @@ from gcd._languages.text.regex import regex
 from gcd._tokens.lifting import lift
 from gcd._tokens.vocabulary import Vocabulary
 from smc._models.suitability import num_logits
-from tests.processes import PATIENCE
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -235,7 +234,7 @@ def test_who_reads_a_streamer_sees_the_answer_and_its_end() -> None:
     inputs = tokenizer("There was a boy called", return_tensors="pt", return_token_type_ids=False)
     for text, budget in ((r"(Tim|Sue|Bob)", 8), ("", 1)):
         streamer = transformers.TextIteratorStreamer(
-            tokenizer, skip_prompt=True, timeout=PATIENCE, skip_special_tokens=True
+            tokenizer, skip_prompt=True, timeout=600, skip_special_tokens=True
         )
         options = {
             "custom_generate": smc.generate(names), "max_new_tokens": budget, "streamer": streamer

@@ -11,7 +11,6 @@ import torch
 import smc
 from hmm import HMM
 from smc._models.static_cache import NotStaticError
-from tests.smc.test_continuous import manager_of
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -44,19 +43,6 @@ def generated(**options: Any) -> Callable[[], Any]:
     return lambda: model.generate(ids, **options).tolist()
 
 
-def batched() -> Callable[[], Any]:
-    def call() -> Any:
-        manager = manager_of()
-        processor = smc.BudgetBatchProcessor(manager)
-        manager.start()
-        processor.add_request(PROMPTS[0], AUTOMATON, 5)
-        output = manager.get_result(timeout=60)
-        manager.stop(block=True)
-        return output.generated_tokens, output.error
-
-    return call
-
-
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "gcd": sampled,
     "lcd": lambda: sampled(proposal=smc.LCD()),
@@ -72,7 +58,6 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "processor, ahead": lambda: generated(
         logits_processor=[smc.BudgetLogitsProcessor(AUTOMATON, 5, smc.PGCD(AHEAD))]
     ),
-    "batch": batched,
 }
 
 

@@ -20,11 +20,11 @@ import smc
 from smc._models.rows import TransformersRows
 from smc._models.self_check import shares_prompts
 from smc._models.sharing_rows import SharingRows
-from tests.processes import PATIENCE
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")
 
+SECONDS = 600  # timeout for a thread
 PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
 INPUTS = {
     "input_ids": torch.tensor([[4, 4, 4, 1], [0, 1, 2, 2], [4, 4, 2, 1]]),
@@ -46,14 +46,14 @@ class Halt:
     def stand(self) -> None:
         """Halt; called by the thread."""
         self._is_here.set()
-        assert self._may_go.wait(PATIENCE)
+        assert self._may_go.wait(SECONDS)
         if self.error is not None:
             raise self.error
 
     def wait(self, thread: Future[Any]) -> None:
         """Wait until the thread halts; it must not end before."""
         thread.add_done_callback(lambda _: self._is_here.set())
-        assert self._is_here.wait(PATIENCE)
+        assert self._is_here.wait(SECONDS)
         if thread.done():
             thread.result()
             raise AssertionError("the thread did not halt")
@@ -203,7 +203,7 @@ def test_plain_generate_in_the_middle_of_a_pass(
         assert model.config._attn_implementation == "sdpa"
         assert torch.equal(plain(model), logits)
         halt.release()
-        assert same(sampling.result(PATIENCE), alone(0))
+        assert same(sampling.result(SECONDS), alone(0))
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -221,10 +221,10 @@ def test_passes_overlap_and_one_of_them_fails(
         for seed, (halt, thread) in enumerate(zip(halts, threads, strict=True)):
             halt.release()
             if halt.error is None:
-                assert same(thread.result(PATIENCE), alone(seed))
+                assert same(thread.result(SECONDS), alone(seed))
             else:
                 with pytest.raises(OSError, match="in the middle"):
-                    thread.result(PATIENCE)
+                    thread.result(SECONDS)
             assert model.config._attn_implementation == "sdpa"
             assert torch.equal(plain(model), logits)
     assert same(call(0), alone(0))
@@ -239,7 +239,7 @@ def test_a_prompt_that_two_threads_read_is_kept_once(model: Any) -> None:
             halt.wait(thread)
         for halt, thread in zip(halts, threads, strict=True):
             halt.release()
-            thread.result(PATIENCE)
+            thread.result(SECONDS)
     memories = lm._kept._memories
     assert list(memories) == [(1, 2)]
     assert lm._kept._nbytes == sum(memory.nbytes for memory in memories.values())

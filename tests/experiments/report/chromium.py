@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.processes import PATIENCE
-
 PROGRAM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -66,7 +64,7 @@ class Chromium:
         trace: TracebackType | None,
     ) -> None:
         self._send("Browser.close")
-        self._process.wait(timeout=PATIENCE)
+        self._process.wait(timeout=600)
         os.close(self._out)
         os.close(self._in)
         self._folder.cleanup()

@@ -31,7 +31,6 @@ from gcd._tokens.distances import UNREACHABLE
 from gcd._tokens.lifting import lift, lift_numbered
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
-from tests.processes import PATIENCE
 from tests.small_vocabulary import SCHEMA, vocabulary
 
 pytestmark = checked_inside_strategies
@@ -394,7 +393,7 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
 
 def test_a_lift_in_the_background_takes_over() -> None:
     shared = LazyAutomaton(LANGUAGES[1], WORDS)
-    assert shared.wait(PATIENCE)
+    assert shared.wait(600)
     assert shared._lift.is_done
     matcher = Matcher(shared, budget=9)
     assert matcher.is_exact
@@ -455,5 +454,5 @@ def test_lifts_go_on_in_a_forked_process(held: list[BackgroundLift]) -> None:
     threads.submit(lift_of)
     assert not lift_of.wait(0.01)
     threads.restart()
-    assert lift_of.wait(PATIENCE)
+    assert lift_of.wait(600)
     assert shared.exact is not None
