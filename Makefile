@@ -123,6 +123,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.isfile(s.get_path("include") + "/Python.h"))' \
 		|| { echo "Python's headers are needed to compile the kernels (Debian, Ubuntu: python3-dev; Fedora: python3-devel)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import os, shutil, sys, sysconfig as s; c = os.environ.get("CC") or s.get_config_var("CC") or "cc"; sys.exit(not shutil.which(c.split()[0]))' \
+		|| { echo "No C compiler is found; zig's compiles the kernels"; $(BIN)/python -m pip install --quiet ziglang; }
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
 		--constraint constraints.txt --editable '.[experiments,dev,docs]'
 	@touch $(INSTALLED) $(BUILT)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ("tests/test_architecture.py", "tests/hmm/test_inference.py", "tests/smc/test_walk.py",
         "tests/gcd/test_paper.py", "tests/gcd/tokens/test_lifting.py")  # fmt: skip
 """Tests to run if nothing has changed: laws and oracles that take a minute."""
-_PAGES = ("tests/test_docs.py", "tests/test_pages.py", "tests/test_readme.py")
+_PAGES = ("tests/test_docs.py", "tests/test_pages.py")
 _OF_LIBRARY = ("tests/test_architecture.py", "tests/test_interface.py")
 _INTERFACE = "docs/reference/interface.txt"
 _CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")

@@ -43,12 +43,19 @@ else:
 # For each run, wandb would call git several times, and list all installed packages.
 os.environ.setdefault("WANDB_DISABLE_GIT", "true")
 os.environ.setdefault("WANDB_X_SAVE_REQUIREMENTS", "false")
+# On a busy machine its service starts late.
+for _variable in ("WANDB_INIT_TIMEOUT", "WANDB_X_SERVICE_WAIT"):
+    os.environ.setdefault(_variable, "600")
 
 # No property test has a deadline: on a busy machine any of them is late now and then. Examples
 # follow from the tests alone, so that two runs of one tree agree; `make test
 # ARGS=--hypothesis-profile=random` looks for others.
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.register_profile(
+    "random", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "same", hypothesis.settings.get_profile("random"), derandomize=True
+)
 hypothesis.settings.load_profile("same")
 
 # The checks put several frames around each call: as deep as for users is several times deeper here.

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from scripts.packages import LIBRARY
 
@@ -222,9 +222,17 @@ def test_layers_import_one_way(layer):
 def test_property_tests_have_no_deadline():
     """One profile says so for all; where a test says something else, it is not for all."""
     assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
     for path in sorted((ROOT / "tests").rglob("*.py")):
         calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
         of_hypothesis = [n for n in calls if ast.unparse(n.func).endswith(("settings", "profile"))]
         words = [word for call in of_hypothesis for word in call.keywords]
-        own = [word.lineno for word in words if word.arg == "deadline"]
+        own = [word.lineno for word in words if word.arg in ("deadline", "suppress_health_check")]
         assert not own or path.name == "conftest.py", f"{path.relative_to(ROOT)}, lines {own}"
+
+
+def test_tests_wait_long_enough_for_a_busy_machine():
+    """Only a test that fails waits so long; half a second or less is for what never comes."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        found = re.findall(r"(?:timeout=|\.(?:wait|result)\()(\d[\d.]*)", path.read_text("utf-8"))
+        assert all(not 0.5 < float(each) < 600 for each in found), f"{path.relative_to(ROOT)}"

@@ -1,13 +1,8 @@
 """A tool call: a valid list of calls within the budget, parsed into Python values."""
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 import smc
 
-path = "HuggingFaceTB/SmolLM2-135M-Instruct"
-lm = smc.TransformersLM(
-    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-)
+lm = smc.TransformersLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
 tools = [
     {
         "name": "get_weather",

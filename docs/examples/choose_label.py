@@ -1,13 +1,8 @@
 """A choice among labels: the exact probability of each label, without sampling."""
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 import smc
 
-path = "HuggingFaceTB/SmolLM2-135M-Instruct"
-lm = smc.TransformersLM(
-    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-)
+lm = smc.TransformersLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
 prompt = """Review: I loved every minute of it. Sentiment: positive
 Review: It took two hours to get there. Sentiment: neutral
 Review: The soup was cold and the waiter was rude. Sentiment:"""

@@ -1,14 +1,9 @@
 """JSON by a schema: several finished answers, and the probability of each."""
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 import gcd
 import smc
 
-path = "HuggingFaceTB/SmolLM2-135M-Instruct"
-lm = smc.TransformersLM(
-    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-)
+lm = smc.TransformersLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
 schema = {
     "type": "object",
     "properties": {"item": {"type": "string"}, "price": {"type": "integer", "minimum": 0}},

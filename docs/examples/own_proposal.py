@@ -3,7 +3,6 @@
 import math
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import gcd
 import smc
@@ -24,10 +23,7 @@ class Favor(smc.GCD):
         return smc.DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
 
-path = "HuggingFaceTB/SmolLM2-135M-Instruct"
-lm = smc.TransformersLM(
-    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-)
+lm = smc.TransformersLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
 constraint = gcd.lift(gcd.regex(r" (red|green|blue)( and (red|green|blue))?\."), lm.vocabulary)
 for proposal in (smc.GCD(), Favor(lm.encode(" and"), factor=3.0)):
     # "smc" draws from the proposal; the default algorithm, a discrete filter, doesn't draw tokens.

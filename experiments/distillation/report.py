@@ -147,10 +147,15 @@ The HMM has {summary["num_states"]} states and a vocabulary of
 {summary["num_tokens"]} tokens. It takes {megabytes:.1f} MB in {config.save_dtype}.
 It was distilled from {summary["source"]}.
 
-    import hmm
-    import smc
-    ahead = hmm.load("{out}", vocabulary=lm.vocabulary).hmm  # lm: the model's `smc.TransformersLM`
-    proposal = smc.PGCD(ahead, lookahead="in_time")  # for models that read prompts
+With `lm`, the model's `smc.TransformersLM`:
+
+```python
+import hmm
+import smc
+
+ahead = hmm.load("{out}", vocabulary=lm.vocabulary).hmm
+proposal = smc.PGCD(ahead, lookahead="in_time")  # for models that read prompts
+```
 
 Use it only with the tokenizer of this language model. It models answers without their prompts.
 

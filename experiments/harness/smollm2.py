@@ -136,8 +136,9 @@ def _model(path: Path) -> Any:
     )
     config = read.config
     del config.quantization_config
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(read.state_dict())
+    with torch.device("meta"):  # takes the weights instead of copying them
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(read.state_dict(), assign=True)
     return model
 
 

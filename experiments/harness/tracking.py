@@ -170,21 +170,19 @@ class Experiment:
             "id": run_id,
             "dir": str(self._directory),
             "config": config,
-            "settings": wandb.Settings(silent=True, console="off", init_timeout=_INIT_SECONDS),
         }
-        try:
-            return wandb.init(
-                mode=self.mode, resume="allow" if self.mode == "online" else None, **arguments
-            )
-        except (
-            wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError
-        ) as error:  # fmt: skip
-            if self.mode != "online":
-                raise
-            where = f"{self._directory}/wandb"
-            _LOG.warning("wandb cannot be reached (%s); logging offline into %s", error, where)
-            self.mode = "offline"
-            return wandb.init(mode=self.mode, **arguments)
+        settings = {"silent": True, "console": "off"}
+        if self.mode == "online":
+            limited = wandb.Settings(**settings, init_timeout=_INIT_SECONDS)
+            try:
+                return wandb.init(mode=self.mode, resume="allow", settings=limited, **arguments)
+            except (
+                wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError
+            ) as error:  # fmt: skip
+                where = f"{self._directory}/wandb"
+                _LOG.warning("wandb cannot be reached (%s); logging offline into %s", error, where)
+                self.mode = "offline"
+        return wandb.init(mode=self.mode, settings=wandb.Settings(**settings), **arguments)
 
 
 def log_summary(run: wandb.Run, values: Mapping[str, Any]) -> None:

@@ -429,7 +429,7 @@ def test_mistakes_are_one_line_before_any_model_work():
     """As a command, which does not load what is needed when a run has ended."""
     command = [sys.executable, "-X", "importtime", "-m", "experiments.run"]
     command += ["+task=xlam", "task.methods=[magic]"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "got 'magic'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -171,7 +171,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
     def wait_for_outputs():
         if llm.steps == 6:
             llm.engine_core.resources.engine_dead = True
-            raise llm.engine_core.outputs_queue.get(timeout=60)
+            raise llm.engine_core.outputs_queue.get(timeout=600)
         return step()
 
     def wait_for_weights(method, args=()):
@@ -180,7 +180,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
             future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
                 Future()
             )
-            return future.result(timeout=60)
+            return future.result(timeout=600)
         return rpc(method, args)
 
     if waits_for == "outputs":

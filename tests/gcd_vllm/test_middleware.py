@@ -96,7 +96,7 @@ def test_others_do_not_wait_for_a_compile(config, monkeypatch):
     def slow(self, request, *limits):
         if request.value == "ab":
             begun.set()
-            assert go_on.wait(60)
+            assert go_on.wait(600)
         return compile_(self, request, *limits)
 
     monkeypatch.setattr(Compilers, "compile", slow)
@@ -104,7 +104,7 @@ def test_others_do_not_wait_for_a_compile(config, monkeypatch):
     async def serve():
         server = Server(config)
         waits = [asyncio.create_task(server.post({"regex": "ab"})) for _ in range(2)]
-        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.to_thread(begun.wait, 600)
         others = [await server.post({"choice": [text]}) for text in "abab"]
         assert not any(task.done() for task in waits)
         go_on.set()

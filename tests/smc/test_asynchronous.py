@@ -50,7 +50,7 @@ class GatedRows(ToyRows):
         lm: Any = self._lm
         lm.passes += 1
         lm.entered.set()
-        assert lm.gate.wait(60)
+        assert lm.gate.wait(600)
         return super().extend(runs, lengths)
 
 

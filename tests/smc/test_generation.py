@@ -265,7 +265,7 @@ def test_who_reads_a_streamer_sees_the_answer_and_its_end() -> None:
     inputs = tokenizer("There was a boy called", return_tensors="pt", return_token_type_ids=False)
     for text, budget in ((r"(Tim|Sue|Bob)", 8), ("", 1)):
         streamer = transformers.TextIteratorStreamer(
-            tokenizer, skip_prompt=True, timeout=60, skip_special_tokens=True
+            tokenizer, skip_prompt=True, timeout=600, skip_special_tokens=True
         )
         options = {
             "custom_generate": smc.generate(names), "max_new_tokens": budget, "streamer": streamer

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +14,6 @@ from smc.testing import ToyLM
 from tests.gcd.test_infilling import EXTRA, spellings, vocabulary_of
 from tests.smc.test_pgcd import HMMAsLM, random_hmm
 from tests.smc.test_walk import PROMPT
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def by_enumeration(
@@ -101,19 +97,3 @@ def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> Non
     assert math.exp(found.log_evidence) == pytest.approx(evidence, rel=1e-9)
     weights = [sample.log_weight for sample in found.particles]
     assert weights == pytest.approx([math.log(evidence)] * particles, abs=1e-9)
-
-
-def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
-    page = (ROOT / "docs" / "infill.md").read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
-    path = str(ROOT / "tests" / "models" / "stories260K")
-    code, count = re.subn(r'^path = "[\w/.-]+"', f"path = {path!r}", code, flags=re.MULTILINE)
-    assert count == 1
-    exec(compile(code, "docs/infill.md", "exec"), {})
-    story, body = capsys.readouterr().out.strip().split("\n---\n")
-    assert re.fullmatch(r"Tom lost his red ball\. [A-Z][a-z ,]+\. So he was happy again\.", story)
-    lines = [
-        re.fullmatch(r"    (total|length) = \w{3}\(values\)", line) for line in body.split("\n")
-    ]
-    assert {line and line[1] for line in lines} == {"total", "length"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMPT = (0, 1)
 MIDDLES = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))
 AUTOMATA = {
@@ -278,18 +275,3 @@ def test_an_answer_is_found_in_time_and_is_bounded(
             assert found.read <= whole.read or part == 0.0
         assert found.stopped is None
         assert found.answers == whole.answers
-
-
-def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
-    page = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
-    path = str(ROOT / "tests" / "models" / "stories260K")
-    code, count = re.subn(r'^path = "[\w/.-]+"', f"path = {path!r}", code, flags=re.MULTILINE)
-    assert count == 1
-    exec(compile(code, "docs/search.md", "exec"), {})
-    *answers, last = capsys.readouterr().out.splitlines()
-    assert len(answers) == 4
-    values = [float(line.split()[0]) for line in answers]
-    assert values == sorted(values, reverse=True)
-    assert re.fullmatch(r"\d of them are certainly the best; \d+ prefixes were read", last)

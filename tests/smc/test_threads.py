@@ -24,7 +24,7 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")
 
-SECONDS = 60  # timeout for a thread
+SECONDS = 600  # timeout for a thread
 PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
 INPUTS = {
     "input_ids": torch.tensor([[4, 4, 4, 1], [0, 1, 2, 2], [4, 4, 2, 1]]),

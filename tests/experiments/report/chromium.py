@@ -64,7 +64,7 @@ class Chromium:
         trace: TracebackType | None,
     ) -> None:
         self._send("Browser.close")
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=600)
         os.close(self._out)
         os.close(self._in)
         self._folder.cleanup()

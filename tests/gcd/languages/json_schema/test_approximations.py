@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -173,7 +173,7 @@ def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]
         assert language.accepts(compact(value)) == validator.is_valid(value), value
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(SCHEMAS, min_size=2, max_size=4), st.lists(VALUES, min_size=1, max_size=9))
 @example([{"minItems": 2, "prefixItems": [{"const": 1}]}, {"items": {"const": 2}}], [[1, 2], [2]])
 def test_no_value_is_in_two_schemas_that_are_apart(schemas: list[Any], values: list[Any]) -> None:

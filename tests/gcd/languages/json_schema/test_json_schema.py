@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -158,7 +158,7 @@ def orders(value: Any) -> Iterator[Any]:
         yield value
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
 @example(
     {"type": "object", "additionalProperties": True, "required": ["b"]}, [{"a": None, "b": None}]
@@ -182,7 +182,7 @@ def test_schemas_accept_what_the_standard_accepts(schema: Any, values: list[Any]
     _check_against_the_standard(schema, values)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
 @example(
     {
@@ -365,7 +365,7 @@ def test_a_convention_never_leaves_a_value_nothing() -> None:
         json_schema({**many, "additionalProperties": False})
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(SCHEMAS)
 @example({"type": "object", "properties": {"a": ONE_OF_TWO}, "not": {"required": ["b"]}})
 @example({"not": {"properties": {"a": {"oneOf": [{"not": s} for s in STRINGS]}}}})
