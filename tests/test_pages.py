@@ -75,8 +75,12 @@ class Reader:
             self.lm.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         self.names: dict[str, Any] = {"__name__": "reader"}
 
-    def run(self, page: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
-        """Run a page after README; return what blocks printed, and what the page shows below."""
+    def run(
+        self, page: str, capsys: pytest.CaptureFixture[str]
+    ) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+        """Run a page after README; return what blocks printed and what the page shows below each,
+        and the names that are defined then.
+        """
         given, printed = dict(self.names), []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(smc.TransformersLM, "from_pretrained", {smollm2.HUB: self.lm}.__getitem__)
@@ -85,8 +89,7 @@ class Reader:
                 printed.append((capsys.readouterr().out, shown))
         if page == "README.md":
             self.names = given
-        self.after = given
-        return printed
+        return printed, given
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,8 @@ def test_the_blocks_of_a_page_run(
         monkeypatch.setitem(PAGES, page, fewer)
     if "lm" not in small.names:
         small.run("README.md", capsys)
-    printed = small.run(page, capsys)
+    printed, given = small.run(page, capsys)
+    given.clear()  # frees its models
     assert re.fullmatch(PRINTED.get(page, ".*"), "".join(out for out, _ in printed), re.DOTALL)
     for out, shown in printed:
         if page == BY_SMOLLM2:
@@ -142,14 +146,14 @@ def test_readme_and_what_is_made_for_its_model_run(
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     reader = Reader(smollm2.checkpoint())
-    [(line, _)] = reader.run("README.md", capsys)
+    [(line, _)], _ = reader.run("README.md", capsys)
     assert re.match("city='Rome' days=3 .* estimated$", line)
     probability, low, high = map(float, re.findall(r"[01]\.\d+", line))
     assert 0.45 < low < probability < high < 0.95
     (tmp_path / "models").symlink_to(ROOT / "models")
     for page in OF_SMOLLM2:
-        reader.run(page, capsys)
-    task = reader.after["TASK"]
+        _, given = reader.run(page, capsys)
+    task = given["TASK"]
     monkeypatch.setitem(TASKS, task.name, task)
     register()
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
