@@ -113,9 +113,9 @@ def json_schema(
             "warn": a warning names them, so validate the finished text. They are the largest upper
             bounds (`maxLength`, `maxItems`, ...), `uniqueItems` over arbitrary strings, and Python
             validators of a class. Bounds such as `"maxLength": 65536` are enforced even so,
-            as budgets for longer texts raise `gcd.OverlongBudgetError`. "ignore": no warning, and neither these nor lower bounds
-            that take too many states are enforced. "refuse": they are errors. The result's
-            `caveats` lists them.
+            as budgets for longer texts raise `gcd.OverlongBudgetError`. "ignore": no warning, and
+            neither these nor lower bounds that take too many states are enforced. "refuse": they
+            are errors. The result's `caveats` lists them.
 
     Raises:
         UnsupportedSchemaError: a keyword is not supported; the error has its JSON pointer.
