@@ -50,3 +50,7 @@ __all__ = [
     "sample",
     "save",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

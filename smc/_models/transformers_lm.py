@@ -21,6 +21,8 @@ at the same time. Rows belong to the call that created them, and the model is no
 from __future__ import annotations
 
 import inspect
+import os
+import reprlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -53,6 +55,16 @@ from smc._models.suitability import (
 
 SMALL = 30_000_000
 """Largest number of parameters of a model whose forward passes are as fast as guessing tokens."""
+
+_OF_FILES = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "revision",
+    "token",
+    "trust_remote_code",
+)
+"""Options of `from_pretrained` that select files, and apply to the model and to the tokenizer."""
 
 
 class TransformersLM:
@@ -124,16 +136,42 @@ class TransformersLM:
                 `device_map`.
 
         Raises:
-            OSError: there is no such model, or the hub can't be reached.
+            OSError: there is no such model, or the hub can't be reached and has not been used for
+                this model before.
             ImportError: `transformers` isn't installed.
-            ValueError: the model or the tokenizer is unsuitable.
+            ValueError: the model or the tokenizer is unsuitable, or an option is unknown.
         """
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ModuleNotFoundError as error:
             raise missing("transformers", "models", "TransformersLM.from_pretrained") from error
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
-        return cls(model, AutoTokenizer.from_pretrained(path))
+        _check_options(path, options)
+        is_online = (
+            os.path.isdir(path) or options.get("local_files_only") or _is_on_hub(path, options)
+        )
+        if not is_online:
+            options["local_files_only"] = True
+        of_both = {name: value for name, value in options.items() if name in _OF_FILES}
+        try:
+            model = AutoModelForCausalLM.from_pretrained(path, **options)
+            tokenizer = AutoTokenizer.from_pretrained(path, **of_both)
+        except TypeError as error:
+            wrong = [name for name in options if f"'{name}'" in str(error)]
+            if not wrong:
+                raise
+            raise ValueError(
+                f"expected options of AutoModelForCausalLM.from_pretrained, got {wrong[0]}="
+                f"{reprlib.repr(options[wrong[0]])}; correct its name, or omit it"
+            ) from error
+        except OSError as error:
+            if is_online:
+                raise
+            raise OSError(
+                f"expected the directory of a model, or its name on the hub, got {path!r}, which "
+                "is no directory, has not been downloaded yet, and can't be looked up, as the hub "
+                "can't be reached; correct the name, or connect to the network"
+            ) from error
+        return cls(model, tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -262,6 +300,54 @@ class TransformersLM:
         )
         rows = TransformersRows(self.model, lengths)
         return rows, rows.read(tokens, rows.lengths, **self._last_only)[:, -1]
+
+
+def _check_options(path: Any, options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a model instead of its name, and for options of something else."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(
+            f"expected the name or the directory of a model, got {type(path).__name__}; wrap a "
+            "loaded model with smc.TransformersLM(model, tokenizer)"
+        )
+    own = {*inspect.signature(TransformersLM).parameters} & {*options}
+    if "device" in options or own:
+        name = "device" if "device" in options else min(own)
+        remedy = f"pass device_map={options[name]!r}, or move the model with lm.model.to(device)"
+        if name in own:
+            remedy = f"pass {name} to smc.TransformersLM(model, tokenizer)"
+        raise ValueError(
+            "expected options of AutoModelForCausalLM.from_pretrained, got "
+            f"{name}={reprlib.repr(options[name])}; {remedy}"
+        )
+
+
+def _is_on_hub(path: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether the hub can be reached; raise OSError if it has no model of this name.
+
+    `transformers` retries each request for a file for 20 seconds. This request isn't repeated.
+    """
+    from huggingface_hub import model_info
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        model_info(
+            str(path), revision=options.get("revision"), token=options.get("token"), timeout=5
+        )
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise OSError(
+            f"expected the directory of a model, or its name on the hub, got {str(path)!r}, which "
+            "is neither; correct the name, or log in if the model is private"
+        ) from error
+    except HfHubHTTPError:  # the hub can be reached, and `transformers` reports its answer
+        return True
+    except Exception:  # the errors of the network depend on the version of huggingface_hub
+        return False
+    return True
 
 
 class _KeptPrompts:
