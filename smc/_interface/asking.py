@@ -224,9 +224,9 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
         return tool_calls(kind), json.loads
     if isinstance(kind, Mapping | bool):
         return json_schema(kind, whitespace="spaced"), json.loads
-    if isinstance(kind, Sequence) and not isinstance(kind, str) and kind:
-        if all(isinstance(each, str) for each in kind):
-            return choice(kind), str
+    is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
+    if is_list and all(isinstance(each, str) for each in kind):
+        return choice(kind), str
     raise ValueError(
         "expected a type, a JSON schema, a list of tools or of strings, or a constraint (whose "
         f"value is text), got {kind!r}; for a pattern use gcd.regex(...)"

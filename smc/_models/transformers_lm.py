@@ -56,6 +56,8 @@ from smc._models.suitability import (
 SMALL = 30_000_000
 """Largest number of parameters of a model whose forward passes are as fast as guessing tokens."""
 
+SECONDS_OF_HUB = 5
+"""Seconds after which the hub counts as unreachable."""
 _OF_FILES = (
     "cache_dir",
     "force_download",
@@ -146,15 +148,10 @@ class TransformersLM:
         except ModuleNotFoundError as error:
             raise missing("transformers", "models", "TransformersLM.from_pretrained") from error
         _check_options(path, options)
-        is_online = (
-            os.path.isdir(path) or options.get("local_files_only") or _is_on_hub(path, options)
-        )
-        if not is_online:
-            options["local_files_only"] = True
         of_both = {name: value for name, value in options.items() if name in _OF_FILES}
+        found = _find(str(path), options)
         try:
-            model = AutoModelForCausalLM.from_pretrained(path, **options)
-            tokenizer = AutoTokenizer.from_pretrained(path, **of_both)
+            model = AutoModelForCausalLM.from_pretrained(found, **options)
         except TypeError as error:
             wrong = [name for name in options if f"'{name}'" in str(error)]
             if not wrong:
@@ -163,15 +160,7 @@ class TransformersLM:
                 f"expected options of AutoModelForCausalLM.from_pretrained, got {wrong[0]}="
                 f"{reprlib.repr(options[wrong[0]])}; correct its name, or omit it"
             ) from error
-        except OSError as error:
-            if is_online:
-                raise
-            raise OSError(
-                f"expected the directory of a model, or its name on the hub, got {path!r}, which "
-                "is no directory, has not been downloaded yet, and can't be looked up, as the hub "
-                "can't be reached; correct the name, or connect to the network"
-            ) from error
-        return cls(model, tokenizer)
+        return cls(model, AutoTokenizer.from_pretrained(found, **of_both))
 
     @property
     def device(self) -> torch.device:
@@ -321,12 +310,18 @@ def _check_options(path: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def _is_on_hub(path: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether the hub can be reached; raise OSError if it has no model of this name.
+def _find(name: str, options: Mapping[str, Any]) -> str:
+    """Return a model's name if the hub has it, or else the directory of its files.
 
-    `transformers` retries each request for a file for 20 seconds. This request isn't repeated.
+    `transformers` would repeat the request for each file for 20 seconds before it reports that the
+    hub can't be reached, even for files that it doesn't need.
+
+    Raises:
+        OSError: there is no such model.
     """
-    from huggingface_hub import model_info
+    if os.path.isdir(name):
+        return name
+    from huggingface_hub import model_info, try_to_load_from_cache
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
@@ -334,20 +329,26 @@ def _is_on_hub(path: Any, options: Mapping[str, Any]) -> bool:
         RevisionNotFoundError,
     )
 
+    expected = f"expected the directory of a model, or its name on the hub, got {name!r}, which is"
+    revision = options.get("revision")
     try:
-        model_info(
-            str(path), revision=options.get("revision"), token=options.get("token"), timeout=5
-        )
+        if not options.get("local_files_only"):
+            model_info(name, revision=revision, token=options.get("token"), timeout=SECONDS_OF_HUB)
+            return name
     except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise OSError(
-            f"expected the directory of a model, or its name on the hub, got {str(path)!r}, which "
-            "is neither; correct the name, or log in if the model is private"
-        ) from error
+        raise OSError(f"{expected} neither; correct it, or log in for a private model") from error
     except HfHubHTTPError:  # the hub can be reached, and `transformers` reports its answer
-        return True
-    except Exception:  # the errors of the network depend on the version of huggingface_hub
-        return False
-    return True
+        return name
+    except Exception:  # the errors of a network depend on the version of huggingface_hub
+        pass
+    for file in ("config.json", "adapter_config.json", options.get("gguf_file")):
+        path = file and try_to_load_from_cache(name, file, options.get("cache_dir"), revision)
+        if isinstance(path, str):
+            return os.path.dirname(path)
+    raise OSError(
+        f"{expected} neither a directory nor downloaded, and the hub can't be asked; correct it, "
+        "or connect to the network"
+    )
 
 
 class _KeptPrompts:
