@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -250,10 +251,7 @@ def _is_messages(prompt: Any) -> bool:
 
 
 def _write(
-    lm: LanguageModel,
-    prompts: Sequence[Prompt | Messages],
-    kind: Any,
-    arguments: Mapping[str, Any] | None,
+    lm: LanguageModel, prompts: Sequence[Any], kind: Any, arguments: Mapping[str, Any] | None
 ) -> list[Prompt]:
     """Convert messages to token ids, and refuse prompts that end in an open `<think>`.
 
@@ -294,7 +292,8 @@ def _apply_template(
     apply, chat = tokenizer.apply_chat_template, list(messages)
     options = {"add_generation_prompt": True, **arguments, "tokenize": True, "return_dict": False}
     known = {*inspect.signature(apply).parameters, "enable_thinking"}
-    unread = [name for name in arguments if name not in known and name not in str(template)]
+    unread = [name for name in arguments if not re.search(rf"\b{name}\b", str(template))]
+    unread = [name for name in unread if name not in known]
     if unread:
         warnings.warn(
             f"expected a chat template that reads {', '.join(unread)}, got one that doesn't; check "

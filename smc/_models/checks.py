@@ -55,7 +55,7 @@ def check_list(prompts: object) -> None:
         )
     if any(isinstance(each, Integral) for each in prompts):
         raise ValueError("expected a list of prompts, got a list of token ids; pass [token_ids]")
-    if any(isinstance(each, Mapping) for each in prompts):
+    if any(isinstance(each, Mapping) and "role" in each for each in prompts):
         raise ValueError(
             "expected a list of prompts, got a list of messages, which is a single prompt; pass "
             "[messages] to smc.ask_all, or messages to smc.ask"

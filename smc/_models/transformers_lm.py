@@ -301,7 +301,7 @@ def _check_options(path: Any, options: Mapping[str, Any]) -> None:
     own = {*inspect.signature(TransformersLM).parameters} & {*options}
     if "device" in options or own:
         name = "device" if "device" in options else min(own)
-        remedy = f"pass device_map={options[name]!r}, or move the model with lm.model.to(device)"
+        remedy = "omit it and call lm.model.to(device), or pass device_map, which needs accelerate"
         if name in own:
             remedy = f"pass {name} to smc.TransformersLM(model, tokenizer)"
         raise ValueError(

@@ -70,8 +70,6 @@ def test_a_model_that_is_no_language_model(name: str, model: Any, words: tuple[s
     ],
 )
 def test_a_prompt_of_another_kind(name: str, prompt: Any, word: str) -> None:
-    if isinstance(prompt, dict) and name not in ("joint", "search"):
-        word = "expected"  # a list of mappings is taken for messages
     refused(lambda: ENTRIES[name](LM, prompt), word)
 
 
