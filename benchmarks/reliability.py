@@ -32,7 +32,7 @@ from transformers.utils import logging
 import gcd
 import hmm
 import smc
-from smc._results.reliability import ADVICE, label_of
+from smc._results.reliability import LABELS, label_of
 
 CERTIFIED = 0.99
 SLACK = 0.01
@@ -92,7 +92,7 @@ def print_labels(rows: list[dict[str, Any]]) -> None:
     print(f"{len({row['problem'] for row in known})} of {len({r['problem'] for r in rows})} known")
     print("| algorithm | label | problems | runs | evidence covered % | texts covered % | ", end="")
     print("median total variation |\n|---|---|---|---|---|---|---|")
-    for algorithm, label, half in product(("smc", "discrete"), ADVICE, HALVES):
+    for algorithm, label, half in product(("smc", "discrete"), LABELS, HALVES):
         runs = [
             row for row in known
             if row["algorithm"] == algorithm and get_label(row) == label
@@ -148,7 +148,7 @@ def get_label(row: dict[str, Any]) -> str:
         return "certified"
     drawn = row["algorithm"] == "smc"
     looked_at = math.exp(min(0.0, row["log_evidence"] - row["log_upper"]))
-    return label_of(row["ess"], row["certified"], looked_at, drawn=drawn)
+    return label_of(row["ess"], row["certified"], looked_at, row["particles"], drawn=drawn)
 
 
 def evidence_covered(row: dict[str, Any]) -> bool:

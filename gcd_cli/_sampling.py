@@ -137,7 +137,7 @@ def _report(posterior: smc.Posterior) -> dict[str, Any]:
                 posterior.texts,
                 posterior.probabilities,
                 found.probability_errors,
-                posterior.intervals or posterior.confidence_intervals,
+                posterior.intervals or [None] * len(posterior.texts),
                 strict=True,
             )
         ],
@@ -177,13 +177,13 @@ def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
         found: the report that `draw` returns.
         budget: maximum number of tokens of an answer.
     """
-    lines = [
-        (f"{format_estimate(each)} ({format_interval(each['interval'])})", each["text"])
-        for each in found["answers"]
-    ] or [("none", "no answer was completed within the budget")]
+    lines = [(format_estimate(each), each["text"]) for each in found["answers"]] or [
+        ("none", "no answer was completed within the budget")
+    ]
     lines += field_lines(found["fields"])
     evidence, error = found["log_evidence"], found["log_evidence_error"]
-    shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
+    spread = f" +- {error:.2g}" if error and math.isfinite(error) else ""
+    shown = "zero" if evidence is None else f"e^({evidence:.3f}{spread})"
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
     if found["certified"] is not None:
         certified = math.floor(1000 * found["certified"]) / 1000
@@ -221,22 +221,17 @@ def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
                 "interval": field["absent_interval"],
             }
             values.append(("(absent)", absent))
-        lines += [
-            (f"{format_estimate(each)} ({format_interval(each['interval'])})", f"{pointer} {value}")
-            for value, each in values
-        ]
+        lines += [(format_estimate(each), f"{pointer} {value}") for value, each in values]
     return lines
 
 
 def format_estimate(found: dict[str, Any]) -> str:
-    """Format a probability and its standard error."""
-    return f"{found['probability']:.3f} +- {found['error']:.3f}"
-
-
-def format_interval(interval: tuple[float, float]) -> str:
-    """Format an interval with three digits, rounded outward."""
-    low, high = interval
-    return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
+    """Format a probability, its standard error and its guaranteed interval, rounded outward."""
+    shown = f"{found['probability']:.3f} +- {found['error']:.3f}"
+    if found["interval"] is None:
+        return shown
+    low, high = found["interval"]
+    return f"{shown} ({math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f})"
 
 
 def _pgcd(directory: str, vocabulary: gcd.Vocabulary) -> smc.Proposal[Any]:

@@ -162,6 +162,10 @@ class Disabled(Processor):
         return logits
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import the sampling functions on first access; vLLM loads this module in all processes."""
     if name not in _PUBLIC:

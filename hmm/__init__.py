@@ -52,6 +52,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> None:
     if name in REMOVED:
         raise AttributeError(f"hmm.{name} was removed; {REMOVED[name]}")

@@ -133,6 +133,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a name that needs the optional package `transformers` when it is first used."""
     if name in REMOVED:

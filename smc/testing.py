@@ -32,7 +32,13 @@ from smc._proposals import AutomatonPosition, Batch, start_position
 from smc._proposals.lookahead import Lookahead
 from smc._vocabulary.draw import Breaks, Draw, Keys
 
+__all__ = ["ToyForward", "ToyLM", "ToyRows", "check_lookahead", "target", "walk"]
+
 Result = TypeVar("Result")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class ToyLM:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scripts.list_api import LISTING, list_interface
-from scripts.packages import LIBRARY
+from scripts.packages import EXPORTING, LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC_MODULES = {*LIBRARY, "gcd_cli.__main__", "smc.testing"}
@@ -137,6 +139,13 @@ def test_private_modules_are_imported_for_a_stated_reason(folder):
 )
 def test_private_imports_are_found(source, found):
     assert private_imports(source, "experiments") == found
+
+
+@pytest.mark.parametrize("module", [*EXPORTING, "smc.testing"])
+def test_dir_shows_public_names_only(module):
+    found = importlib.import_module(module)
+    assert dir(found) == sorted(found.__all__)
+    assert not [name for name in dir(found) if name.startswith("_") or name in dir(typing)]
 
 
 def test_the_listing_shows_the_present_interface():

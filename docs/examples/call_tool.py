@@ -26,5 +26,5 @@ Calls:
 reply = smc.ask(lm, prompt, tools, budget=30, particles=2)
 for call in reply.value:
     print(call["name"], call["arguments"])
-low, high = reply.interval
+low, high = reply.confidence_interval
 print(f"probability: {reply.probability:.2f} ({low:.2f} to {high:.2f}), {reply.reliability.label}")

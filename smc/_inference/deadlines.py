@@ -45,6 +45,7 @@ class TimeLimit:
         cancel: flag; once it is set, closing starts with the next step.
         abandon: flag; once it is set, the next step raises `AbandonedError`.
         clock: function that returns the time in seconds.
+        tick: function that is called in each step, to show progress.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class TimeLimit:
         cancel: CancelToken | None = None,
         abandon: CancelToken | None = None,
         clock: Callable[[], float] = monotonic,
+        tick: Callable[[], object] | None = None,
     ) -> None:
         self.until = until
+        self.tick = tick
         self._cancel, self._abandon, self._clock = cancel, abandon, clock
         self._pace = Pace(clock)
 
@@ -68,6 +71,8 @@ class TimeLimit:
         Raises:
             AbandonedError: sampling was abandoned.
         """
+        if self.tick is not None:
+            self.tick()
         if self._abandon is not None and self._abandon.is_set():
             raise AbandonedError(
                 "expected answers, got none: sampling was abandoned, because the event passed as "
@@ -86,7 +91,7 @@ class TimeLimit:
         if until is not None:
             now = self._clock()
             until = now + part * max(0.0, until - now)
-        return TimeLimit(until, self._cancel, self._abandon, self._clock)
+        return TimeLimit(until, self._cancel, self._abandon, self._clock, self.tick)
 
     def overrun(self) -> float:
         """Return the seconds since the deadline; 0 before the deadline or without one."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
@@ -111,6 +115,27 @@ def settings_of(
         certify=None if certify is None else real("certify", certify),
         max_tokens_read=whole("max_tokens_read", max_tokens_read),
     )
+
+
+def check_options(name: str, options: Mapping[str, Any], *calls: Callable[..., Any]) -> None:
+    """Raise ValueError for an option that none of some functions and no algorithm has.
+
+    Args:
+        name: the function that was called, for the message.
+        options: the options that it received as keyword arguments.
+        calls: the functions whose keyword arguments are valid options.
+    """
+    known = {*Options.__annotations__}
+    for call in calls:
+        parameters = inspect.signature(call).parameters.values()
+        known |= {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    for option, value in options.items():
+        if option not in known:
+            near = get_close_matches(option, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"help({name}) lists the options"
+            raise ValueError(
+                f"expected an option of {name}, got {option}={reprlib.repr(value)}; {remedy}"
+            )
 
 
 def whole(what: str, value: object) -> int:

@@ -6,28 +6,38 @@ it samples answers, and parses the most probable one:
     type of the answer                value that is returned
     a type that pydantic validates    an object of this type, parsed by pydantic from JSON
     a JSON schema (a mapping)         a value parsed from JSON
-    a list of tools (mappings)        a list of tool calls parsed from JSON
+    a list of tools                   a list of tool calls parsed from JSON
     a list of strings                 one of these strings
     a constraint                      the text of the answer
 
 By default the proposal is GCD, with 16 particles. Other arguments are passed to `smc.sample`.
+
+Messages become token ids by the tokenizer's chat template, which also gets the tools in the form
+that templates expect: `{"type": "function", "function": {"name", "description", "parameters"}}`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, tool_calls
+from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, parse_tools, tool_calls
 from gcd._languages.json_schema.pydantic_schemas import is_class
+from gcd._languages.tools.tool_keys import get_parameters, is_schema
+from gcd._languages.tools.tool_wrappers import CONTAINERS, declarations
+from smc._inference.settings import check_options
 from smc._interface.interface import sample
+from smc._models.checks import check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
-from smc._results.fields import Field
+from smc._results.fields import Field, show_probability
 from smc._results.posterior import Posterior
 from smc._results.reliability import Reliability
 
@@ -74,9 +84,22 @@ class Reply:
         return max(self.posterior.probabilities, default=0.0)
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """A 90% interval for the probability; see `Posterior.confidence_intervals`."""
-        return next(iter(self.posterior.confidence_intervals), (0.0, 0.0))
+    def confidence_interval(self) -> tuple[float, float] | None:
+        """A 90% interval for the probability; None if nothing is known about it, or without answer.
+
+        See `Posterior.confidence_intervals`.
+        """
+        return next(iter(self.posterior.confidence_intervals or ()), None)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Deprecated name of `confidence_interval`."""
+        warnings.warn(
+            "Reply.interval is deprecated; use Reply.confidence_interval",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.confidence_interval
 
     @property
     def reliability(self) -> Reliability:
@@ -85,7 +108,10 @@ class Reply:
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """The distribution of the value of each JSON field; empty if the answers aren't JSON."""
+        """The distribution of the value of each JSON field.
+
+        Empty if the answers are text, as those of a constraint; see `Posterior.fields`.
+        """
         return {} if self.parser is str else self.posterior.fields()
 
     @property
@@ -96,11 +122,8 @@ class Reply:
     def __repr__(self) -> str:
         if self.text is None:
             return "Reply(no answer)"
-        low, high = self.interval
-        return (
-            f"Reply({self.text!r}, probability {self.probability:.3f} [{low:.3f}, {high:.3f}], "
-            f"{self.reliability.label})"
-        )
+        shown = show_probability(self.probability, self.confidence_interval)
+        return f"Reply({self.text!r}, probability {shown}, {self.reliability.label})"
 
 
 def ask(
@@ -112,6 +135,7 @@ def ask(
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Reply:
     """Ask a language model for a value of a type.
@@ -121,24 +145,32 @@ def ask(
         prompt: text, token ids, or messages for the tokenizer's chat template.
         kind: the type of the answer. It can be any type that pydantic validates, such as a pydantic
             model, dataclass, TypedDict, `Literal` or enum. It can also be a JSON schema, a list of
-            tools, a list of strings to choose from, or a constraint (lifted or not).
+            tools, a list of strings to choose from, or a constraint (lifted or not). The value of a
+            constraint is the text of the answer, even if it is JSON. With messages, the chat
+            template shows tools to the model.
         budget: maximum number of tokens of an answer, including EOS.
         particles: number of distinct prefixes kept at a time; see `smc.sample`.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
-        options: other arguments of `smc.sample`, such as `seed`, `temperature` or `deadline`.
+        chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
+        options: other arguments of `smc.sample`, such as `seed`, `temperature` or `deadline`, but
+            not `finished`.
 
     Raises:
         ConstraintError: the type can't be converted to a constraint.
-        ValueError: the type is unsupported, or the prompt has messages but the model's tokenizer
-            has no chat template.
+        ValueError: the type or an option is unsupported; the prompt has messages but the model's
+            tokenizer has no chat template; or the prompt ends in an open `<think>`.
         InfeasibleBudgetError: the budget is shorter than the shortest answer.
+
+    Warns:
+        UserWarning: the chat template doesn't show the tools, or doesn't read an argument.
 
     These errors are raised before any forward pass. `smc.sample` may raise others.
     """
+    check_model(lm)
     [reply] = ask_all(
         lm, [prompt], kind, budget=budget, particles=particles, proposal=proposal,
-        algorithm=algorithm, **options,
+        algorithm=algorithm, chat_template_kwargs=chat_template_kwargs, **options,
     )  # fmt: skip
     return reply
 
@@ -152,16 +184,25 @@ def ask_all(
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[Reply]:
     """Ask for a value of the same type for each prompt, in batches; see `ask` for the arguments."""
+    check_model(lm)
+    check_list(prompts)
+    check_options("smc.ask", options, ask, sample)
+    if "finished" in options:
+        raise ValueError(
+            f"expected smc.ask without finished, got {options['finished']!r}; use the replies that "
+            "it returns, or smc.sample"
+        )
     constraint, parser = constraint_of(kind)
+    written = _write(lm, prompts, kind, chat_template_kwargs)
     if isinstance(constraint, Automaton):
         constraint = lift(constraint, lm.vocabulary)
     posteriors = sample(
-        lm, [_apply_template(lm, prompt) for prompt in prompts], constraint, budget=budget,
-        particles=particles, proposal=GCD() if proposal is None else proposal,
-        algorithm=algorithm, **options,
+        lm, written, constraint, budget=budget, particles=particles,
+        proposal=GCD() if proposal is None else proposal, algorithm=algorithm, **options,
     )  # fmt: skip
     return [Reply(posterior, parser) for posterior in posteriors]
 
@@ -180,37 +221,117 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
 
         adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
         return language, adapter.validate_json
+    if _is_tools(kind):
+        return tool_calls(kind), json.loads
     if isinstance(kind, Mapping | bool):
         return json_schema(kind, whitespace="spaced"), json.loads
-    if isinstance(kind, Sequence) and not isinstance(kind, str) and kind:
-        if all(isinstance(each, str) for each in kind):
-            return choice(kind), str
-        if all(isinstance(each, Mapping) for each in kind):
-            return tool_calls(kind), json.loads
+    is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
+    if is_list and all(isinstance(each, str) for each in kind):
+        return choice(kind), str
     raise ValueError(
-        f"expected a type, a JSON schema, a list of tools or of strings, or a constraint, got "
-        f"{kind!r}; for a pattern use gcd.regex(...)"
+        "expected a type, a JSON schema, a list of tools or of strings, or a constraint (whose "
+        f"value is text), got {kind!r}; for a pattern use gcd.regex(...)"
     )
 
 
-def _apply_template(lm: LanguageModel, prompt: Prompt | Messages) -> Prompt:
-    """Convert messages to token ids by the tokenizer's chat template; return other prompts as is.
+def _is_tools(kind: Any) -> bool:
+    """Return whether a type is a list of tools, or a mapping that contains such a list."""
+    if isinstance(kind, Mapping):
+        return not is_schema(kind) and any(isinstance(kind.get(k), list | dict) for k in CONTAINERS)
+    if isinstance(kind, str) or not isinstance(kind, Sequence) or not kind:
+        return False
+    return all(isinstance(each, Mapping) or callable(each) for each in kind)
+
+
+def _is_messages(prompt: Any) -> bool:
+    """Return whether a prompt consists of messages."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not len(prompt):
+        return False
+    return all(isinstance(message, Mapping) for message in prompt)
+
+
+def _write(
+    lm: LanguageModel, prompts: Sequence[Any], kind: Any, arguments: Mapping[str, Any] | None
+) -> list[Prompt]:
+    """Convert messages to token ids, and refuse prompts that end in an open `<think>`.
 
     The ids end with the template's generation prompt, after which the model writes its answer.
     """
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
-        return prompt
-    if not prompt or not all(isinstance(message, Mapping) for message in prompt):
-        return prompt  # type: ignore[return-value]
+    chats = [prompt for prompt in prompts if _is_messages(prompt)]
+    if arguments is not None and not (isinstance(arguments, Mapping) and chats):
+        raise ValueError(
+            "expected chat_template_kwargs as a mapping, with a prompt of messages, got "
+            f"{arguments!r} with {'messages' if chats else 'text or token ids'}; pass messages and "
+            'a mapping such as {"enable_thinking": False}'
+        )
+    tools = _tools_for_chat(kind) if chats and _is_tools(kind) else []
+    written = [
+        _apply_template(lm, prompt, tools, arguments or {}) if _is_messages(prompt) else prompt
+        for prompt in prompts
+    ]
+    for prompt in written:
+        check_thoughts(lm, prompt)
+    return written
+
+
+def _apply_template(
+    lm: LanguageModel,
+    messages: Messages,
+    tools: list[dict[str, Any]],
+    arguments: Mapping[str, Any],
+) -> list[int]:
+    """Apply the tokenizer's chat template to messages; warn of what the template doesn't read."""
     tokenizer = getattr(lm, "tokenizer", None)
-    if getattr(tokenizer, "chat_template", None) is None:
+    template = getattr(tokenizer, "chat_template", None)
+    if template is None:
         raise ValueError(
             "expected a tokenizer with a chat template for a prompt of messages, but "
             f"{type(lm).__name__} has none; pass the prompt as text"
         )
     assert tokenizer is not None
-    return list(
-        tokenizer.apply_chat_template(
-            list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False
+    apply, chat = tokenizer.apply_chat_template, list(messages)
+    options = {"add_generation_prompt": True, **arguments, "tokenize": True, "return_dict": False}
+    known = {*inspect.signature(apply).parameters, "enable_thinking"}
+    unread = [name for name in arguments if not re.search(rf"\b{name}\b", str(template))]
+    unread = [name for name in unread if name not in known]
+    if unread:
+        warnings.warn(
+            f"expected a chat template that reads {', '.join(unread)}, got one that doesn't; check "
+            "the names in chat_template_kwargs",
+            stacklevel=2,
         )
+    ids = list(apply(chat, **{"tools": tools, **options} if tools else options))
+    texts = json.dumps(chat, default=str)
+    hidden = [name for each in tools if (name := each["function"]["name"]) not in texts]
+    if hidden and ids == list(apply(chat, **options)):
+        warnings.warn(
+            f"expected a chat template that shows tools to the model, got one without tools; "
+            f"describe them in a message ({', '.join(hidden)})",
+            stacklevel=2,
+        )
+    return ids
+
+
+def _tools_for_chat(tools: Any) -> list[dict[str, Any]]:
+    """Return tools in the form that chat templates expect."""
+    classes = (
+        {}
+        if isinstance(tools, Mapping)
+        else {each.__name__: each for each in tools if isinstance(each, type)}
     )
+    found = []
+    for tool, declared in zip(parse_tools(tools).tools, declarations(tools), strict=True):
+        parameters = dict(tool.schema)
+        if tool.flat:  # the descriptions don't constrain calls, so the schema lacks them
+            given = get_parameters(declared.entry)
+            parameters["properties"] = {
+                name: {**{k: v for k, v in given[name].items() if k == "description"}, **schema}
+                for name, schema in tool.schema["properties"].items()
+            }
+        elif tool.name in classes:  # gcd's own schema of a class has patterns that aren't JSON
+            from pydantic import TypeAdapter
+
+            parameters = TypeAdapter(classes[tool.name]).json_schema()
+        function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+        found.append({"type": "function", "function": function})
+    return found

@@ -30,7 +30,8 @@ from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
 from smc._inference.execution import Executor, executor_of
 from smc._inference.observation import Observe, Timed
 from smc._inference.outcome import Outcome
-from smc._inference.settings import MAX_TOKENS_READ, Settings, settings_of, whole
+from smc._inference.progress import progress
+from smc._inference.settings import MAX_TOKENS_READ, Settings, check_options, settings_of, whole
 from smc._interface.batches import Room, in_batches
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt
@@ -144,8 +145,9 @@ def sample(
         FloatingPointError: the model's log-probabilities are NaN or +inf.
         AbandonedError: `abandon` was set.
     """
-    limit = time_limit(deadline, cancel, abandon)
     check_model(lm)
+    check_options("smc.sample", options, sample)
+    limit = time_limit(deadline, cancel, abandon)
     check_list(prompts)
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
     automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
@@ -186,18 +188,25 @@ def sample(
     executor = executor_of(lm, settings)
     results: dict[int, Posterior] = {}
     left = len(tasks)
-    for batch in batches:
-        part = None if limit is None else limit.share(len(batch) / left)
-        left -= len(batch)
-        some = [tasks[i] for i in batch]
-        posteriors = _certify(some, executor, draw, observe, part)
-        if limit is not None:
-            posteriors = _with_overrun(posteriors, limit.overrun())
-        found = dict(zip(batch, posteriors, strict=True))
-        if finished is None:
-            results.update(found)
-        else:
-            finished(found)
+    steps = [max(tasks[i].budget for i in batch) for batch in batches]
+    with progress(sum(steps), "token") as bar:
+        if bar is not None:
+            limit = TimeLimit() if limit is None else limit
+            limit.tick = bar.update
+        for number, batch in enumerate(batches):
+            part = None if limit is None else limit.share(len(batch) / left)
+            left -= len(batch)
+            some = [tasks[i] for i in batch]
+            posteriors = _certify(some, executor, draw, observe, part)
+            if limit is not None:
+                posteriors = _with_overrun(posteriors, limit.overrun())
+            if bar is not None:
+                bar.update(sum(steps[: number + 1]) - bar.n)
+            found = dict(zip(batch, posteriors, strict=True))
+            if finished is None:
+                results.update(found)
+            else:
+                finished(found)
     return [results[i] for i in sorted(results)]
 
 

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from os import PathLike
 
 from gcd import Automaton, ConstraintError, TokenAutomaton, Vocabulary, check_budget
-from smc._models.protocol import LanguageModel, check_ids, check_prompts, of_example
+from smc._models.protocol import (
+    LanguageModel,
+    Prompt,
+    check_ids,
+    check_prompts,
+    of_example,
+    token_ids,
+)
+
+_OPEN = re.compile(r"(<\|?(?:\w+:)?(?:think|thinking|thought)\|?>|\[THINK\]|◁think▷)\s*\Z")
+"""Tags after which models write their thoughts, at the end of a prompt."""
+_TAIL = 16
+"""Number of a prompt's last tokens in which such a tag is sought."""
 
 
 def check_model(lm: object) -> None:
     """Raise ValueError unless `lm` has the methods of a `smc.LanguageModel`."""
-    if not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
+    if isinstance(lm, str | PathLike):
         raise ValueError(
-            f"expected lm to be a smc.LanguageModel, got {type(lm).__name__}; wrap a model of "
-            "transformers with smc.TransformersLM(model, tokenizer)"
+            f"expected lm to be a smc.LanguageModel, got {reprlib.repr(lm)}; load a model with "
+            "smc.TransformersLM.from_pretrained(name)"
+        )
+    if isinstance(lm, type) or not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
+        given = f"the class {lm.__name__}" if isinstance(lm, type) else type(lm).__name__
+        raise ValueError(
+            f"expected lm to be a smc.LanguageModel, got {given}; wrap a model of transformers "
+            "with smc.TransformersLM(model, tokenizer)"
         )
 
 
@@ -27,15 +48,48 @@ def check_list(prompts: object) -> None:
             f"expected a list of prompts, got a {type(prompts).__name__} with the keys "
             f"{', '.join(map(str, prompts))}; pass a list of texts, or a list of lists of token ids"
         )
-    if not isinstance(prompts, Iterable) or any(isinstance(each, Integral) for each in prompts):
+    if not isinstance(prompts, Iterable) or not hasattr(prompts, "__len__"):
+        raise ValueError(
+            f"expected a list of prompts, got {type(prompts).__name__}; pass [prompt], or "
+            "list(prompts)"
+        )
+    if any(isinstance(each, Integral) for each in prompts):
         raise ValueError("expected a list of prompts, got a list of token ids; pass [token_ids]")
+    if any(isinstance(each, Mapping) and "role" in each for each in prompts):
+        raise ValueError(
+            "expected a list of prompts, got a list of messages, which is a single prompt; pass "
+            "[messages] to smc.ask_all, or messages to smc.ask"
+        )
+
+
+def check_thoughts(lm: LanguageModel, prompt: Prompt) -> None:
+    """Raise ValueError if a prompt ends in an open tag such as `<think>`.
+
+    The answer would be part of the model's thoughts.
+    """
+    if isinstance(prompt, str):
+        text = prompt
+    else:
+        ids = token_ids(prompt)[-_TAIL:]
+        check_ids(ids, lm.vocabulary.size)
+        decode = getattr(getattr(lm, "tokenizer", None), "decode", None)
+        text = lm.vocabulary.decode(ids).decode(errors="replace") if decode is None else decode(ids)
+    found = _OPEN.search(text)
+    if found is not None:
+        tag = found[1]
+        raise ValueError(
+            f"expected a prompt after which the answer begins, got one that ends in an open "
+            f"{tag}; append '{tag[0]}/{tag[1:]}' to its text, or with messages in smc.ask pass "
+            'chat_template_kwargs={"enable_thinking": False} if the template reads it'
+        )
 
 
 def check_lifted(automaton: object, example: int | None = None) -> None:
     """Raise ConstraintError unless a constraint is lifted to the tokens of a vocabulary."""
     if isinstance(automaton, TokenAutomaton):
         return
-    given = "automaton" if isinstance(automaton, Automaton) else "gcd.regex(...)"
+    made = "gcd.json_schema" if isinstance(automaton, Mapping) else "gcd.regex"
+    given = "automaton" if isinstance(automaton, Automaton) else f"{made}(...)"
     raise ConstraintError(
         f"expected the constraint{of_example(example)} to be a TokenAutomaton, got "
         f"{type(automaton).__name__}; use gcd.lift({given}, lm.vocabulary)"

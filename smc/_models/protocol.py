@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -125,10 +125,16 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
             return [operator.index(token) for token in prompt]
     except TypeError:
         pass
+    remedy = (
+        "for chat messages use smc.ask, or pass tokenizer.apply_chat_template(messages, "
+        "add_generation_prompt=True, return_dict=False)"
+    )
+    if isinstance(prompt, Mapping):
+        remedy = "pass a list of token ids, such as prompt['input_ids'][0].tolist()"
+    elif isinstance(prompt, Sequence) and all(isinstance(each, str) for each in prompt):
+        remedy = "pass one text, or several texts to a function that takes a list of prompts"
     raise ValueError(
-        f"expected a prompt to be text or token ids, got {reprlib.repr(prompt)}; for chat messages "
-        "pass tokenizer.apply_chat_template(messages, add_generation_prompt=True, "
-        "return_dict=False)"
+        f"expected a prompt to be text or token ids, got {reprlib.repr(prompt)}; {remedy}"
     )
 
 

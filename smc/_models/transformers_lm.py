@@ -21,6 +21,8 @@ at the same time. Rows belong to the call that created them, and the model is no
 from __future__ import annotations
 
 import inspect
+import os
+import reprlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -53,6 +55,18 @@ from smc._models.suitability import (
 
 SMALL = 30_000_000
 """Largest number of parameters of a model whose forward passes are as fast as guessing tokens."""
+
+SECONDS_OF_HUB = 5
+"""Seconds after which the hub counts as unreachable."""
+_OF_FILES = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "revision",
+    "token",
+    "trust_remote_code",
+)
+"""Options of `from_pretrained` that select files, and apply to the model and to the tokenizer."""
 
 
 class TransformersLM:
@@ -124,16 +138,29 @@ class TransformersLM:
                 `device_map`.
 
         Raises:
-            OSError: there is no such model, or the hub can't be reached.
+            OSError: there is no such model, or the hub can't be reached and has not been used for
+                this model before.
             ImportError: `transformers` isn't installed.
-            ValueError: the model or the tokenizer is unsuitable.
+            ValueError: the model or the tokenizer is unsuitable, or an option is unknown.
         """
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ModuleNotFoundError as error:
             raise missing("transformers", "models", "TransformersLM.from_pretrained") from error
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
-        return cls(model, AutoTokenizer.from_pretrained(path))
+        _check_options(path, options)
+        of_both = {name: value for name, value in options.items() if name in _OF_FILES}
+        found = _find(str(path), options)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(found, **options)
+        except TypeError as error:
+            wrong = [name for name in options if f"'{name}'" in str(error)]
+            if not wrong:
+                raise
+            raise ValueError(
+                f"expected options of AutoModelForCausalLM.from_pretrained, got {wrong[0]}="
+                f"{reprlib.repr(options[wrong[0]])}; correct its name, or omit it"
+            ) from error
+        return cls(model, AutoTokenizer.from_pretrained(found, **of_both))
 
     @property
     def device(self) -> torch.device:
@@ -262,6 +289,66 @@ class TransformersLM:
         )
         rows = TransformersRows(self.model, lengths)
         return rows, rows.read(tokens, rows.lengths, **self._last_only)[:, -1]
+
+
+def _check_options(path: Any, options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a model instead of its name, and for options of something else."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(
+            f"expected the name or the directory of a model, got {type(path).__name__}; wrap a "
+            "loaded model with smc.TransformersLM(model, tokenizer)"
+        )
+    own = {*inspect.signature(TransformersLM).parameters} & {*options}
+    if "device" in options or own:
+        name = "device" if "device" in options else min(own)
+        remedy = "omit it and call lm.model.to(device), or pass device_map, which needs accelerate"
+        if name in own:
+            remedy = f"pass {name} to smc.TransformersLM(model, tokenizer)"
+        raise ValueError(
+            "expected options of AutoModelForCausalLM.from_pretrained, got "
+            f"{name}={reprlib.repr(options[name])}; {remedy}"
+        )
+
+
+def _find(name: str, options: Mapping[str, Any]) -> str:
+    """Return a model's name if the hub has it, or else the directory of its files.
+
+    `transformers` would repeat the request for each file for 20 seconds before it reports that the
+    hub can't be reached, even for files that it doesn't need.
+
+    Raises:
+        OSError: there is no such model.
+    """
+    if os.path.isdir(name):
+        return name
+    from huggingface_hub import model_info, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    expected = f"expected the directory of a model, or its name on the hub, got {name!r}, which is"
+    revision = options.get("revision")
+    try:
+        if not options.get("local_files_only"):
+            model_info(name, revision=revision, token=options.get("token"), timeout=SECONDS_OF_HUB)
+            return name
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise OSError(f"{expected} neither; correct it, or log in for a private model") from error
+    except HfHubHTTPError:  # the hub can be reached, and `transformers` reports its answer
+        return name
+    except Exception:  # the errors of a network depend on the version of huggingface_hub
+        pass
+    for file in ("config.json", "adapter_config.json", options.get("gguf_file")):
+        path = file and try_to_load_from_cache(name, file, options.get("cache_dir"), revision)
+        if isinstance(path, str):
+            return os.path.dirname(path)
+    raise OSError(
+        f"{expected} neither a directory nor downloaded, and the hub can't be asked; correct it, "
+        "or connect to the network"
+    )
 
 
 class _KeptPrompts:

@@ -31,11 +31,17 @@ from smc._inference.bounds import Bounds
 
 Interval = tuple[float, float]
 
+SHOWN = 60
+"""Maximum number of characters of a text in `repr`."""
+_VALUES_SHOWN = 3
+"""Maximum number of a field's values in `repr`."""
+_FIELDS_SHOWN = 20
+"""Maximum number of fields in `repr`."""
 _MOST_DIGITS = 40
 """Maximum number of trailing zeros or decimal places of numbers written without an exponent."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FieldValue:
     """A value of a field, with its probability.
 
@@ -43,7 +49,7 @@ class FieldValue:
         value: the value as canonical JSON: without whitespace, members sorted by name, numbers in
             one form (`1.0` and `1e0` are written `1`).
         probability: the sum of the probabilities of the answers with this value.
-        error: standard error of `probability` (`smc._results.reliability`).
+        error: standard error of `probability`, as in `Reliability.probability_errors`.
         interval: interval that certainly contains the exact posterior probability; None if the
             evidence has no bounds.
     """
@@ -57,8 +63,11 @@ class FieldValue:
         """Return the value as a Python object."""
         return json.loads(self.value)
 
+    def __repr__(self) -> str:
+        return f"{shorten(self.value)} {show_probability(self.probability, self.interval)}"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Field:
     """Distribution of a field's value over the answers of a posterior.
 
@@ -87,6 +96,36 @@ class Field:
         """True if at least one value is a scalar, an empty array or an empty object."""
         return any(each.value[0] not in "[{" or len(each.value) == 2 for each in self.values)
 
+    def __repr__(self) -> str:
+        """Return the most probable values, each with its probability and its interval."""
+        shown = [repr(each) for each in self.values[:_VALUES_SHOWN]]
+        if len(self.values) > _VALUES_SHOWN:
+            shown.append(f"{len(self.values) - _VALUES_SHOWN} more")
+        if self.absent > 0:
+            shown.append(f"absent {show_probability(self.absent, self.absent_interval)}")
+        return ", ".join(shown)
+
+
+class Fields(dict[str, Field]):
+    """The fields of a posterior by JSON pointer, shown one per line."""
+
+    def __repr__(self) -> str:
+        lines = [f"{pointer!r}: {self[pointer]}" for pointer in list(self)[:_FIELDS_SHOWN]]
+        if len(self) > _FIELDS_SHOWN:
+            lines.append(f"and {len(self) - _FIELDS_SHOWN} more fields")
+        return "\n".join(lines) or "{}"
+
+
+def shorten(text: str) -> str:
+    """Return a text, or its beginning if it is too long to show."""
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def show_probability(probability: float, interval: Interval | None) -> str:
+    """Write a probability with three digits, and its interval if one is known."""
+    shown = f"{probability:.3f}"
+    return shown if interval is None else f"{shown} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
 
 def fields_of(
     texts: Sequence[str],
@@ -94,7 +133,7 @@ def fields_of(
     errors: Callable[[Sequence[int], int], Sequence[float]],
     log_found: Sequence[float],
     bounds: Bounds | None,
-) -> dict[str, Field]:
+) -> Fields:
     """Return the field at every JSON pointer of any answer, in document order.
 
     Args:
@@ -137,7 +176,7 @@ def fields_of(
             interval(absent),
         )
 
-    return {pointer: field(pointer, by_value) for pointer, by_value in holders.items()}
+    return Fields({pointer: field(pointer, by_value) for pointer, by_value in holders.items()})
 
 
 def canonical_json(value: Any) -> str:

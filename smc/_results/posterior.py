@@ -30,12 +30,16 @@ import torch
 from gcd import TokenAutomaton
 from smc._inference.bounds import Bounds, bounds_of
 from smc._proposals.budget_effect import BudgetEffect
-from smc._results.fields import Field, fields_of
-from smc._results.reliability import Ancestry, Cohort, Reliability, reliability_of
+from smc._results.fields import Field, fields_of, shorten, show_probability
+from smc._results.reliability import (
+    NO_SPREAD,
+    Ancestry,
+    Cohort,
+    Reliability,
+    most_error,
+    reliability_of,
+)
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
-
-SHOWN = 60
-"""Maximum number of characters of a text in `repr`."""
 
 
 @dataclass(frozen=True)
@@ -215,42 +219,51 @@ class Posterior:
         outside. A text that is not in `texts` has a probability of at most 1 - `certified`.
         """
         if self.bounds is None:
-            return None
+            known = self.enumerated and self.exact
+            return tuple((p, p) for p in self.probabilities) if known else None
         found = _log_p_found(self.particles)
         return tuple(self.bounds.of_text(found.get(each, -math.inf)) for each in self.answers)
 
     @cached_property
-    def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
-        """A 90% confidence interval for each text's posterior probability.
+    def confidence_intervals(self) -> tuple[tuple[float, float], ...] | None:
+        """A 90% confidence interval for each text's posterior probability; None if none is known.
 
-        Each interval is cut to the guaranteed interval (`intervals`). The coverage has been
-        measured for posteriors with the label "estimated" (docs/reliability.md).
+        Only the label "estimated" has intervals from the spread of the weights, cut to the
+        guaranteed intervals, because their coverage has been measured (docs/reliability.md). With
+        any other label, or if all particles agree, these are the guaranteed intervals
+        (`intervals`).
         """
-        q = self.reliability.quantile
-        guaranteed = self.intervals or ((0.0, 1.0),) * len(self.texts)
+        if self.intervals is None or self.reliability.label != "estimated":
+            return self.intervals
         errors = self.reliability.probability_errors
-        return tuple(
-            (min(high, max(low, p - q * error)), max(low, min(high, p + q * error)))
-            for p, error, (low, high) in zip(self.probabilities, errors, guaranteed, strict=True)
-        )
+        return tuple(map(self._confidence, self.probabilities, errors, self.intervals))
 
     @property
     def log_evidence_interval(self) -> tuple[float, float] | None:
-        """A 90% confidence interval for the log evidence; None if `log_evidence` is None.
+        """A 90% confidence interval for the log evidence; None if none is known.
 
-        The interval is cut to the bounds on the evidence. If `reliability.label` is "certified",
-        the interval is equal to the bounds, which are then close together.
+        With the label "estimated" it is cut to the bounds on the evidence. With any other label it
+        is equal to the bounds.
         """
         if self.log_evidence is None:
             return None
-        if self.bounds is not None and self.reliability.label == "certified":
-            return self.bounds.log_lower, self.bounds.log_upper
-        reach = self.reliability.quantile * self.reliability.log_evidence_error
-        low, high = self.log_evidence - reach, self.log_evidence + reach
-        if self.bounds is not None:
-            least, most = self.bounds.log_lower, self.bounds.log_upper
-            low, high = min(most, max(least, low)), max(least, min(most, high))
-        return low, high
+        if self.bounds is None:
+            return (self.log_evidence,) * 2 if self.enumerated else None
+        limits = self.bounds.log_lower, self.bounds.log_upper
+        error = self.reliability.log_evidence_error
+        if self.reliability.label != "estimated" or error <= NO_SPREAD:
+            return limits
+        return self._confidence(self.log_evidence, error, limits)
+
+    def _confidence(
+        self, estimate: float, error: float, limits: tuple[float, float]
+    ) -> tuple[float, float]:
+        """Return a 90% interval inside of limits; the limits if they exclude the estimate."""
+        low, high = limits
+        if not low <= estimate <= high:
+            return limits
+        reach = self.reliability.quantile * error
+        return max(low, estimate - reach), min(high, estimate + reach)
 
     def __repr__(self) -> str:
         """Return at most three lines: the label and its numbers, and the most probable texts."""
@@ -260,26 +273,27 @@ class Posterior:
             lines[0] += f", certified {found.certified:.2f}"
         if self.stopped is not None:
             lines[0] += f", answers closed early ({self.stopped})"
-        for text, p, (low, high) in zip(
-            self.texts[:2], self.probabilities, self.confidence_intervals, strict=False
-        ):
-            shown = repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
-            lines.append(f"  {p:.3f} [{low:.3f}, {high:.3f}] {shown}")
+        intervals = self.confidence_intervals or (None,) * len(self.texts)
+        for text, p, interval in zip(self.texts[:2], self.probabilities, intervals, strict=False):
+            lines.append(f"  {show_probability(p, interval)} {shorten(text)!r}")
         if len(self.texts) > 2:
             lines[-1] += f" and {len(self.texts) - 2} more"
         return "\n".join(lines)
 
     def _errors(self, group: Sequence[int], count: int) -> list[float]:
         """Return the standard error of the probability of each group of texts."""
+        most = most_error(self.bounds, enumerated=self.enumerated)
         if self.ancestry is None:  # the sequences aren't a random sample
-            return [max(self.reliability.probability_errors, default=0.0)] * count
-        return self.ancestry.errors(group, count)
+            return [most] * count
+        return list(self.ancestry.spread(np.array(group, dtype=np.int64), count).errors(most))
 
     @property
     def _evidence(self) -> str:
         if self.log_evidence is None:
             return "no log evidence"
-        return f"log evidence {self.log_evidence:.3f} +- {self.reliability.log_evidence_error:.2g}"
+        error = self.reliability.log_evidence_error
+        known = self.enumerated or NO_SPREAD < error < math.inf
+        return f"log evidence {self.log_evidence:.3f}{f' +- {error:.2g}' if known else ''}"
 
     def fields(self) -> dict[str, Field]:
         """Return the distribution of the value at every JSON pointer that occurs in an answer.

@@ -29,7 +29,6 @@ Cost: O(M T) on the host for M sequences of T tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,12 +37,15 @@ from jaxtyping import Float64, Int64
 
 from smc._inference.bounds import Bounds
 
+LABELS = ("certified", "estimated", "collapsed", "unknown")
 CONFIDENCE = 0.9
 """Target coverage of confidence intervals."""
 CERTIFIED = 0.9
 """Minimum share of the posterior for the label "certified"."""
 FEWEST_INDEPENDENT = 5.0
-"""Minimum effective sample size; with less, the label is "collapsed"."""
+"""Minimum effective sample size; with less, the label is "collapsed" ("unknown" if N is less)."""
+NO_SPREAD = 1e-6
+"""Relative standard error up to which particles agree, so that their spread says nothing."""
 LOOKED_AT = 0.01
 """Minimum of the estimated evidence divided by its upper bound, for the label "estimated".
 
@@ -128,11 +130,18 @@ class Spread(NamedTuple):
 
     Attributes:
         evidence: relative variance of the evidence.
-        probabilities: variance of the probability of each group of texts.
+        means: probability of each group of texts.
+        probabilities: variance of these probabilities.
     """
 
     evidence: float
+    means: Float64[np.ndarray, "K"]
     probabilities: Float64[np.ndarray, "K"]
+
+    def errors(self, most: float) -> tuple[float, ...]:
+        """Return standard errors; `most`, the largest possible error, where all units agree."""
+        found = np.sqrt(self.probabilities)
+        return tuple(np.where(found > NO_SPREAD * self.means, found, most).tolist())
 
 
 class Ancestry(NamedTuple):
@@ -176,11 +185,7 @@ class Ancestry(NamedTuple):
             own = np.bincount(y, a[i] * part**2, minlength=K)
             square = own - 2 * P * product + P**2 * squares
             variance += scale * np.maximum(0.0, square - center * mean**2)
-        return Spread(evidence, variance)
-
-    def errors(self, group: Sequence[int], count: int) -> list[float]:
-        """Return the standard error of each group's probability; see `spread` for the arguments."""
-        return np.sqrt(self.spread(np.array(group, dtype=np.int64), count).probabilities).tolist()
+        return Spread(evidence, P, variance)
 
 
 @dataclass(frozen=True)
@@ -188,26 +193,25 @@ class Reliability:
     """The statistical reliability of a posterior.
 
     Attributes:
-        label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
+        label: "certified", "estimated", "collapsed" or "unknown".
+        advice: sentence that explains the label, and recommends a remedy if the estimate is
+            unreliable.
         certified: share of the posterior that was certainly found; None without bounds.
-        log_evidence_error: standard error of the log evidence, in nats; inf if unknown.
-        probability_errors: standard error of each text's probability. For answers that were
-            computed instead of drawn, the largest possible error, 1 - `certified`.
+        log_evidence_error: standard error of the log evidence, in nats; inf if unknown. It is 0 if
+            all particles agree, which doesn't prove the evidence.
+        probability_errors: standard error of each text's probability. If the particles agree, or
+            the answers were computed instead of drawn, the largest possible error (`most_error`).
         ess: effective sample size: the number of independent particles that would estimate the
             evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
     """
 
     label: str
+    advice: str
     certified: float | None
     log_evidence_error: float
     probability_errors: tuple[float, ...]
     ess: float
-
-    @property
-    def advice(self) -> str:
-        """Text that explains the label, and recommends a remedy if the estimate is unreliable."""
-        return ADVICE[self.label]
 
     @property
     def quantile(self) -> float:
@@ -217,18 +221,9 @@ class Reliability:
         return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
 
 
-ADVICE = {
-    "certified": f"At least {CERTIFIED:.0%} of the posterior probability was certainly found.",
-    "estimated": "The reported 90% intervals cover a known posterior at least 85% of the time.",
-    "collapsed": "The estimate depends on a few particles; use more particles, or "
-    "algorithm='discrete'.",
-    "unknown": "Unexplored branches could have far more probability than was found, or the "
-    "reported errors aren't calibrated, as with SMC; use more particles, algorithm='discrete', or "
-    "a prompt that makes valid answers more probable.",
-}
-
-
-def label_of(ess: float, certified: float | None, looked_at: float | None, *, drawn: bool) -> str:
+def label_of(
+    ess: float, certified: float | None, looked_at: float | None, num_particles: int, *, drawn: bool
+) -> str:
     """Return the label of an estimate from its effective sample size and its bounds.
 
     Args:
@@ -236,17 +231,56 @@ def label_of(ess: float, certified: float | None, looked_at: float | None, *, dr
         looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
             small, the branches that weren't computed could have far more probability than was
             found.
+        num_particles: N.
         drawn: whether tokens were drawn (SMC) instead of selected (discrete filter).
     """
     if certified is not None and certified >= CERTIFIED:
         return "certified"
-    if ess < FEWEST_INDEPENDENT:
+    if ess < FEWEST_INDEPENDENT <= num_particles:
         return "collapsed"
     # With SMC, no threshold achieved the coverage that "estimated" promises on new problems
     # (docs/reliability.md).
-    if drawn or looked_at is None or looked_at < LOOKED_AT:
+    few = num_particles < FEWEST_INDEPENDENT
+    if few or drawn or looked_at is None or looked_at < LOOKED_AT:
         return "unknown"
     return "estimated"
+
+
+def _advise(
+    label: str, num_particles: int, *, drawn: bool, bounded: bool, stopped: bool, computed: bool
+) -> str:
+    """Explain a label in a sentence, with a remedy that the run hasn't used yet."""
+    # Without bounds, SMC may be the only algorithm, as in vLLM.
+    other = ", or algorithm='discrete'" if drawn and bounded else ""
+    if label == "certified":
+        return f"At least {CERTIFIED:.0%} of the posterior probability was certainly found."
+    if label == "estimated":
+        return "The reported 90% intervals cover a known posterior at least 85% of the time."
+    if stopped:
+        return "Answers were closed early, so longer answers were missed; allow more time."
+    if computed:
+        return (
+            "Branches that weren't computed could have more probability than was found; allow "
+            "more prefixes or tokens."
+        )
+    if num_particles < FEWEST_INDEPENDENT:
+        return (
+            f"Fewer than {FEWEST_INDEPENDENT:.0f} particles can't show their own error; use more, "
+            "such as 16."
+        )
+    if label == "collapsed":
+        return f"The estimate depends on a few particles; use more particles{other}."
+    if drawn:
+        return f"The reported errors of SMC aren't calibrated; use more particles{other}."
+    return (
+        "Unexplored branches could have far more probability than was found; use more particles, "
+        "or a prompt that makes valid answers more probable."
+    )
+
+
+def most_error(bounds: Bounds | None, *, enumerated: bool) -> float:
+    """Return the largest possible error of a probability: the share that may not be found."""
+    return 0.0 if enumerated else 1.0 - (0.0 if bounds is None else bounds.certified)
 
 
 def reliability_of(
@@ -271,10 +305,8 @@ def reliability_of(
         stopped: whether answers were closed early, which changes the target.
     """
     if ancestry is None:
-        exact = enumerated and num_texts > 0
-        certain = 0.0 if bounds is None else bounds.certified
-        most = 0.0 if exact else 1.0 - certain  # the largest possible error of a probability
-        found = Spread(0.0 if exact else math.inf, np.full(num_texts, most**2))
+        exact, none = enumerated and num_texts > 0, np.zeros(num_texts)
+        found = Spread(0.0 if exact else math.inf, none, none)
     else:
         found = ancestry.spread(np.arange(num_texts), num_texts)
     ess = max(1.0, 1 / (found.evidence + 1 / num_particles)) if num_texts else 0.0
@@ -283,16 +315,21 @@ def reliability_of(
     if bounds is not None and bounds.log_upper > -math.inf:
         looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
     certified = None if bounds is None else bounds.certified
-    label = label_of(ess, certified, looked_at, drawn=drawn)
+    label = label_of(ess, certified, looked_at, num_particles, drawn=drawn)
     was_read = ancestry is None and num_texts > 0  # computed without particles
     if enumerated:
         label = "certified"
     elif label != "certified" and (was_read or (label == "estimated" and stopped)):
         label = "unknown"
+    advice = _advise(
+        label, num_particles, drawn=drawn, bounded=bounds is not None, stopped=stopped,
+        computed=was_read,
+    )  # fmt: skip
     return Reliability(
         label=label,
+        advice=advice,
         certified=certified,
         log_evidence_error=math.sqrt(found.evidence),
-        probability_errors=tuple(np.sqrt(found.probabilities).tolist()),
+        probability_errors=found.errors(most_error(bounds, enumerated=enumerated)),
         ess=ess,
     )

@@ -30,7 +30,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, choice, lift
 from gcd._tokens.language_size import longest_answer
 from gcd._tokens.spellings import LITERALS
 from smc._inference.settings import whole
-from smc._models.checks import check_example, check_list, check_model
+from smc._models.checks import check_example, check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt, of_example
 from smc._results.posterior import Posterior
 from smc._search.distributions import PREFIXES, TreeTask, read_distributions
@@ -146,6 +146,7 @@ def choose(
                     "orders=1"
                 )
             ids = tuple(lm.encode(written))
+            check_thoughts(lm, written)
             check_example(lm, ids, automaton, budget, name)
             tasks.append(TreeTask(ids, automaton, budget))
     found = read_distributions(

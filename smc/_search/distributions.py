@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,7 @@ from gcd import Automaton, ConstraintError, EmptyLanguageError, TokenAutomaton, 
 from gcd._tokens.language_size import count_prefixes, longest_answer
 from gcd._tokens.spellings import LITERALS, canonical
 from smc._forward.revisiting import TreeReader
+from smc._inference.progress import progress
 from smc._inference.settings import check_temperature, real, whole
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt, of_example
@@ -161,12 +162,12 @@ def read_distributions(
     different.sort(key=lambda task: len(task.prompt))
     found: dict[tuple[tuple[int, ...], int, int], Posterior] = {}
     size = max(1, min(max_rows, BATCH))
-    for first in range(0, len(different), size):
-        batch = different[first : first + size]
-        for task, each in zip(
-            batch, _read(lm, batch, temperature, max_prefixes, share, max_rows), strict=True
-        ):
-            found[task.prompt, id(task.automaton), task.budget] = each
+    with progress(len(different), "prompt") as bar:
+        for first in range(0, len(different), size):
+            batch = different[first : first + size]
+            posteriors = _read(lm, batch, temperature, max_prefixes, share, max_rows, bar)
+            for task, each in zip(batch, posteriors, strict=True):
+                found[task.prompt, id(task.automaton), task.budget] = each
     return [found[task.prompt, id(task.automaton), task.budget] for task in tasks]
 
 
@@ -178,8 +179,9 @@ def _read(
     max_prefixes: int,
     certify: float,
     max_rows: int,
+    bar: Any,
 ) -> list[Posterior]:
-    """Compute the trees of answers (`Tree`) of one batch of examples."""
+    """Compute the trees of answers (`Tree`) of one batch of examples; count them in a bar."""
     started = time.perf_counter()
     reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
     start_seconds = time.perf_counter() - started
@@ -189,7 +191,15 @@ def _read(
         own = None if every <= max_prefixes else _canonical(task, max_prefixes // 2)
         trees.append(Tree(task.automaton, task.budget, max_prefixes, certify, reader.eps, own))
         widths.append(max_rows if every <= max_prefixes else NARROW)
-    read_trees(reader, trees, widths, max_rows)
+    before = 0 if bar is None else bar.n
+
+    def count() -> bool:
+        if bar is not None:
+            bar.update(before + sum(tree.is_done for tree in trees) - bar.n)
+        return False
+
+    read_trees(reader, trees, widths, max_rows, stop=count)
+    count()
     seconds = time.perf_counter() - started
     total = sum(len(task.prompt) for task in tasks) + sum(reader.tokens)
     results = []

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from gcd import json_schema
+from smc._models.checks import check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt
 from smc._results.fields import canonical_json
 from smc._results.posterior import Posterior
@@ -56,6 +57,8 @@ def joint(
         )
     if not fields:
         raise ValueError("expected at least one field, got an empty mapping")
+    check_model(lm)
+    check_thoughts(lm, prompt)
     members = {name: {"enum": _values(name, given)} for name, given in fields.items()}
     schema = {
         "type": "object",

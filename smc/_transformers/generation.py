@@ -29,7 +29,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
 from smc._forward.drafters import Drafter
 from smc._inference.algorithms import Options
 from smc._inference.deadlines import CancelToken, time_limit
-from smc._inference.settings import MAX_TOKENS_READ, settings_of, whole
+from smc._inference.settings import MAX_TOKENS_READ, check_options, settings_of, whole
 from smc._interface.interface import sample
 from smc._models.suitability import check_state, check_suitable, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
@@ -105,6 +105,7 @@ def generate(
         ConstraintError: a constraint is not lifted to tokens.
         ValueError: another argument is invalid, or the algorithm doesn't have an option.
     """
+    check_options("smc.generate", options, generate)
     check_constraints(constraint)
     chosen = GCD() if proposal is None else proposal
     settings_of(

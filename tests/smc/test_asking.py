@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -78,7 +79,8 @@ def test_value_and_probability_are_those_of_enumeration(
     best = max(mass, key=mass.__getitem__)
     assert reply.text == best
     assert reply.value == parse(best)
-    low, high = reply.interval
+    assert reply.confidence_interval is not None
+    low, high = reply.confidence_interval
     assert low - 1e-9 <= mass[best] / math.fsum(mass.values()) <= high + 1e-9
     assert low <= reply.probability <= high
     assert reply.reliability.label == "certified"
@@ -94,7 +96,8 @@ def test_tools_are_called() -> None:
 
 def test_an_answer_is_certified_on_request() -> None:
     reply = smc.ask(LM, "hello", Day, budget=16, particles=2, certify=0.95)
-    low, high = reply.interval
+    assert reply.confidence_interval is not None
+    low, high = reply.confidence_interval
     assert reply.reliability.label == "certified"
     assert reply.posterior.certified is not None
     assert reply.posterior.certified >= 0.95
@@ -111,25 +114,127 @@ def test_prompts_are_answered_independently() -> None:
     assert len(together) == 2
 
 
-class Template:
-    """A tokenizer that only supports a chat template."""
+def spell(text: str) -> list[int]:
+    """Return a token for each character; a space for characters without a token."""
+    return [TOKENS.index(each) if each in TOKENS else 0 for each in map(str.encode, text)]
 
-    chat_template = "a template"
+
+class Template:
+    """A tokenizer that only supports a chat template, and records its arguments."""
+
+    chat_template = "a template that reads tools, enable_thinking and language"
+
+    def __init__(self, *, opens: str = "", reads_tools: bool = True) -> None:
+        self.opens, self.reads_tools = opens, reads_tools
+        self.seen: list[dict[str, Any]] = []
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, str]], **options: Any
     ) -> list[int]:
-        assert options == {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
-        return [ord(character) % 99 for each in messages for character in each["content"]]
+        self.seen.append(options)
+        text = "".join(each["content"] for each in messages)
+        if self.reads_tools:
+            text += json.dumps(options.get("tools") or "")
+        text += self.opens if options.get("enable_thinking", True) else ""
+        return spell(text)
+
+
+PLAIN = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+def chatting(**options: Any) -> ToyLM:
+    lm = ToyLM(VOCABULARY, seed=5)
+    lm.tokenizer = Template(**options)  # type: ignore[attr-defined]
+    return lm
 
 
 def test_messages_go_through_the_chat_template() -> None:
-    lm = ToyLM(VOCABULARY, seed=5)
-    messages = [{"role": "user", "content": "hello"}]
     with pytest.raises(ValueError, match="chat template"):
-        smc.ask(lm, messages, Day, budget=16)
-    lm.tokenizer = Template()  # type: ignore[attr-defined]
-    assert smc.ask(lm, messages, Day, budget=16).text == smc.ask(lm, "hello", Day, budget=16).text
+        smc.ask(LM, MESSAGES, Day, budget=16)
+    lm = chatting(reads_tools=False)
+    ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
+    assert smc.ask(lm, MESSAGES, Day, budget=16).text == smc.ask(lm, ids, Day, budget=16).text
+    assert lm.tokenizer.seen[1:] == [PLAIN]  # type: ignore[attr-defined]
+    given = {"language": "fi"}
+    smc.ask_all(lm, ["x", MESSAGES], Day, budget=16, chat_template_kwargs=given)
+    assert lm.tokenizer.seen[2:] == [PLAIN | given]  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match="reads languag,"):
+        smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs={"languag": "fi"})
+
+
+FUNCTION = {
+    "name": "go",
+    "description": "Go there.",
+    "parameters": {
+        "type": "object",
+        "properties": {"day": {"enum": [1, 2], "description": "When."}},
+        "required": ["day"],
+    },
+}
+PARAMETERS = FUNCTION["parameters"]
+WRAPPED = {"type": "function", "function": FUNCTION}
+FLAT = {
+    **FUNCTION,
+    "parameters": {"day": {"type": "integer", "enum": [1, 2], "description": "When."}},
+}
+
+
+MCP = {"name": "go", "description": "Go there.", "inputSchema": PARAMETERS}
+BEDROCK = {**MCP, "inputSchema": {"json": PARAMETERS}}
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [WRAPPED],
+        [FUNCTION],
+        [FLAT],
+        {"tools": [WRAPPED]},
+        [{"name": "go", "description": "Go there.", "input_schema": PARAMETERS}],
+        {"result": {"tools": [MCP]}},
+        [{"functionDeclarations": [FUNCTION]}],
+        {"toolConfig": {"tools": [{"toolSpec": BEDROCK}]}},
+    ],
+)
+def test_tools_reach_the_template_in_one_form(tools: Any) -> None:
+    lm = chatting()
+    reply = smc.ask(lm, MESSAGES, tools, budget=60, particles=2)
+    assert reply.value[0]["arguments"]["day"] in (1, 2)
+    [shown] = lm.tokenizer.seen[0]["tools"]  # type: ignore[attr-defined]
+    assert shown["type"] == "function"
+    assert shown["function"]["name"] == "go"
+    assert shown["function"]["description"] == "Go there."
+    properties = shown["function"]["parameters"]["properties"]
+    assert properties["day"]["description"] == "When."
+    assert properties["day"]["enum"] == [1, 2]
+
+
+def test_a_template_without_tools_is_reported() -> None:
+    lm = chatting(reads_tools=False)
+    with pytest.warns(UserWarning, match=r"shows tools.*\(go\)"):
+        smc.ask(lm, MESSAGES, [FUNCTION], budget=60, particles=1)
+    told = [{"role": "user", "content": "call go"}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        smc.ask(lm, told, [FUNCTION], budget=60, particles=1)
+
+
+@pytest.mark.parametrize("tag", ["<think>", "<think>\n", "<think>\n\n ", "<seed:think>", "[THINK]"])
+def test_no_answer_begins_inside_of_thoughts(tag: str) -> None:
+    lm, closed = chatting(opens=tag), {"enable_thinking": False}
+    ids = spell(f"hello {tag}")
+    for prompt in (MESSAGES, f"hello {tag}", ids):
+        with pytest.raises(ValueError, match=r"open .* enable_thinking|open .*append"):
+            smc.ask(lm, prompt, Day, budget=16)
+    for prompt in (f"hello {tag}", ids):
+        with pytest.raises(ValueError, match="open"):
+            smc.choose(lm, [prompt], ["a", "b"])
+        with pytest.raises(ValueError, match="open"):
+            smc.joint(lm, prompt, {"day": [1, 2]})
+    smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs=closed)
+    for text in (f"hello {tag} so </think>", f"{tag[0]}/{tag[1:]}", f"Use {tag} tags."):
+        smc.ask(lm, text, Day, budget=16)
 
 
 def test_a_validator_that_no_constraint_expresses_is_an_error() -> None:

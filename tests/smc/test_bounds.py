@@ -80,6 +80,9 @@ def holds(found: smc.Posterior, target: dict[Ids, float], vocabulary: Vocabulary
     assert bounds is not None
     assert found.intervals is not None
     assert len(found.intervals) == len(found.texts)
+    if found.reliability.label != "estimated":  # the spread of the particles proves nothing
+        assert found.confidence_intervals == found.intervals
+        assert found.log_evidence_interval == (bounds.log_lower, bounds.log_upper)
     if not math.exp(bounds.log_lower) <= evidence <= math.exp(bounds.log_upper):
         return False
     if evidence == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -138,10 +139,76 @@ def test_an_enumerated_posterior_is_certified_and_has_no_error() -> None:
         assert low <= p <= high <= low + 1e-4
 
 
-def test_one_particle_has_collapsed() -> None:
+@pytest.mark.parametrize("particles", [1, 4, 5, 8])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_few_particles_are_unknown_and_advice_names_another_way(
+    particles: int, algorithm: str
+) -> None:
+    options = {"particles": particles, "algorithm": algorithm, "ess_threshold": 0}
+    if algorithm == "discrete":
+        del options["ess_threshold"]
+    (found,) = smc.sample(
+        ToyLM(VOCABULARY, seed=1, spread=20.0), [PROMPT], CONSTRAINTS["a_star_b"](), budget=9,
+        proposal=smc.LCD(), **options,
+    )  # fmt: skip
+    assert particles >= 5 or found.reliability.label in ("unknown", "certified")
+    assert f"algorithm='{algorithm}'" not in found.reliability.advice
+
+
+def agreeing(label: str, certified: float, **options: Any) -> smc.Posterior:
+    """Particles that agree, under a label and bounds."""
     found = sample(proposal=smc.GCD(), particles=1)
-    assert found.reliability.label == "collapsed"
-    assert "collapsed" in repr(found)
+    text, p = found.answers[:1], found.particles[0].log_p
+    bounds = smc.Bounds(p, p - math.log(certified))
+    labeled = replace(found.reliability, label=label, probability_errors=(1 - certified,), ess=9.0)
+    return replace(
+        found, answers=text, bounds=bounds, reliability=labeled, log_evidence=p + 0.01, **options
+    )
+
+
+@pytest.mark.parametrize("label", reliability.LABELS)
+def test_agreement_of_particles_proves_nothing(label: str) -> None:
+    found = agreeing(label, 0.25)
+    assert found.probabilities == (1.0,)
+    assert found.confidence_intervals == found.intervals
+    assert found.intervals == (pytest.approx((0.25, 1.0)),)
+    assert found.log_evidence_interval == (found.bounds.log_lower, found.bounds.log_upper)
+    assert "[0.250, 1.000]" in repr(found)
+    unbounded = replace(found, bounds=None)
+    assert unbounded.confidence_intervals is unbounded.intervals is None
+    assert unbounded.log_evidence_interval is None
+    assert "[" not in repr(unbounded)
+    exact = replace(unbounded, enumerated=True)
+    assert exact.confidence_intervals == ((1.0, 1.0),)
+
+
+def test_agreement_has_the_largest_possible_error() -> None:
+    found = sample(proposal=smc.GCD(), particles=1)
+    assert found.certified is not None
+    assert found.reliability.probability_errors == (1 - found.certified,)
+    bare = ToyLM(VOCABULARY, seed=1, spread=1.5)
+    (closed,) = smc.sample(
+        bare, [PROMPT], CONSTRAINTS["few_words"](), budget=3, particles=16, proposal=smc.GCD(),
+        deadline=0,
+    )  # fmt: skip
+    assert closed.stopped == "deadline"
+    assert closed.confidence_intervals == closed.intervals
+
+
+def test_an_estimate_outside_of_its_bounds_has_only_the_bounds() -> None:
+    found = agreeing("estimated", 0.25)
+    pair = replace(
+        found, answers=(*found.answers, b"x"), probabilities=(0.9, 0.1),
+        reliability=replace(found.reliability, probability_errors=(0.01, 0.01)),
+    )  # fmt: skip
+    assert pair.intervals is not None
+    assert pair.confidence_intervals is not None
+    low, high = pair.confidence_intervals[0]
+    assert 0.25 < low < 0.9 < high < 1
+    assert pair.intervals[1][0] == pytest.approx(0.0)
+    wrong = replace(pair, probabilities=(0.1, 0.9))
+    assert wrong.confidence_intervals is not None
+    assert wrong.confidence_intervals[0] == pair.intervals[0]
 
 
 def test_without_bounds_nothing_is_known() -> None:
@@ -170,13 +237,18 @@ def test_repr_has_three_lines_at_most() -> None:
 
 
 def test_every_label_states_the_remedy() -> None:
-    assert set(reliability.ADVICE) == {"certified", "estimated", "collapsed", "unknown"}
-    assert all(text.endswith(".") for text in reliability.ADVICE.values())
+    for label, number, *flags in product(reliability.LABELS, [1, 16], *[[True, False]] * 4):
+        names = ("drawn", "bounded", "stopped", "computed")
+        options = dict(zip(names, flags, strict=True))
+        advice = reliability._advise(label, number, **options)
+        assert advice.endswith(".")
+        assert options["drawn"] or "algorithm=" not in advice
 
 
 def test_only_the_filter_is_called_estimated() -> None:
     """SMC's stated errors didn't cover known posteriors as often as they should."""
-    assert reliability.label_of(50.0, 0.5, 0.9, drawn=False) == "estimated"
-    assert reliability.label_of(50.0, 0.5, 0.9, drawn=True) == "unknown"
-    assert reliability.label_of(50.0, 0.95, 0.9, drawn=True) == "certified"
-    assert reliability.label_of(4.0, 0.5, 0.9, drawn=True) == "collapsed"
+    assert reliability.label_of(50.0, 0.5, 0.9, 64, drawn=False) == "estimated"
+    assert reliability.label_of(50.0, 0.5, 0.9, 64, drawn=True) == "unknown"
+    assert reliability.label_of(50.0, 0.95, 0.9, 64, drawn=True) == "certified"
+    assert reliability.label_of(4.0, 0.5, 0.9, 64, drawn=True) == "collapsed"
+    assert reliability.label_of(4.0, 0.5, 0.9, 4, drawn=False) == "unknown"

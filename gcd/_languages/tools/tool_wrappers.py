@@ -25,6 +25,8 @@ from gcd._support.optional import missing
 _LISTS = ("tools", "functions")
 _CONFIGS = ("toolConfig", "tool_config", "result")
 _SEVERAL = ("function_declarations", "functionDeclarations")
+CONTAINERS = (*_LISTS, *_CONFIGS, *_SEVERAL)
+"""Keys of an object under which there are tools, or another such object."""
 _SINGLE = ("function", "toolSpec", "tool_spec")
 _MARKS = ("cachePoint", "cache_point")  # Bedrock's cache marks, which may occur between tools
 _RUN_ELSEWHERE = (
