@@ -31,13 +31,13 @@ class GrammarLanguage(Automaton):
     Operations such as `&` return a plain `gcd.Automaton`.
 
     Attributes:
-        rules: the grammar.
+        counted: names of the rules whose nested uses are limited.
         max_depth: the greatest nesting depth that the language contains.
         whole_bytes: every text of the grammar with at most this many bytes is in the language.
             None: every text, or with `max_bytes`, every text up to that length.
     """
 
-    rules: Rules | None = None
+    counted: tuple[str, ...] = ()
     max_depth: int = 0
     whole_bytes: int | None = None
 
@@ -51,9 +51,8 @@ class GrammarLanguage(Automaton):
         """Sentence that states which texts of the grammar are in the language."""
         if self.is_whole:
             return "whole" if self.max_bytes is None else f"whole up to {self.max_bytes} bytes"
-        assert self.rules is not None
         assert self.whole_bytes is not None
-        names = sorted({self.rules.owner[name] for name in self.rules.counted})
+        names = self.counted
         listed = " or ".join(names) if len(names) < 5 else f"{', '.join(names[:4])}, ..."
         return (
             f"a part: all texts of less than {self.whole_bytes + 1} bytes, and those with at most "
@@ -142,7 +141,7 @@ def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarL
         language.accepting,
         language.class_of_byte,
         max_bytes,
-        rules=rules,
+        counted=tuple(sorted({rules.owner[name] for name in rules.counted})),
         max_depth=max_depth,
         whole_bytes=None if deeper == math.inf else max(int(deeper), language.accepts(b"")) - 1,
     )
