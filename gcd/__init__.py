@@ -18,7 +18,6 @@ from gcd._errors import (
     WorkLimitError,
 )
 from gcd._infilling import Infill, infill
-from gcd._languages.grammar.coverage import Coverage, grammar_coverage
 from gcd._languages.grammar.grammar import GrammarLanguage, grammar
 from gcd._languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
 from gcd._languages.json_schema.schema import ignored_keywords, json_schema
@@ -61,7 +60,6 @@ __all__ = [
     "CaveatWarning",
     "Column",
     "ConstraintError",
-    "Coverage",
     "EmptyLanguageError",
     "ForeignKey",
     "GrammarLanguage",
@@ -95,7 +93,6 @@ __all__ = [
     "choice",
     "eos_ids_of",
     "grammar",
-    "grammar_coverage",
     "ignored_keywords",
     "infill",
     "inspect_prefix",

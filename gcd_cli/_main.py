@@ -170,12 +170,8 @@ def compile_(
     ]
     lines += explaining.caveat_lines(report, language)
     if isinstance(language, gcd.GrammarLanguage):
-        report["extent"], report["coverage"] = language.extent, None
+        report["extent"] = language.extent
         lines.append(("extent", language.extent))
-        with suppress(gcd.WorkLimitError):  # not counted for a large automaton
-            coverage = gcd.grammar_coverage(language)
-            report["coverage"] = coverage._asdict()
-            lines.append(("coverage", str(coverage)))
     drawn: Any = language
     if vocabulary is not None:
         start = time.perf_counter()

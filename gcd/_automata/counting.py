@@ -28,16 +28,6 @@ def count(
     max_length: int,
 ) -> int:
     """Return the exact number of strings of at most `max_length` bytes."""
-    return sum(by_length(delta, accepting, class_of_byte, max_length))
-
-
-def by_length(
-    delta: Int32[np.ndarray, "S K"],
-    accepting: Bool[np.ndarray, "S"],
-    class_of_byte: UInt8[np.ndarray, "256"],
-    max_length: int,
-) -> list[int]:
-    """Return the exact number of strings of each length from 0 to `max_length` bytes."""
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     source, label = np.nonzero(delta >= 0)
     pairs, inverse = np.unique(
@@ -45,9 +35,9 @@ def by_length(
     )
     ways = np.bincount(inverse.reshape(-1), width[label]).astype(int).astype(object)
     counts = accepting.astype(int).astype(object)
-    found = []
+    found = 0
     for _ in range(max_length + 1):
-        found.append(int(counts[0]))
+        found += int(counts[0])
         if counts.any():
             after = counts * 0
             np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])

@@ -118,6 +118,21 @@ def count_work() -> Iterator[None]:
         _METER.reset(token)
 
 
+@contextmanager
+def share_limits(share: float) -> Iterator[None]:
+    """Allow code inside the `with` block a share of the states, and of the work that is left."""
+    meter, token = _METER.get(), _MAX_STATES.set(max(1, int(share * max_states())))
+    limit = 0 if meter is None else meter.limit
+    if meter is not None:
+        meter.limit = meter.spent + int(share * work_left())
+    try:
+        yield
+    finally:
+        _MAX_STATES.reset(token)
+        if meter is not None:
+            meter.limit = limit
+
+
 def max_cells() -> int:
     """Return the largest allowed number of entries in one table; an entry has 4 bytes."""
     return max(_MANY_CELLS, _MAX_WORK.get() // _WORK_PER_CELL)

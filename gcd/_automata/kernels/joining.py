@@ -49,7 +49,7 @@ def _list_edges(
     """Write the states and nodes that each node leads to without reading a byte.
 
     For each node, the initial states of the automata on its edges (joints) come first, then the
-    nodes at the ends of its epsilon edges (skips).
+    nodes or states at the ends of its epsilon edges (skips).
     """
     num_joints: cython.Py_ssize_t = joint.shape[0] // 2
     num_skips: cython.Py_ssize_t = skip.shape[0] // 2
@@ -73,7 +73,10 @@ def _list_edges(
         start[node] += 1
     for i in range(num_skips):
         node = skip[2 * i] + 1
-        targets[start[node]] = first_node + skip[2 * i + 1]
+        if skip[2 * i + 1] >= 0:
+            targets[start[node]] = first_node + skip[2 * i + 1]
+        else:
+            targets[start[node]] = -1 - skip[2 * i + 1]
         start[node] += 1
 
 
@@ -175,6 +178,7 @@ def join(
     num_nodes: int,
     ends: tuple[int, int, int],
     limits: tuple[int, int, int],
+    leaves: Sequence[tuple[int, int]] = (),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
     """Return the automaton of the strings along all paths of a graph between two nodes.
 
@@ -182,13 +186,16 @@ def join(
         deltas, accepting, maps: for each distinct part, the table, the accepting states, and the
             class of each byte.
         part_of: the part of each joint, an edge whose strings are those of its part.
-        joints, skips: (source node, target node) of each joint and of each skip (epsilon edge).
+        joints, skips: (source node, target node) of each joint and of each skip (epsilon edge). The
+            target -1 - q of a skip is the state q of the first joint.
         num_nodes: number of nodes.
         ends: three numbers. The first two are the nodes where strings begin and end. The third is a
             joint whose part accepts all strings that any path from its source node to the end
             spells, or -1. A subset that contains the initial state of this joint is reduced to that
             state and the end node.
         limits: most states of the result, table entries, and units of work.
+        leaves: pairs (state of the first joint, node) that are connected by an epsilon edge; other
+            epsilon edges of these states are ignored.
 
     Returns:
         (delta, accepting, class of each byte, number of states, units of work), with states in
@@ -290,6 +297,9 @@ def join(
                 if after_of[cell[q] + k] >= 0:
                     reads[q] = 1
                     break
+    leave: cython.int[::1] = _read_pairs(leaves)
+    for i in range(leave.shape[0] // 2):
+        leads_to[leave[2 * i]] = first_node + leave[2 * i + 1]
     _list_edges(joint, skip, begins, first_node, start, targets)
 
     members[0] = first_node + ends[0]

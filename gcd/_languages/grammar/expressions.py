@@ -6,10 +6,12 @@ Literal texts and classes of characters in these trees are already automata
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from gcd._automata.automaton import Automaton
 from gcd._errors import LimitError
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
@@ -19,10 +21,21 @@ PER_KEPT_ENTRY = 16  # units of work for each table entry that stays in memory
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules of a grammar by name, in their order in the grammar, and the name of the start rule."""
+    """Rules of a grammar by name, in their order in the grammar.
+
+    Attributes:
+        rules, start: the rules, and the name of the start rule.
+        finish: function that makes the texts of the grammar from the texts of the start rule.
+        narrow: function that returns the grammar without texts in which longer ignored text hides a
+            terminal; None if there are none.
+        overlap: the fewest bytes of a text that `narrow` leaves out.
+    """
 
     rules: dict[str, Node]
     start: str
+    finish: Callable[[Automaton], Automaton] = lambda language: language
+    narrow: Callable[[], Grammar] | None = None
+    overlap: float = math.inf
 
 
 class RuleLimitError(Exception):

@@ -2,15 +2,16 @@
 
 Rules have the form `name ::= alternatives`. There is no lexer, and no text is ignored: grammars
 describe characters. The two dialects differ in the meaning of `.`, which is any character in GBNF,
-and may be part of a name in EBNF. Some syntax doesn't describe texts, and is refused with an error
-that names it: tokens by their ids (`<[1]>`, `<think>`, `Token(...)`), rules that depend on tokens
-(`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar does not check.
+and may be part of a name in EBNF. Only EBNF has `{m, -1}` for a repetition without an upper bound,
+and hints `(= ...)` at the ends of rules, which xgrammar doesn't check, and which are ignored. Some
+syntax doesn't describe texts, and is refused with an error that names it: tokens by their ids
+(`<[1]>`, `<think>`, `Token(...)`), and rules that depend on tokens (`TagDispatch`).
 """
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 from gcd._automata.automaton import Automaton
@@ -24,7 +25,7 @@ from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 # A rule ends where the next rule's name and `::=` begin, so line ends have no meaning.
 _SYNTAX = r"""
 start: rule+
-rule: HEAD choice
+rule: HEAD choice HINT
 choice: sequence ("|" sequence)*
 sequence: item*
 item: atom QUANTIFIER*
@@ -34,12 +35,20 @@ NAME: /NAMED/
 STRING: /"(?:[^"\\]|\\.)*"/s
 CLASS: /\[(?:[^\]\\]|\\.)*\]/s
 ANY: /NEVER/
-QUANTIFIER: /[*+?]|\{\s*[0-9]*\s*(?:,\s*[0-9]*\s*)?\}/
-REFUSED.2: /\(=[^)]*\)|!?<[^>\n]*>|(?:TagDispatch|TokenTagDispatch|Token|ExcludeToken)\s*\([^\n]*/
+QUANTIFIER: /[*+?]|\{\s*[0-9]*\s*(?:,\s*UPPER\s*)?\}/
+REFUSED.2: /!?<[^>\n]*>|(?:TagDispatch|TokenTagDispatch|Token|ExcludeToken)\s*\([^\n]*/
 %ignore /\s+/
 %ignore /#[^\n]*/
 """
-_DIALECTS = {"gbnf": ("[a-zA-Z0-9_-]+", r"\."), "ebnf": ("[a-zA-Z0-9_.-]+", "(?!)x")}
+_DIALECTS = {
+    "gbnf": {"NAMED": "[a-zA-Z0-9_-]+", "NEVER": r"\.", "UPPER": "[0-9]*", "HINT": ""},
+    "ebnf": {
+        "NAMED": "[a-zA-Z0-9_.-]+",
+        "NEVER": "(?!)x",
+        "UPPER": "(?:-1|[0-9]*)",
+        "HINT": '("(=" choice ")")?',
+    },
+}
 _UNIT = re.compile(
     r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)|(.)", re.DOTALL
 )
@@ -63,7 +72,7 @@ def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
             f"grammar, got the text below; correct it\n{error.get_context(text)}"
         ) from error
     rules: dict[str, Node] = {}
-    for head, choice in (rule.children for rule in tree.children):
+    for head, choice, *_ in (rule.children for rule in tree.children):
         name = str(head.value)[:-3].rstrip()
         if name in rules:
             raise ConstraintError(
@@ -78,8 +87,7 @@ def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
 def _parser(dialect: str) -> Any:
     from lark import Lark
 
-    name, anything = _DIALECTS[dialect]
-    syntax = _SYNTAX.replace("NEVER", anything).replace("NAMED", name)
+    syntax = reduce(lambda syntax, part: syntax.replace(*part), _DIALECTS[dialect].items(), _SYNTAX)
     return Lark(syntax, parser="lalr", propagate_positions=False, maybe_placeholders=False)
 
 
@@ -111,10 +119,10 @@ def _atom(token: Any) -> Node:
             return literal("".join(chr(point) for point, _ in units))
         case "CLASS":
             return _class(token)
-    what = "look-ahead" if token.value.startswith("(") else "a reference to tokens"
     raise ConstraintError(
-        f"{what} ({token.value}) at line {token.line}, column {token.column}, is not supported, "
-        "because a grammar describes texts; use gcd.segments for special tokens between texts"
+        f"a reference to tokens ({token.value}) at line {token.line}, column {token.column}, is "
+        "not supported, because a grammar describes texts; use gcd.segments for special tokens "
+        "between texts"
     )
 
 
@@ -157,11 +165,18 @@ def _counts(token: Any) -> tuple[int, int | None]:
     if sign in "*+?":
         return int(sign == "+"), 1 if sign == "?" else None
     low, comma, high = sign.strip("{}").partition(",")
-    minimum = min(int(low.strip() or 0), 10**9)
-    maximum = (min(int(high), 10**9) if high.strip() else None) if comma else minimum
+    minimum = _count(low)
+    is_open = high.strip() in ("", "-1")
+    maximum = (None if is_open else _count(high)) if comma else minimum
     if (not comma and not low.strip()) or (maximum is not None and maximum < minimum):
         raise _error(token, "expected a repetition from a smaller to a larger number")
     return minimum, maximum
+
+
+def _count(digits: str) -> int:
+    """Return the number in a quantifier, limited to a billion."""
+    digits = digits.strip().lstrip("0")
+    return int(digits or "0") if len(digits) <= 9 else 10**9
 
 
 def _error(token: Any, message: str) -> ConstraintError:

@@ -7,12 +7,14 @@ grammar it contains.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, spend
-from gcd._errors import ConstraintError, EmptyLanguageError, check_count, check_kind
+from gcd._automata.limits import count_work, share_limits, spend
+from gcd._errors import ConstraintError, EmptyLanguageError, LimitError, check_count, check_kind
 from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.grammar.gbnf_dialect import read_gbnf
 from gcd._languages.grammar.lark_dialect import read_lark
@@ -21,6 +23,7 @@ from gcd._languages.grammar.unrolling import Unrolling
 from gcd._languages.literal import without_mark
 
 _STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
+_SHARE = 0.25  # of the limits, to compile a grammar before some of its texts are left out
 _PER_CHARACTER = 10_000  # units of work of a parser, which is interpreted code
 
 
@@ -31,14 +34,17 @@ class GrammarLanguage(Automaton):
     Operations such as `&` return a plain `gcd.Automaton`.
 
     Attributes:
-        rules: the grammar.
+        counted: names of the rules whose nested uses are limited.
         max_depth: the greatest nesting depth that the language contains.
+        narrow: whether texts in which longer ignored text hides a terminal are left out, because
+            the language would otherwise be too large.
         whole_bytes: every text of the grammar with at most this many bytes is in the language.
             None: every text, or with `max_bytes`, every text up to that length.
     """
 
-    rules: Rules | None = None
+    counted: tuple[str, ...] = ()
     max_depth: int = 0
+    narrow: bool = False
     whole_bytes: int | None = None
 
     @property
@@ -51,13 +57,15 @@ class GrammarLanguage(Automaton):
         """Sentence that states which texts of the grammar are in the language."""
         if self.is_whole:
             return "whole" if self.max_bytes is None else f"whole up to {self.max_bytes} bytes"
-        assert self.rules is not None
         assert self.whole_bytes is not None
-        names = sorted({self.rules.owner[name] for name in self.rules.counted})
+        names = self.counted
         listed = " or ".join(names) if len(names) < 5 else f"{', '.join(names[:4])}, ..."
+        conditions = [f"with at most {self.max_depth} nested uses of {listed}"] * bool(names)
+        if self.narrow:
+            conditions.append("in which no terminal begins where longer ignored text does")
         return (
-            f"a part: all texts of less than {self.whole_bytes + 1} bytes, and those with at most "
-            f"{self.max_depth} nested uses of {listed}"
+            f"a part: all texts of less than {self.whole_bytes + 1} bytes, and those "
+            f"{' and '.join(conditions)}"
         )
 
 
@@ -106,9 +114,7 @@ def grammar(
     with count_work():
         spend(_PER_CHARACTER * len(text), "reading the grammar")
         try:
-            parsed = (
-                read_lark(text, start) if dialect == "lark" else read_gbnf(text, start, dialect)
-            )
+            parsed = _read(text, start, dialect)
             return _compile(parsed, max_depth, max_bytes)
         except RecursionError as error:
             raise ConstraintError(
@@ -116,14 +122,66 @@ def grammar(
             ) from error
 
 
+def _read(text: str, start: str, dialect: str) -> Grammar:
+    try:
+        return read_lark(text, start) if dialect == "lark" else read_gbnf(text, start, dialect)
+    except ConstraintError as error:
+        other = _find_other_kind(text.strip(), dialect) if type(error) is ConstraintError else ""
+        if not other:
+            raise
+        raise ConstraintError(
+            f"expected a grammar in the dialect {dialect!r}, got {other}"
+        ) from error
+
+
+def _find_other_kind(text: str, dialect: str) -> str:
+    """Return what a text is if it isn't a grammar of the dialect, and what to do; "" if unknown."""
+    if not text:
+        return "an empty text; write a rule"
+    if re.fullmatch(r"\S*\.\w{1,8}", text):
+        return f"{text[:80]!r}, which looks like the name of a file; pass the text in the file"
+    if text[0] in "{[" and _is_json(text):
+        return "JSON; use gcd.json_schema for a schema, and gcd.tool_calls for a list of tools"
+    sign = re.search(r"^[ \t]*[?!]?[\w.-]+[ \t]*(::=|:(?!=))", text, re.MULTILINE)
+    if dialect == "lark" and sign and sign[1] == "::=":
+        return 'rules with `::=`; pass dialect="gbnf" (llama.cpp) or dialect="ebnf" (xgrammar)'
+    if dialect != "lark" and sign and sign[1] == ":":
+        return 'rules with `:`; pass dialect="lark"'
+    return "" if ":" in text else f"{text[:80]!r}, which has no rule; pass the text of a grammar"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:
+    if parsed.narrow is None:
+        return _compile_whole(parsed, max_depth, max_bytes)
+    try:
+        with share_limits(_SHARE):
+            return _compile_whole(parsed, max_depth, max_bytes)
+    except LimitError:
+        language = _compile_whole(parsed.narrow(), max_depth, max_bytes)
+    whole = min(parsed.overlap - 1, math.inf if language.is_whole else language.whole_bytes)
+    return replace(language, narrow=True, whole_bytes=int(whole))
+
+
+def _compile_whole(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:
     rules = Rules(parsed)
     deeper = math.inf
     if rules.is_regular:
-        language = rules.language(rules.start)
+        language = parsed.finish(rules.language(rules.start))
     else:
-        unrolled = Unrolling(rules, rules.start, max_depth=max_depth, max_bytes=max_bytes)
-        language, deeper = unrolled.automaton(), unrolled.deeper
+        try:
+            unrolled = Unrolling(rules, rules.start, max_depth=max_depth, max_bytes=max_bytes)
+            language, deeper = parsed.finish(unrolled.automaton()), unrolled.deeper
+        except LimitError as error:
+            error.add(f", or lower max_depth={max_depth}, because each level multiplies the states")
+            raise
     shortest = math.inf if language.is_empty else len(language.shortest())
     if shortest > (math.inf if max_bytes is None else max_bytes) or language.is_empty:
         least = rules.fewest_bytes[rules.start]
@@ -131,6 +189,11 @@ def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarL
             raise EmptyLanguageError(
                 f"the grammar has no finite text, because each use of {rules.start!r} leads to "
                 "another one; add an alternative that ends"
+            )
+        if language.is_empty and deeper == math.inf:
+            raise EmptyLanguageError(
+                "no text of the grammar fulfills the conditions of its terminals on the text "
+                "around them; correct their look-around, or what is ignored"
             )
         raise EmptyLanguageError(
             f"no text of the grammar is within max_depth={max_depth}, max_bytes={max_bytes}; the "
@@ -142,7 +205,7 @@ def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarL
         language.accepting,
         language.class_of_byte,
         max_bytes,
-        rules=rules,
+        counted=tuple(sorted({rules.owner[name] for name in rules.counted})),
         max_depth=max_depth,
         whole_bytes=None if deeper == math.inf else max(int(deeper), language.accepts(b"")) - 1,
     )

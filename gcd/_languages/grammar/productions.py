@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from gcd._automata.automaton import Automaton
 from gcd._automata.kernels import graph
 from gcd._automata.limits import spend
@@ -23,6 +25,7 @@ from gcd._languages.grammar.chains import flatten
 from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, Grammar, blame, references
 from gcd._languages.grammar.recursion import Production, Productions, Symbol, find_counted
 from gcd._languages.grammar.unrolling import Unrolling
+from gcd._languages.text.look_around import MARKS
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd._languages.text.thompson import automaton_of_rule
 
@@ -211,7 +214,19 @@ class Rules:
 
 
 def _fewest(language: Automaton) -> float:
-    """Return the length in bytes of the shortest text; infinite if the language is empty."""
+    """Return the length in bytes of the shortest text without marks; infinite if there is none."""
     if language.is_empty:
         return math.inf
-    return float(graph.distances_to_accept(language.delta, language.accepting)[0])
+    lengths = np.ones(language.delta.shape[1])
+    lengths[language.class_of_byte[list(MARKS)]] = 0
+    if lengths.all() or (language.delta[:, lengths == 0] < 0).all():
+        return float(graph.distances_to_accept(language.delta, language.accepting)[0])
+    # Distances in texts of at most n bytes and marks, for n = 0, 1, ...
+    fewest = np.where(language.accepting, 0, math.inf)
+    is_stable = False
+    while not is_stable:
+        spend(language.delta.size)
+        after = np.where(language.delta >= 0, fewest[language.delta], math.inf) + lengths
+        fewer = np.minimum(fewest, after.min(axis=1))
+        is_stable, fewest = bool((fewer == fewest).all()), fewer
+    return float(fewest[0])

@@ -23,10 +23,13 @@ construction to erase its mark. For a condition inside a repetition, C tracks a 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, spend
+from gcd._automata.kernels import joining
+from gcd._automata.limits import count_work, kernel_limits, pay, spend
 from gcd._errors import ConstraintError
 from gcd._languages.text import thompson
 from gcd._languages.text.code_points import SCALARS, one_of
@@ -42,7 +45,7 @@ from gcd._languages.text.syntax import (
 )
 
 # Bytes that no UTF-8 text contains.
-_MARKS = (*range(0xF5, 0x100), 0xC0, 0xC1)
+MARKS = (*range(0xF5, 0x100), 0xC0, 0xC1)
 _ANY = Repeat(Chars(SCALARS), 0, None)
 _PER_STATE = 2_000  # units of work of an interpreted loop that copies the edges of a state
 
@@ -61,7 +64,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
         WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
     """
     with count_work():
-        return _automaton(tree, pattern, _MARKS, search=search)
+        return _automaton(tree, pattern, MARKS, search=search)
 
 
 def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool) -> Automaton:
@@ -70,25 +73,37 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
     `free` are the marks (special bytes) that conditions in the tree may use. The texts may contain
     other marks, which are already in the tree.
     """
-    looks = dict.fromkeys(_looks(tree))
+    looks = dict.fromkeys(find_looks(tree))
     if len(looks) > len(free):
         raise ConstraintError(
-            f"expected at most {len(_MARKS)} different look-arounds, word boundaries and line "
+            f"expected at most {len(MARKS)} different look-arounds, word boundaries and line "
             f"anchors, nested ones included, in the pattern {show_pattern(pattern)}, got more; "
             "split it into several patterns"
         )
     marks = dict(zip(looks, free, strict=False))
-    found = thompson.automaton_of(_mark(tree, marks), pattern, search=search)
+    found = thompson.automaton_of(replace_looks(tree, marks), pattern, search=search)
     for look, mark in marks.items():
         inner = tuple(byte for byte in free if byte not in marks.values())
-        good = _positions(look, mark, pattern, inner)
-        fitting = _without_marks() | good if _times(tree, look) < 2 else _everywhere(good, mark)
-        found &= _ignoring(fitting, [byte for byte in _MARKS if byte != mark])
-        found = _erase(found, mark)
+        good = find_positions(look, mark, pattern, inner)
+        found = select(found, good, mark, once=_times(tree, look) < 2)
     return found
 
 
-def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Automaton:
+def select(found: Automaton, good: Automaton, mark: int, *, once: bool = False) -> Automaton:
+    """Return the texts whose marks are at the right positions, with the marks erased.
+
+    Args:
+        found: the texts, which may contain other marks.
+        good: the texts with one mark (a special byte) at a right position.
+        mark: the mark.
+        once: whether the texts have the mark at most once.
+    """
+    fitting = all_texts() | good if once else _require_everywhere(good, mark)
+    fitting = ignore_marks(fitting, [byte for byte in MARKS if byte != mark])
+    return erase_mark(found & fitting, mark)
+
+
+def find_positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Automaton:
     """Return the texts with one mark (a special byte), at a position where a condition holds."""
     options = tuple(
         Sequence((_ANY, behind, Mark(mark), ahead, _ANY)) for behind, ahead in look.options
@@ -97,42 +112,59 @@ def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Au
     return _with_one(mark) - good if look.negated else good
 
 
-def _everywhere(good: Automaton, mark: int) -> Automaton:
+def _require_everywhere(good: Automaton, mark: int) -> Automaton:
     """Return the texts with any number of marks, each at a position where a condition holds.
 
     A mark is a special byte. `good` contains the texts with one mark at such a position.
     """
     bad = _with_one(mark) - good
     if bad.is_empty:
-        return _ignoring(_without_marks(), [mark])
+        return ignore_marks(all_texts(), [mark])
     spend(_PER_STATE * bad.num_states)
     also = [(state, [mark], state) for state in range(bad.num_states)]
     ends = np.flatnonzero(bad.accepting).tolist()
     wrong = Automaton.from_nfa(bad.num_states, [*_edges(bad), *also], accepting=ends)
-    return _ignoring(_without_marks(), [mark]) - wrong
+    return ignore_marks(all_texts(), [mark]) - wrong
 
 
-def _ignoring(automaton: Automaton, marks: list[int]) -> Automaton:
+def ignore_marks(automaton: Automaton, marks: list[int]) -> Automaton:
     """Return the strings of a language, with any of these marks (special bytes) anywhere."""
     table = automaton.transitions.copy()
     table[:, marks] = np.arange(automaton.num_states)[:, None]
     return Automaton.from_transitions(table, automaton.accepting)
 
 
-def _erase(automaton: Automaton, mark: int) -> Automaton:
+def erase_mark(automaton: Automaton, mark: int) -> Automaton:
     """Return the strings of a language, with the mark (a special byte) removed."""
-    after = automaton.transitions[:, mark]
+    after = automaton.delta[:, automaton.class_of_byte[mark]]
     if (after < 0).all():
         return automaton
-    spend(_PER_STATE * automaton.num_states)
-    edges = [
-        (source, kept, target)
-        for source, labels, target in _edges(automaton)
-        if (kept := [byte for byte in labels if byte != mark])
-    ]
-    silent = [(int(source), int(after[source])) for source in np.flatnonzero(after >= 0)]
-    ends = np.flatnonzero(automaton.accepting).tolist()
-    return Automaton.from_nfa(automaton.num_states, edges, accepting=ends, epsilon=silent)
+    classes = automaton.class_of_byte.copy()
+    classes[mark] = automaton.delta.shape[1]
+    delta = np.pad(automaton.delta, ((0, 0), (0, 1)), constant_values=-1)
+    start, end, skips, leaves = 0, 1, [], []
+    node_of: dict[tuple[int, bool], int] = {}  # by the states after a mark, and before it
+    for state in np.flatnonzero(after >= 0).tolist():
+        target = int(after[state]), bool(automaton.accepting[state])
+        if target not in node_of:
+            node = node_of[target] = 2 + len(node_of)
+            skips += [(node, -1 - target[0]), *([(node, end)] if target[1] else [])]
+        leaves.append((state, node_of[target]))
+    spend(_PER_STATE * len(leaves))
+    *table, count, work = joining.join(
+        [delta],
+        [automaton.accepting],
+        [classes],
+        [0],
+        [(start, end)],
+        skips,
+        2 + len(node_of),
+        (start, end, -1),
+        kernel_limits(),
+        leaves,
+    )
+    pay(count, work)
+    return Automaton.minimal(*table)
 
 
 def _edges(automaton: Automaton) -> list[tuple[int, list[int], int]]:
@@ -144,46 +176,42 @@ def _edges(automaton: Automaton) -> list[tuple[int, list[int], int]]:
     ]
 
 
-def _without_marks() -> Automaton:
+def all_texts() -> Automaton:
+    """Return the language of all texts, without marks."""
     return one_of(SCALARS).star()
 
 
 def _with_one(mark: int) -> Automaton:
-    texts = _without_marks()
+    texts = all_texts()
     return Automaton.concatenate([texts, Automaton.byte_set([mark]), texts])
 
 
 # -- the tree ---------------------------------------------------------------------------------
 
 
-def has_looks(node: Node) -> bool:
-    """Return whether a syntax tree contains look-around, a word boundary or a line anchor."""
-    return bool(_looks(node))
-
-
-def _looks(node: Node) -> list[Look]:
+def find_looks(node: Node) -> list[Look]:
     """Return the conditions in a syntax tree, without those inside other conditions."""
     match node:
         case Look():
             return [node]
         case Sequence(parts) | Choice(parts):
-            return [look for part in parts for look in _looks(part)]
+            return [look for part in parts for look in find_looks(part)]
         case Repeat(body):
-            return _looks(body)
+            return find_looks(body)
     return []
 
 
-def _mark(node: Node, marks: dict[Look, int]) -> Node:
+def replace_looks(node: Node, marks: dict[Look, int]) -> Node:
     """Return the syntax tree with each condition replaced by its mark."""
     match node:
         case Look():
             return Mark(marks[node])
         case Sequence(parts):
-            return Sequence(tuple(_mark(part, marks) for part in parts))
+            return Sequence(tuple(replace_looks(part, marks) for part in parts))
         case Choice(options):
-            return Choice(tuple(_mark(option, marks) for option in options))
-        case Repeat(body, minimum, maximum, span) if marks:
-            return Repeat(_mark(body, marks), minimum, maximum, span)
+            return Choice(tuple(replace_looks(option, marks) for option in options))
+        case Repeat(body) if marks:
+            return replace(node, body=replace_looks(body, marks))
     return node
 
 

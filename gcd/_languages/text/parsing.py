@@ -98,12 +98,12 @@ class PatternParser:
             raise self._refuse_unpaired(begin)
         return inner
 
-    def _repeat(self, node: Node, found: re.Match[str], begin: int) -> Node:
+    def _repeat(self, node: Node, found: re.Match[str], begin: int, *, lazy: bool = False) -> Node:
         """Return the node repeated as often as the quantifier `found` states."""
         span = begin, self._at
         sign, low, comma, high = found[0], found[1], found[2], found[3]
         if low is None:
-            return repeat(node, int(sign == "+"), 1 if sign == "?" else None, span)
+            return repeat(node, int(sign == "+"), 1 if sign == "?" else None, span, lazy=lazy)
         minimum = _count(low)
         maximum = (_count(high) if high else None) if comma else minimum
         if maximum is not None and maximum < minimum:
@@ -112,7 +112,7 @@ class PatternParser:
                 f"expected a quantifier from a smaller to a larger number, got `{found[0]}`; "
                 "exchange the numbers",
             )
-        return repeat(node, minimum, maximum, span)
+        return repeat(node, minimum, maximum, span, lazy=lazy)
 
     # -- code points ----------------------------------------------------------------------------
 

@@ -35,10 +35,10 @@ def python_pattern(pattern: str, flags: int = 0) -> Automaton:
         StateLimitError: its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: building its automaton takes more work than `gcd.work_limit` allows.
     """
-    return automaton_of(_PythonParser(pattern, flags).pattern(), pattern, search=True)
+    return automaton_of(PythonParser(pattern, flags).pattern(), pattern, search=True)
 
 
-class _PythonParser(CommonParser):
+class PythonParser(CommonParser):
     _ends = "Z"
 
     def __init__(self, pattern: str, flags: int) -> None:
@@ -98,6 +98,24 @@ class _PythonParser(CommonParser):
             return super()._add_cases(inside)
         self._paid(inside)
         return _with_other_cases(inside)
+
+
+class TerminalParser(PythonParser):
+    """Parser of the terminals of lark, which also reads Unicode properties."""
+
+    _ends = "zZ"
+    _keeps_laziness = True
+    _property = CommonParser._property
+    _add_cases = CommonParser._add_cases
+
+    def _member(self, begin: int) -> Ranges:
+        if self._text.startswith("[:", self._at):
+            raise self._error(
+                self._at,
+                r"`[:` in a class means different things in Rust and in Python; list the "
+                r"characters, or write `\[:`",
+            )
+        return super()._member(begin)
 
 
 @lru_cache(maxsize=3)

@@ -96,6 +96,7 @@ class CommonParser(PatternParser):
     _flag_letters = "imsx"  # flags that may be set and cleared
     _ignored = _IGNORED  # text that is skipped under the flag x
     _reads_plus_twice = False  # whether `a*+` is a repetition of a repetition
+    _keeps_laziness = False  # otherwise, lazy quantifiers match the same texts
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
@@ -130,8 +131,8 @@ class CommonParser(PatternParser):
                     "a repetition, put `(?:)` around the part before `+`",
                 )
             self._at = found.end()
-            lazy = self._skip("?")  # a lazy quantifier matches the same texts
-            node = self._repeat(node, found, begin)
+            lazy = self._skip("?")
+            node = self._repeat(node, found, begin, lazy=lazy and self._keeps_laziness)
             is_repeated = not lazy
             self._skip_ignored()
         return node
@@ -248,7 +249,7 @@ class CommonParser(PatternParser):
                     self._flags = replace(self._flags, **{letter: value})
                 elif letter == "u" or (letter == "a" and value):
                     self._flags = replace(self._flags, a=(letter == "a") == value)
-                elif letter != "U":  # U exchanges greedy and lazy, which has no effect here
+                elif letter != "U" or self._keeps_laziness:  # U exchanges greedy and lazy
                     raise self._error(
                         begin, f"the flag {letter} is not supported; use a, i, m, s, u, x or U"
                     )

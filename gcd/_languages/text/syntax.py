@@ -1,9 +1,10 @@
 """Syntax trees of regular expressions and grammars.
 
 Dialects spell classes and groups differently, but all of them consist of a few kinds of nodes.
-Captures, names of groups and laziness have no node: they affect how a text is matched, but not
-which texts match. Only regular expressions have classes of characters and anchors. Only right-hand
-sides of grammar rules have finished automata and references to rules.
+Captures and names of groups have no node: they affect how a text is matched, but not which texts
+match. Laziness matters only to `gcd._languages.text.matches`. Only regular expressions have classes
+of characters and anchors. Only right-hand sides of grammar rules have finished automata and
+references to rules.
 """
 
 from __future__ import annotations
@@ -76,13 +77,15 @@ class Choice:
 class Repeat:
     """Node for `minimum` to `maximum` repetitions of its body; None means no upper bound.
 
-    `span` is the start and the end of the repetition in the pattern.
+    `span` is the start and the end of the repetition in the pattern. `lazy` means that an engine
+    tries few repetitions first.
     """
 
     body: Node
     minimum: int
     maximum: int | None
     span: tuple[int, int] = field(default=(0, 0), compare=False)
+    lazy: bool = False
 
 
 Node = Chars | Start | End | Look | Mark | Automaton | Reference | Sequence | Choice | Repeat
@@ -92,12 +95,14 @@ EMPTY = Sequence(())
 _LF, _CR = ((0x0A, 0x0A),), ((0x0D, 0x0D),)
 
 
-def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
+def repeat(
+    body: Node, minimum: int, maximum: int | None, span: tuple[int, int], *, lazy: bool = False
+) -> Node:
     """Return a repetition in its simplest form.
 
     `x{1}` becomes `x`. `(x{a,b}){c,d}` becomes `x{ac,bd}` if the intervals from ka to kb, for k =
-    c, ..., d, have no gap between them. Nested counts are thus simplified before their graph is
-    built.
+    c, ..., d, have no gap between them, and an engine takes the same match of both. Nested counts
+    are thus simplified before their graph is built.
     """
     if _reads_nothing(body):  # a condition that holds also holds if repeated
         minimum = min(minimum, 1)
@@ -106,13 +111,18 @@ def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int])
         return EMPTY
     if (minimum, maximum) == (1, 1):
         return body
-    if isinstance(body, Repeat) and _no_gaps(body, minimum, maximum):
+    if not lazy and isinstance(body, Repeat) and _is_one_count(body, minimum, maximum):
         most = None if maximum is None or body.maximum is None else body.maximum * maximum
         return Repeat(body.body, body.minimum * minimum, most, span)
-    return Repeat(body, minimum, maximum, span)
+    return Repeat(body, minimum, maximum, span, lazy)
 
 
-def _no_gaps(inner: Repeat, minimum: int, maximum: int | None) -> bool:
+def _is_one_count(inner: Repeat, minimum: int, maximum: int | None) -> bool:
+    # An engine that has to give back repetitions first tries other matches of their body.
+    is_free = inner.minimum <= 1 or minimum == maximum or inner.maximum is None
+    is_single = is_free and isinstance(inner.body, Chars)
+    if inner.lazy or not (is_single or max(inner.minimum, minimum) <= 1):
+        return False
     if minimum == maximum:
         return True
     # The intervals of k and k + 1 meet if (k + 1) a <= k b + 1, so it is enough to check the

@@ -194,8 +194,6 @@ def test_a_too_small_depth_or_length_names_the_option_to_raise():
         gcd.grammar(text, max_depth=0)
     with pytest.raises(gcd.EmptyLanguageError, match="3 bytes, so raise max_bytes"):
         gcd.grammar(text, max_bytes=2)
-    with pytest.raises(gcd.ConstraintError, match="max_bytes=4"):
-        gcd.grammar_coverage(gcd.grammar(text, max_bytes=4), 5)
 
 
 def _doubled(count: int) -> str:

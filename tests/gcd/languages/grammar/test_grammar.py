@@ -11,7 +11,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd._languages.grammar.coverage import derivations
 from gcd._languages.grammar.lark_dialect import read_lark
 from gcd._languages.grammar.productions import Rules
 from tests.gcd.languages.grammar.oracles import (
@@ -111,33 +110,6 @@ def test_ignored_text_has_any_length_that_its_pattern_matches():
     assert not is_parsed(parser, "xx(")  # lark's longest match leaves "(" alone
 
 
-@checked_inside_strategies
-@settings(max_examples=8)
-@given(lark_grammars())
-def test_derivations_are_as_many_as_texts_if_that_is_proven_and_never_fewer(text):
-    language = compiled(text)
-    for most in (0, 1, 3, MOST):
-        coverage = gcd.grammar_coverage(language, most)
-        whole = len(texts_of(read_lark(text, "start"), most))
-        assert coverage.texts <= whole <= coverage.whole
-        assert coverage.whole == whole or not coverage.is_exact
-
-
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        ('start: "(" start start ")" | "x"', [0, 1, 0, 0, 1, 0, 0, 2, 0, 0, 5]),  # Catalan
-        ('start: "(" start ")" start | ', [1, 0, 1, 0, 2, 0, 5, 0]),
-        ('start: "x" start | "(" start ")" start | ', [1, 1, 2, 4, 9, 21, 51, 127]),  # Motzkin
-        ('start: "x" "(" a ")"\na: "y" | start | a', [0, 0, 0, 0, 1, 0, 0, 1]),  # an empty cycle
-    ],
-)
-def test_derivations_are_counted_as_combinatorics_has_them(text, counts):
-    rules = Rules(read_lark(text, "start"))
-    found = [derivations(rules, n) for n in range(len(counts))]
-    assert found == list(itertools.accumulate(counts))
-
-
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
@@ -157,7 +129,6 @@ def test_regular_grammars_are_whole_at_any_depth(text, pattern):
     assert language.extent == "whole"
     if 'start: "a" b' not in text:
         assert language == gcd.regex(pattern)
-    assert gcd.grammar_coverage(language).fraction == 1
 
 
 WAYS = {  # for an operand n, the texts that a chain has before, after and between operands
