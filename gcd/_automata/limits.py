@@ -119,18 +119,15 @@ def count_work() -> Iterator[None]:
 
 
 @contextmanager
-def share_limits(share: float) -> Iterator[None]:
-    """Allow code inside the `with` block a share of the states, and of the work that is left."""
-    meter, token = _METER.get(), _MAX_STATES.set(max(1, int(share * max_states())))
-    limit = 0 if meter is None else meter.limit
-    if meter is not None:
-        meter.limit = meter.spent + int(share * work_left())
+def share_work(share: float) -> Iterator[None]:
+    """Limit the work inside the `with` block to a share of the work that is left."""
+    meter = _METER.get()
+    assert meter is not None
+    limit, meter.limit = meter.limit, meter.spent + int(share * work_left())
     try:
         yield
     finally:
-        _MAX_STATES.reset(token)
-        if meter is not None:
-            meter.limit = limit
+        meter.limit = limit
 
 
 def max_cells() -> int:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, share_limits, spend
+from gcd._automata.limits import count_work, share_work, spend
 from gcd._errors import ConstraintError, EmptyLanguageError, LimitError, check_count, check_kind
 from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.grammar.gbnf_dialect import read_gbnf
@@ -23,7 +23,7 @@ from gcd._languages.grammar.unrolling import Unrolling
 from gcd._languages.literal import without_mark
 
 _STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
-_SHARE = 0.25  # of the limits, to compile a grammar before some of its texts are left out
+_SHARE = 0.5  # of the work, to compile a grammar before some of its texts are left out
 _PER_CHARACTER = 10_000  # units of work of a parser, which is interpreted code
 
 
@@ -162,7 +162,7 @@ def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarL
     if parsed.narrow is None:
         return _compile_whole(parsed, max_depth, max_bytes)
     try:
-        with share_limits(_SHARE):
+        with share_work(_SHARE):
             return _compile_whole(parsed, max_depth, max_bytes)
     except LimitError:
         language = _compile_whole(parsed.narrow(), max_depth, max_bytes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,12 @@ name ::= [a-z]+
         (JSON, "gbnf", ['{"a": [1, {"b":\n  null}], "c": "\\u00e9"}'], ["[]", '{"a":}', "{1:1}"]),
         ('root ::= . "."', "gbnf", ["\n.", "é."], [".", "ab."]),
         (EBNF, "ebnf", ["Aéé", "<a><b>x</b>yz</c>", "<a></a>"], ["A", "<a>", "<A></A>"]),
+        (
+            'root ::= "a" r{0, -1} (=(","))\nr ::= "b" (="c" | [d])',
+            "ebnf",
+            ["a", "abb"],
+            ["ac", ""],
+        ),
         ('root ::= "" | "a" {2, 3}\n  | "b" # or', "ebnf", ["", "aa", "aaa", "b"], ["a", "aaaa"]),
     ],
 )
@@ -114,7 +122,7 @@ def test_the_page_shows_the_printed_output(capsys):
     code = page.partition("```python\n")[2].partition("```")[0]
     exec(compile(code, "docs/grammars.md", "exec"), {})
     shown = re.findall(r"^(?:print.*  )?# (.*)$", code, flags=re.MULTILINE)
-    assert len(shown) > 1
+    assert shown
     for printed, start in zip(capsys.readouterr().out.splitlines(), shown, strict=True):
         assert all(part in printed for part in start.split("..."))
 
@@ -143,10 +151,21 @@ def test_lark_reads_its_features_alike():
 @pytest.mark.parametrize(
     ("text", "dialect", "named"),
     [
-        ('start: A\nA.2: "a"', "lark", "priority 2 of the terminal A"),
-        ("start: A\nA: /a+?b/", "lark", "lazy quantifiers"),
+        (r"start: /(a)\1/", "lark", "back-reference"),
+        ("start: /(?>a)/", "lark", "atomic group"),
         ("start: A\nA: /a(?=b)/", "lark", "look-around"),
-        (r"start: /a\b/", "lark", "word boundary"),
+        ("start: /[[:alpha:]]/", "lark", "`[:` in a class"),
+        ('start: t "x"\nt{x}: x', "lark", "1 arguments of the template 't', got 0"),
+        ("orders.lark", "lark", "name of a file"),
+        ("", "lark", "empty text; write a rule"),
+        (" \n", "gbnf", "empty text; write a rule"),
+        ("json", "lark", "which has no rule"),
+        ("%ignore /a/", "lark", "which has no rule"),
+        ('{"type": "object"}', "lark", "use gcd.json_schema"),
+        ('[{"name": "f"}]', "ebnf", "use gcd.json_schema for a schema, and gcd.tool_calls"),
+        ('root ::= "a"', "lark", 'pass dialect="gbnf"'),
+        ('start: "a"', "gbnf", 'pass dialect="lark"'),
+        ('?start: "a"', "ebnf", 'pass dialect="lark"'),
         ("start: A\n%declare A", "lark", "declared but not defined"),
         ("start: A\n%import .other.A", "lark", "import of a file"),
         ("start: A\n%import nothing.A", "lark", "import of a file (nothing.A)"),
@@ -159,7 +178,8 @@ def test_lark_reads_its_features_alike():
         ('start: "x" start', "lark", "no finite text"),
         ("root ::= <think>", "gbnf", "reference to tokens"),
         ("root ::= !<[7]> a", "gbnf", "reference to tokens"),
-        ('root ::= "a" (= "b")', "ebnf", "look-ahead"),
+        ('root ::= "a" (= "b")', "gbnf", "line 1, column 15"),
+        ('root ::= "a"{0,-1}', "gbnf", "line 1, column 13"),
         ("root ::= TagDispatch((\"a\", b))", "ebnf", "TagDispatch"),
         ('root ::= "a"\nroot ::= "b"', "gbnf", "another at line 2"),
         ("root ::= a", "gbnf", "no rule 'a'"),
@@ -194,6 +214,53 @@ def test_a_too_small_depth_or_length_names_the_option_to_raise():
         gcd.grammar(text, max_depth=0)
     with pytest.raises(gcd.EmptyLanguageError, match="3 bytes, so raise max_bytes"):
         gcd.grammar(text, max_bytes=2)
+
+
+def test_a_limit_of_nested_rules_names_the_depth():
+    text = 'start: "(" start start start ")" | /(a|b)*a(a|b){5}/'
+    with gcd.state_limit(300), pytest.raises(gcd.StateLimitError, match="lower max_depth=3"):
+        gcd.grammar(text)
+
+
+def test_junk_is_refused_by_the_error_of_constraints():
+    rng = random.Random(0)
+    bits = [
+        *"()[]{}|*+?~:./\\'%!-> \n#=^",
+        "start",
+        "root",
+        "::=",
+        "A",
+        '"x"',
+        "/x/",
+        "%ignore",
+        "~ 3",
+    ]
+    bits += [
+        "\ud800",
+        "\x00",
+        "9" * 30,
+        "{,}",
+        "{2,1}",
+        "->",
+        "%declare",
+        "(?=",
+        '"b".."aa"',
+        "/[",
+        "x" * 99,
+    ]
+    whole = [FEATURES, EBNF, CHESS]
+    for _ in range(150):
+        text = "".join(rng.choices(bits, k=rng.randrange(20)))
+        cut = rng.choice(whole)
+        at = rng.randrange(len(cut))
+        for junk in (text, cut[:at], cut[:at] + rng.choice(bits) + cut[at:]):
+            for dialect in ("lark", "gbnf", "ebnf"):
+                with (
+                    suppress(gcd.ConstraintError),
+                    gcd.state_limit(2_000),
+                    gcd.work_limit(50_000_000),
+                ):
+                    gcd.grammar(junk, dialect, max_depth=1)
 
 
 def _doubled(count: int) -> str:

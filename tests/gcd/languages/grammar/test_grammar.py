@@ -27,13 +27,16 @@ from tests.gcd.random_strings import random_strings
 
 MOST = 4
 ALL = ["".join(text) for n in range(MOST + 1) for text in itertools.product(LETTERS, repeat=n)]
-# No match of an ignored terminal is a prefix of another, because lark takes only the longest.
 IGNORED = [
     "",
     '%ignore "("\n',
     '%ignore "x"\n%ignore "xx"\n',
     '%ignore "x"\n%ignore "x("\n',
     "%ignore /x\\(|[)]/\n",
+    "%ignore /x[^)]*/\n",
+    "%ignore /x[^)]*/\n%ignore /[)]+/\n",
+    "%ignore /x(.)*?\\)/\n",
+    "%ignore /x?\\(x?/\n%ignore /[(]+/\n",
 ]
 PRECEDENCE = """
 start: product | start ("+" | "-") product
@@ -100,14 +103,68 @@ def test_lark_reads_the_same_texts(text, ignored):
     assert {each for each in ALL if language.accepts(each)} == expected
 
 
-def test_ignored_text_has_any_length_that_its_pattern_matches():
-    text = "start: /x[x(]?/\n"
-    language = gcd.grammar(text + "%ignore /xx?/\n")
-    assert language == gcd.regex(r"x*x[x(]?x*")
-    assert language == gcd.grammar(text + '%ignore "x"\n%ignore "xx"\n')
-    parser = parser_of(text + "%ignore /xx?/\n")
-    assert language.accepts("xx(")
-    assert not is_parsed(parser, "xx(")  # lark's longest match leaves "(" alone
+SLASHES = """
+start: s+
+s: NAME "=" e ";" | "{" s* "}"
+e: NAME | e ("/" | "*") e | "(" e ")"
+NAME: /[a-z]+/
+%import common (WS, CPP_COMMENT, C_COMMENT)
+%ignore WS
+%ignore CPP_COMMENT
+%ignore C_COMMENT
+"""
+
+
+def test_texts_whose_language_would_be_too_large_are_left_out():
+    with gcd.state_limit(5_000):
+        language = gcd.grammar(SLASHES, max_depth=2)
+    whole, parser = gcd.grammar(SLASHES, max_depth=1), parser_of(SLASHES)
+    assert language.narrow
+    assert not whole.narrow
+    assert language.whole_bytes == 1
+    assert "no terminal begins where longer ignored text does" in language.extent
+    for sample in ("a=b/c;", "a=b / c; // d\n", "/* x */ a=b//c;\n/d;"):
+        assert language.accepts(sample), sample
+        assert whole.accepts(sample), sample
+        assert is_parsed(parser, sample), sample
+    hidden = "a=b///c\nd;"  # as a lexer has it, all of the line is a comment
+    assert not language.accepts(hidden)
+    assert whole.accepts(hidden)
+    assert is_parsed(parser, hidden)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+@pytest.mark.parametrize(("comment", "begin"), [("SH", "#"), ("CPP", "//"), ("SQL", "--")])
+def test_line_comments_between_words_cost_few_states(comment, begin, count):
+    words = " ".join(f'"w{number}"' for number in range(count))
+    text = f"start: {words}\n%import common.{comment}_COMMENT\n%ignore {comment}_COMMENT\n"
+    language = gcd.grammar(text + "%ignore /[ \\n]+/\n")
+    assert language.is_whole
+    assert language.num_states < 30 * count
+    spaced = f" {begin} w1\n".join(f"w{number}" for number in range(count))
+    assert language.accepts(spaced)
+    assert language.accepts(f"{spaced}{begin} no line end")
+    assert not language.accepts(spaced.replace("\n", " "))
+
+
+LINES = """
+start: (line _NL)*
+line: NAME "=" value
+value: NAME | "(" value ")"
+NAME: /[a-z]+/
+_NL: ( /\\n[ \\t]*/ | COMMENT )+
+COMMENT: /#[^\\n]*/
+%ignore /[ \\t]+/
+%ignore COMMENT
+"""
+
+
+def test_a_comment_hides_text_where_line_ends_are_terminals():
+    language, parser = gcd.grammar(LINES, max_depth=2), parser_of(LINES)
+    texts = ["a=b\n", "a=b # c\n", "a=(b # )\n", "a=(b) # c\n# d\n", "a=#b\n", "a=b#\n#"]
+    accepted = [text for text in texts if language.accepts(text)]
+    assert accepted == [text for text in texts if is_parsed(parser, text)]
+    assert 2 < len(accepted) < len(texts)
 
 
 @pytest.mark.parametrize(
