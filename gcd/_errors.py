@@ -219,7 +219,7 @@ def show(value: object) -> str:
     """Format a value for an error message, cut to 80 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to format integers of thousands of digits
+    except (ValueError, RecursionError):  # integers of thousands of digits, or deep nesting
         return f"a value of type {type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."
 

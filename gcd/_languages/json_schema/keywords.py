@@ -31,7 +31,8 @@ ANNOTATIONS = frozenset(
         *("title", "description", "default", "examples", "$vocabulary"),
         *("$comment", "deprecated", "readOnly", "writeOnly"),
         *("contentEncoding", "contentMediaType", "contentSchema"),
-        *("discriminator", "example", "externalDocs", "xml"),  # from OpenAPI
+        # from OpenAPI
+        *("discriminator", "example", "externalDocs", "xml", "jsonSchemaDialect"),
     ]
 )
 EXTENSION = "x-"  # prefix of users' own keywords in OpenAPI and other dialects

@@ -17,13 +17,14 @@ from gcd._languages.json_schema.keywords import DEFINITIONS
 _OBJECT = "json_object"
 _KINDS = ("json_schema", _OBJECT, "json")  # values of `type` in wrappers
 _NO_TYPES = (*_KINDS, "function")
-# Keys that hold a schema. Members of an object may also have the other names, so those of `_NAMED`
-# only count beside a name, a flag or a kind, and those of `_OUTER` around another wrapper.
+# Keys that hold a schema. Data may also have these names, except for those of `_ALWAYS`. So `_NAMED`
+# only counts beside a name or a flag, `_TYPED` beside a kind, and `_OUTER` around another wrapper.
 _ALWAYS = (
     *("json_schema", "response_schema", "responseSchema", "response_json_schema"),
     *("responseJsonSchema", "guided_json"),
 )
-_NAMED = ("schema", "value")
+_NAMED = ("schema",)
+_TYPED = ("schema", "value")
 _OUTER = (
     *("response_format", "output_format", "format", "text", "output_config"),
     *("generationConfig", "generation_config", "config"),
@@ -49,20 +50,24 @@ def unwrap(given: Any) -> tuple[Any, str]:
     if unknown and not _keywords(given):
         raise ConstraintError(
             f"expected a JSON schema, got {show(given)}, which has none of its keywords; "
-            f"{_remedy(given, unknown[0])}"
+            f"{_remedy(given, unknown)}"
         )
     return given, pointer
 
 
-def _key_of(given: Any) -> str | None:
-    """Return the key under which a wrapper has its content; None if the value isn't a wrapper."""
-    if not isinstance(given, Mapping):
+def _key_of(given: Any, levels: int = 4) -> str | None:
+    """Return the key under which a wrapper has its content; None if the value isn't a wrapper.
+
+    A wrapper has at most `levels` other wrappers around its schema.
+    """
+    if not isinstance(given, Mapping) or _keywords(given):
         return None
-    if _keywords(given):
-        return None
-    is_named = isinstance(given.get("name"), str) or isinstance(given.get("strict"), bool)
-    keys = [*_ALWAYS, *(_NAMED if is_named or given.get("type") in _KINDS else ())]
-    keys += [key for key in _OUTER if _is_wrapper(given.get(key))]
+    keys = list(_ALWAYS)
+    if given.get("type") in _KINDS:
+        keys += _TYPED
+    elif isinstance(given.get("name"), str) or isinstance(given.get("strict"), bool):
+        keys += _NAMED
+    keys += [key for key in _OUTER if levels and _is_wrapper(given.get(key), levels - 1)]
     return next((key for key in keys if isinstance(given.get(key), Mapping | bool)), None)
 
 
@@ -76,13 +81,13 @@ def _keywords(given: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _is_wrapper(value: Any) -> bool:
+def _is_wrapper(value: Any, levels: int) -> bool:
     is_object = isinstance(value, Mapping) and value.get("type") == _OBJECT
-    return is_object or _key_of(value) is not None
+    return is_object or _key_of(value, levels) is not None
 
 
-def _remedy(given: Mapping[str, Any], name: str) -> str:
-    """Return what to do with a mapping that isn't a schema, and has the unknown key `name`."""
+def _remedy(given: Mapping[str, Any], unknown: list[str]) -> str:
+    """Return what to do with a mapping that isn't a schema, given its unknown keys."""
     components = given.get("components")
     schemas = components.get("schemas") if isinstance(components, Mapping) else None
     for path, found in (("components/schemas", schemas), *((k, given.get(k)) for k in DEFINITIONS)):
@@ -95,4 +100,6 @@ def _remedy(given: Mapping[str, Any], name: str) -> str:
     for key in _OF_TOOLS:
         if key in given:
             return f"pass tools to gcd.tool_calls, or only the schema inside {key!r}"
-    return f'for an object, write {{"type": "object", "properties": {{"{name}": {{...}}}}}}'
+    found = f'for an object, write {{"type": "object", "properties": {{"{unknown[0]}": {{...}}}}}}'
+    inside = f"pass only the schema inside {unknown[0]!r}; " if unknown == ["schema"] else ""
+    return inside + found
