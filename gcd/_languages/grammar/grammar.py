@@ -166,8 +166,8 @@ def _compile(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarL
             return _compile_whole(parsed, max_depth, max_bytes)
     except LimitError:
         language = _compile_whole(parsed.narrow(), max_depth, max_bytes)
-    whole = min(parsed.overlap - 1, math.inf if language.is_whole else language.whole_bytes)
-    return replace(language, narrow=True, whole_bytes=int(whole))
+    known = math.inf if language.whole_bytes is None else language.whole_bytes
+    return replace(language, narrow=True, whole_bytes=int(min(parsed.overlap - 1, known)))
 
 
 def _compile_whole(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:

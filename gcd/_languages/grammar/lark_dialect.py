@@ -134,8 +134,7 @@ class _Reader:
             return Grammar(rules, start, self._conditions.impose)
         with blame(lambda: "the ignored text"):
             ignored = [self._pattern(name).to_regexp() for name in self._ignored]
-            written = [pattern.to_regexp() for pattern in self._languages]
-            overlaps = [measure_overlap(each, ignored) for each in written]
+            overlaps = [measure_overlap(each.to_regexp(), ignored) for each in self._languages]
             for number, each in enumerate(ignored):
                 others = ignored[:number] + ignored[number + 1 :]
                 overlaps.append(measure_overlap(each, others))

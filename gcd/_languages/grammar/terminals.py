@@ -119,7 +119,9 @@ def compile_ignored(
     """
     known = [matches(pattern) for pattern in patterns]
     if not narrow and _need_no_conditions(known, first):
-        between = Automaton.union([inside - Automaton.epsilon() for inside in known]).star()
+        between = Automaton.union(
+            [each - Automaton.epsilon() for each in known if each is not None]
+        ).star()
         return between, Automaton.epsilon()
     own = Conditions()
     longest = []

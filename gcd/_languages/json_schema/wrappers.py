@@ -17,8 +17,9 @@ from gcd._languages.json_schema.keywords import DEFINITIONS
 _OBJECT = "json_object"
 _KINDS = ("json_schema", _OBJECT, "json")  # values of `type` in wrappers
 _NO_TYPES = (*_KINDS, "function")
-# Keys that hold a schema. Data may also have these names, except for those of `_ALWAYS`. So `_NAMED`
-# only counts beside a name or a flag, `_TYPED` beside a kind, and `_OUTER` around another wrapper.
+# Keys that hold a schema. Data may also have these names, except for those of `_ALWAYS`. So
+# `_NAMED` only counts beside a name or a flag, `_TYPED` beside a kind, and `_OUTER` around another
+# wrapper.
 _ALWAYS = (
     *("json_schema", "response_schema", "responseSchema", "response_json_schema"),
     *("responseJsonSchema", "guided_json"),

@@ -253,7 +253,8 @@ class _Positions:
         """
         graph = Assembly()
         start, end = graph.node(), graph.node()
-        read, tried = {(self._first,): start}, {}
+        read: dict[_Marks, int] = {(self._first,): start}
+        tried: dict[_Marks, int] = {}
         pending: list[_Marks] = [(self._first,)]
         letters = self._divide()
         while pending:
