@@ -143,13 +143,13 @@ class TransformersLM:
             ImportError: `transformers` isn't installed.
             ValueError: the model or the tokenizer is unsuitable, or an option is unknown.
         """
+        _check_options(path, options)
         try:
+            found = _find(str(path), options)  # first, as the import may take seconds
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ModuleNotFoundError as error:
             raise missing("transformers", "models", "TransformersLM.from_pretrained") from error
-        _check_options(path, options)
         of_both = {name: value for name, value in options.items() if name in _OF_FILES}
-        found = _find(str(path), options)
         try:
             model = AutoModelForCausalLM.from_pretrained(found, **options)
         except TypeError as error:
