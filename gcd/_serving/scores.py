@@ -78,14 +78,13 @@ class ScoresProcessor:
                 f"expected at least the {self._start} tokens before the answer, got {ids.size}; "
                 "make a processor for each answer"
             )
-        answer = ids[self._start :].tolist()
+        answer, size = ids[self._start :].tolist(), self._matcher.automaton.vocabulary.size
         if not follow(self._matcher, self._read, answer):
             raise ConstraintError(
                 f"expected a token that the mask allows after {self._read}, got "
-                f"{answer[len(self._read)]}; make a processor for each answer, and apply it after "
-                "all other processors"
+                f"{answer[len(self._read)]} of {size} ids; make a processor for each answer, and "
+                "apply it after all other processors"
             )
-        size = self._matcher.automaton.vocabulary.size
         shape = tuple(getattr(scores, "shape", ()))
         if shape[-1:] != (size,) or any(n != 1 for n in shape[:-1]):
             found = f"shape {shape}" if shape else type(scores).__name__

@@ -15,6 +15,7 @@ from smc._forward.drafters import Drafter, PromptLookup
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete, Options
 from smc._proposals import Proposal
+from smc._removed import REMOVED
 
 COLDEST = 1e-6
 """Minimum temperature, by which the logits of any model can be divided without overflow."""
@@ -130,7 +131,7 @@ def check_options(name: str, options: Mapping[str, Any], *calls: Callable[..., A
         parameters = inspect.signature(call).parameters.values()
         known |= {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
     for option, value in options.items():
-        if option not in known:
+        if option not in known and f"{option}=" not in REMOVED:  # the algorithm refuses those
             near = get_close_matches(option, known, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"help({name}) lists the options"
             raise ValueError(

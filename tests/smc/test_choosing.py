@@ -7,6 +7,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -148,7 +149,7 @@ def test_an_option_that_was_not_found() -> None:
 def test_canonical_spelling() -> None:
     """Only the tokenizer's spelling counts, although options have other tokenizations."""
     transformers = pytest.importorskip("transformers")
-    from tests.smc.test_searching import ROOT
+    ROOT = Path(__file__).resolve().parents[2]
 
     path = ROOT / "tests" / "models" / "stories260K"
     model = transformers.AutoModelForCausalLM.from_pretrained(path).double()

@@ -500,7 +500,7 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
             "algorithm 'discrete' .* got resampling='systematic'",
         ),
         ({"algorithm": "smc", "floor": 0.5}, "of the algorithm 'smc' .* got floor=0.5"),
-        ({"algorithm": "smc", "floors": 0.5}, "of the algorithm 'smc' .* got floors=0.5"),
+        ({"algorithm": "smc", "floors": 0.5}, "got floors=0.5; did you mean floor"),
         ({"algorithm": "smc", "strata": "budget"}, "strata to be one of none, state, got 'budget'"),
         ({"particles": 0}, "particles to be at least 1, got 0"),
         ({"floor": math.nan}, "expected floor .*got nan"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -256,7 +257,7 @@ def test_a_model_that_gives_no_answer_any_probability() -> None:
 def test_canonical_spellings() -> None:
     """Exactly the tokenizer's spellings, with the model's probabilities."""
     transformers = pytest.importorskip("transformers")
-    from tests.smc.test_searching import ROOT
+    ROOT = Path(__file__).resolve().parents[2]
 
     path = ROOT / "tests" / "models" / "stories260K"
     model = transformers.AutoModelForCausalLM.from_pretrained(path).double()
@@ -330,7 +331,7 @@ def test_extents() -> None:
         ({"prompts": "yes"}, "got a single string"),
         ({"prompts": [1, 2]}, "got a list of token ids"),
         ({"prompts": [()]}, "at least one token in the prompt"),
-        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got str"),
+        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got 'model'"),
         (
             {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
             "to be lifted to the model's vocabulary",

@@ -123,7 +123,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"exact_top_k": None, "defense": 0.0},
     {"exact_top_k": 1, "lookahead": "in_time"},
-    {"lookahead": "joint", "potential": False},
+    {"lookahead": "joint"},
 ]
 
 

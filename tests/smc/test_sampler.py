@@ -325,7 +325,8 @@ def test_prompts_that_are_neither_text_nor_ids(prompt: Any) -> None:
         smc.TransformersLM(tiny_model(), None, VOCABULARY),
     ):
         with pytest.raises(
-            ValueError, match=r"to be text or token ids, got .*apply_chat_template\("
+            ValueError,
+            match=r"text or token ids, got .*(apply_chat_template\(|one text)|got a list of",
         ):
             sample([[0], prompt], FORCED, lm)
 

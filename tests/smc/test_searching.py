@@ -228,7 +228,7 @@ def test_log_probabilities_that_are_not_numbers():
         ({"budget": 2.5}, "expected budget .*got 2.5"),
         ({"prompt": ()}, "at least one token in the prompt"),
         ({"prompt": (77,)}, "in the prompt, got 77"),
-        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got str"),
+        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got 'model'"),
         ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
         (
             {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},

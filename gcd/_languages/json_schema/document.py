@@ -331,10 +331,10 @@ class Document:
                 error.blame(written, self.rebase(node.pointer))
             raise
         except ConstraintError as error:
-            if not is_written(pattern):
-                raise self.refuse("", node, str(error)) from error
-            reason = f"the pattern {pattern!r} cannot be compiled: {error}"
-            raise self.refuse(keyword, node, reason) from error
+            if is_written(pattern):
+                reason = f"the pattern {pattern!r} cannot be compiled: {error}"
+                raise self.refuse(keyword, node, reason) from error
+            raise self.refuse(keyword="", node=node, reason=str(error)) from error
         between_slashes = re.fullmatch("/(.+)/[a-z]*", pattern, re.DOTALL)
         if between_slashes and found.is_empty:
             reason = (

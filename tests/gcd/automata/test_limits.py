@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gcd._automata import limits
+from gcd._automata import limits, strings
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import (
     DEFAULT_MAX_WORK,

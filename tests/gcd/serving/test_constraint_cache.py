@@ -136,7 +136,7 @@ def test_all_forms_of_a_constraint_are_made_of_one_compile(monkeypatch):
     monkeypatch.setattr(ConstraintRequest, "language", None)
     assert cache.get_or_start(request, lift=False) is checked
     served = cache.get_or_start(request)
-    assert served.wait(600)
+    assert served.wait(600.0)
     lifted = gcd.lift(gcd.regex("ab*"), cache.vocabulary)
     other = ConstraintCache(vocabulary())
     other.put(request, packed)
@@ -262,7 +262,7 @@ def test_a_request_is_served_before_it_is_lifted():
     request = parsed({"json_schema": {"type": "string", "maxLength": 7}})
     begun = cache.get_or_start(request)
     assert isinstance(begun, gcd.LazyAutomaton)
-    assert begun.wait(600)
+    assert begun.wait(600.0)
     known = cache.get_or_start(request)
     assert isinstance(known, gcd.TokenAutomaton)
     assert cache.get(request) is known

@@ -381,7 +381,7 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
 
 def test_a_lift_in_the_background_takes_over() -> None:
     shared = LazyAutomaton(LANGUAGES[1], WORDS)
-    assert shared.wait(600)
+    assert shared.wait(600.0)
     assert shared._lift.is_done
     matcher = Matcher(shared, budget=9)
     assert matcher.is_exact
@@ -442,5 +442,5 @@ def test_lifts_go_on_in_a_forked_process(held: list[BackgroundLift]) -> None:
     threads.submit(lift_of)
     assert not lift_of.wait(0.01)
     threads.restart()
-    assert lift_of.wait(600)
+    assert lift_of.wait(600.0)
     assert shared.exact is not None

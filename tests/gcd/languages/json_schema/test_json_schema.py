@@ -624,7 +624,7 @@ def test_limits_are_respected() -> None:
     with work_limit(50_000_000), pytest.raises(WorkLimitError, match="keyword 'not' at the root"):
         json_schema(_nested_negations(8))
     with state_limit(50), pytest.raises(StateLimitError):
-        json_schema({"type": "string", "maxLength": 97})
+        json_schema({"type": "string", "maxLength": 97}, unsupported="refuse")
     for depth in (-1, 1000):
         with pytest.raises(ConstraintError, match="max_depth"):
             json_schema({}, max_depth=depth)
