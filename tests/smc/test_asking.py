@@ -159,8 +159,8 @@ def test_messages_go_through_the_chat_template() -> None:
     given = {"language": "fi"}
     smc.ask_all(lm, ["x", MESSAGES], Day, budget=16, chat_template_kwargs=given)
     assert lm.tokenizer.seen[2:] == [PLAIN | given]  # type: ignore[attr-defined]
-    with pytest.warns(UserWarning, match="reads languag,"):
-        smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs={"languag": "fi"})
+    with pytest.warns(UserWarning, match="reads lang,"):
+        smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs={"lang": "fi"})
 
 
 FUNCTION = {

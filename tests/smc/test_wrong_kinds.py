@@ -94,7 +94,7 @@ def test_prompts_that_are_no_list(call: Callable[..., Any], prompts: Any, word: 
 @pytest.mark.parametrize("name", ["ask", "ask_all", "sample"])
 @pytest.mark.parametrize(
     ("option", "near"),
-    [("temprature", "temperature"), ("sed", "seed"), ("ess_treshold", "ess_threshold"),
+    [("temper", "temperature"), ("sed", "seed"), ("ess_treshold", "ess_threshold"),
      ("qwertyuiop", "help(")],
 )  # fmt: skip
 def test_a_misspelt_option(name: str, option: str, near: str) -> None:
