@@ -1,4 +1,4 @@
-"""Schemas as providers and generators write them: wrappers, spellings, and what is no schema."""
+"""Schemas as providers and generators write them, in wrappers, and values that are not schemas."""
 
 from __future__ import annotations
 
