@@ -54,11 +54,13 @@ def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str
         with count_work():
             return build(math.inf)
     except LimitError as error:
-        if unsupported != "refuse":
+        are_large = _states(bounds) > max_states() // _ROOM
+        # Small bounds may take many states, but hardly all of the work; then a retry is wasted.
+        if unsupported != "refuse" and (are_large or isinstance(error, StateLimitError)):
             for counted in _less(bounds, unsupported):
                 with suppress(LimitError, EmptyLanguageError), count_work():
                     return build(counted)
-        if unsupported != "ignore" and _states(bounds) > max_states() // _ROOM:
+        if unsupported != "ignore" and are_large:
             error.add('; or set unsupported="ignore" and validate the finished text')
             if error.keyword not in COUNTS:
                 error.add(f" ({_show_largest(bounds)})")
