@@ -11,7 +11,7 @@ from typing import Any
 
 import gcd
 from experiments.harness.models import ROOT
-from experiments.tool_calling.records import ToolRecord, read_file
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
 """Schemas in the repository, with answers that satisfy each."""
@@ -50,7 +50,7 @@ def compile_and_lift(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomato
 
 def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.Automaton]]:
     """Yield xLAM's records with the languages of their calls; refused records are skipped."""
-    for record in read_file(path).records:
+    for record in read_xlam(path).records:
         try:
             yield record, gcd.tool_calls(record.tools, style=style)
         except gcd.ConstraintError:

@@ -37,7 +37,7 @@ from benchmarks.common import XLAM, head, line
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 from experiments.tool_calling.answers import declaration_of, name_of
-from experiments.tool_calling.records import ToolRecord, read_file
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 WORDS = 20
 BINS = 10
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="requests per batch")
     args = parser.parse_args()
     lm, tokenizer = load_model(ModelConfig(path=args.model))
-    records = [record for record in read_file(args.records).records if asks_for_one(record)]
+    records = [record for record in read_xlam(args.records).records if asks_for_one(record)]
     order = np.random.default_rng(0).permutation(len(records)).tolist()
     scored: dict[str, list[list[Scored]]] = defaultdict(list)
     seconds: dict[str, float] = defaultdict(float)

@@ -263,13 +263,13 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
     """Yield problems with SmolLM2: tool names, dates and numbers."""
     from experiments.tool_calling.prompts import signature
-    from experiments.tool_calling.records import read_file
+    from experiments.tool_calling.records import read_xlam
 
     names = [f"real {k}" for k in range(count)]
     if set(names) <= done:
         return
     lm = load_smollm2()
-    records = read_file("data/xlam/records_500_599.jsonl").records
+    records = read_xlam("data/xlam/records_500_599.jsonl").records
     rng = random.Random(0)
     for k, name in enumerate(names):
         record, others = records[k % len(records)], rng.sample(records, 12)

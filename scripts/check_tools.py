@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from experiments.tool_calling.answers import Call, write_answer
-from experiments.tool_calling.records import read_file
+from experiments.tool_calling.records import read_xlam
 from gcd import ConstraintError, UnsupportedSchemaError, parse_tools, tool_calls
 from gcd_cli._explaining import standing
 
@@ -61,7 +61,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
             json.loads(line) for line in path.read_text("utf-8-sig").splitlines() if line.strip()
         ]
         return [Record(row["id"], row["function"], None) for row in rows], []
-    result = read_file(path)
+    result = read_xlam(path)
     records = [Record(record.id, record.tools, record.calls) for record in result.records]
     return records, [f"line {skipped.position}: {skipped.reason}" for skipped in result.skipped]
 

@@ -23,7 +23,7 @@ from experiments.harness.config import MAX_SKIPPED
 from experiments.harness.processes import errors_in_one_line
 from experiments.harness.records import at_most_skipped
 from experiments.tool_calling.answers import in_declared_order, name_of, parameters_of
-from experiments.tool_calling.records import ToolRecord, read_file
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
@@ -72,7 +72,7 @@ def main() -> None:
     )  # fmt: skip
     given = parser.parse_args()
     with errors_in_one_line(), at_most_skipped("--max-skipped", given.max_skipped):
-        requests = [schema_request(record) for record in read_file(given.records).records]
+        requests = [schema_request(record) for record in read_xlam(given.records).records]
         lines = [json.dumps(request) for request in requests if request is not None]
         given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         print(f"wrote {len(lines)} requests from {len(requests)} records to {given.out}")

@@ -22,7 +22,7 @@ from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.answers import STYLES, write_answer
 from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import ToolRecord, read_file
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 _SENTENCES = 4  # per concept set and epoch
 _QUESTIONS = 6  # per database and lesson
@@ -103,7 +103,7 @@ def _tool_records(paths: Sequence[Path], limit: int | None) -> list[ToolRecord]:
     """Return the records whose answers can be written in both styles."""
     records: list[ToolRecord] = []
     for path in paths:
-        found = read_file(path).records
+        found = read_xlam(path).records
         records += found if path.suffix == ".json" else found[:limit]
     return [record for record in records if _writable(record)]
 

@@ -43,7 +43,7 @@ class ToolRecord:
     calls: tuple[Call, ...]
 
 
-def read_file(path: str | Path) -> ReadResult[ToolRecord]:
+def read_xlam(path: str | Path) -> ReadResult[ToolRecord]:
     """Read the records of a file: JSON lines in xLAM's format, or a JSON list in any of Hammer's.
 
     Raises:
@@ -120,7 +120,7 @@ def _query_of(query: Any) -> str:
 def load_records(data: DataConfig, num_examples: int) -> ReadResult[ToolRecord]:
     """Load at most `num_examples` records after `data.offset`; malformed ones are skipped."""
     if data.hub is None:
-        found = read_file(data.path or OWN)
+        found = read_xlam(data.path or OWN)
     else:
         wanted = data.offset + num_examples
         found = records.read_hub(data.hub, data.split, record_of, _NEEDS, wanted)

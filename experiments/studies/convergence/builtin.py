@@ -24,7 +24,7 @@ import smc
 from experiments.studies.convergence.problems import Problem, largest_budget, vocabulary_of
 from experiments.tool_calling.answers import write_answer
 from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import ToolRecord, read_file
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 LOOSE = 20_000
 """Largest tree of a loose budget: a tenth of the limit, so that all problems run in minutes."""
@@ -101,7 +101,7 @@ def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
 
 
 def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Problem]:
-    requests = {record.id: record for record in read_file(_REQUESTS).records}
+    requests = {record.id: record for record in read_xlam(_REQUESTS).records}
 
     def begin(record: ToolRecord, before: str) -> str:
         """Return a record's prompt with the beginning of its answer, which ends with `before`."""

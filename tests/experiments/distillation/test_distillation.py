@@ -38,7 +38,7 @@ from experiments.harness import run as harness_run
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 from experiments.harness.run import run_task
-from experiments.tool_calling.records import read_file
+from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
 from hmm import _em as em
 from hmm import _inference as inference
@@ -274,7 +274,7 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
     prompts = SOURCES["xlam"].token_ids(composed("style=both", RECORDS), 5, tokenizer)
     texts = [tokenizer.decode(prompt) for prompt in prompts]
     assert [text.endswith("JSON:\n") for text in texts] == [True, False, True, False, True]
-    queries = [record.query for record in read_file(REQUESTS).records[:3]]
+    queries = [record.query for record in read_xlam(REQUESTS).records[:3]]
     assert all(queries[i // 2] in text for i, text in enumerate(texts))
 
     options = {"max_length": 4, "batch": 3, "seed": 0}

@@ -18,7 +18,7 @@ from experiments.json_schema.records import load_records
 from experiments.sql.databases import read_sources
 from experiments.sql.questions import read_questions
 from experiments.studies.convergence.problems import read_problems
-from experiments.tool_calling.records import read_file
+from experiments.tool_calling.records import read_xlam
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,8 +43,8 @@ def questions(path: Path) -> Any:
 
 
 READERS: list[tuple[str, bytes, Callable[[Path], Any]]] = [
-    ("x.jsonl", some(TOOLS), read_file),
-    ("x.json", as_list(some(TOOLS)), read_file),
+    ("x.jsonl", some(TOOLS), read_xlam),
+    ("x.json", as_list(some(TOOLS)), read_xlam),
     ("x.jsonl", some(SETS), commongen.read_file),
     ("x.tsv", b"dog run park\tA dog runs in the park.\n" * 2, lambda path: read_training([path])),
     ("x.jsonl", some(JSON), lambda path: load_records(DataConfig(path=str(path)), 9)),

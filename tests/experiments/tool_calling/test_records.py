@@ -10,7 +10,7 @@ import pytest
 from experiments.harness.config import DataConfig
 from experiments.harness.records import DataError
 from experiments.tool_calling.answers import Call
-from experiments.tool_calling.records import load_records, read_file
+from experiments.tool_calling.records import load_records, read_xlam
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -26,7 +26,7 @@ def _lines(path: Path, *rows: object) -> Path:
 
 def test_json_strings_and_objects_read_alike(tmp_path: Path) -> None:
     strings = {**_GOOD, "tools": json.dumps(_TOOLS), "answers": json.dumps(_GOOD["answers"])}
-    result = read_file(_lines(tmp_path / "x.jsonl", _GOOD, strings))
+    result = read_xlam(_lines(tmp_path / "x.jsonl", _GOOD, strings))
     assert result.skipped == ()
     assert result.records[0] == result.records[1]
     assert result.records[0].id == "7"
@@ -37,7 +37,7 @@ def test_json_strings_and_objects_read_alike(tmp_path: Path) -> None:
 def test_line_separators_inside_a_string_do_not_end_a_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({**_GOOD, "query": "a\u2028b\x85c"}, ensure_ascii=False) + "\n\n")
-    assert [record.query for record in read_file(path).records] == ["a\u2028b\x85c"]
+    assert [record.query for record in read_xlam(path).records] == ["a\u2028b\x85c"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_line_separators_inside_a_string_do_not_end_a_line(tmp_path: Path) -> No
 def test_a_malformed_line_is_skipped_with_its_number_and_reason(
     tmp_path: Path, bad: object, reason: str
 ) -> None:
-    result = read_file(_lines(tmp_path / "x.jsonl", _GOOD, bad, _GOOD))
+    result = read_xlam(_lines(tmp_path / "x.jsonl", _GOOD, bad, _GOOD))
     assert len(result.records) == 2
     assert [skipped.position for skipped in result.skipped] == [2]
     assert reason in result.skipped[0].reason
@@ -69,22 +69,22 @@ def test_a_malformed_line_is_skipped_with_its_number_and_reason(
 
 def test_a_file_without_a_good_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2 malformed and no well-formed record; the first \(1\)"):
-        read_file(_lines(tmp_path / "x.jsonl", "{", "[]"))
+        read_xlam(_lines(tmp_path / "x.jsonl", "{", "[]"))
     with pytest.raises(DataError, match="expected records with"):
-        read_file(_lines(tmp_path / "empty.jsonl"))
+        read_xlam(_lines(tmp_path / "empty.jsonl"))
 
 
 def test_a_missing_file_is_reported_with_the_remedy(tmp_path: Path) -> None:
     for name in ("nowhere.jsonl", "nowhere.json"):
         with pytest.raises(DataError, match=r"expected an existing file, got .*nowhere"):
-            read_file(tmp_path / name)
+            read_xlam(tmp_path / name)
 
 
 def test_a_line_with_a_byte_of_another_encoding_is_malformed(tmp_path: Path) -> None:
     path = _lines(tmp_path / "x.jsonl", _GOOD, _GOOD, _GOOD)
     first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second[:9] + b"\xe9" + second[9:] + third.replace(b"\n", b"\r\n"))
-    result = read_file(path)
+    result = read_xlam(path)
     assert len(result.records) == 2
     [(position, reason)] = [(skipped.position, skipped.reason) for skipped in result.skipped]
     assert (position, reason) == (2, "expected UTF-8, got 0xe9 at character 10")
@@ -94,11 +94,11 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"the first \(1\): expected UTF-8, got 0xff"):
-        read_file(path)
+        read_xlam(path)
     with pytest.raises(DataError, match="got 0xff in line 1, byte 1 of the file"):
-        read_file(path.rename(tmp_path / "x.json"))
+        read_xlam(path.rename(tmp_path / "x.json"))
     with pytest.raises(DataError, match="cannot be read"):
-        read_file(tmp_path)
+        read_xlam(tmp_path)
 
 
 def test_hammers_spellings(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_hammers_spellings(tmp_path: Path) -> None:
     ]
     path = tmp_path / "set.json"
     path.write_text(json.dumps(rows))
-    result = read_file(path)
+    result = read_xlam(path)
     assert result.records[0].query == "user: Hello\nagent: Yes?"
     assert [record.id for record in result.records] == ["set-1", "set-2"]
     assert [record.calls[0].arguments["a"] for record in result.records] == [2, 3]
@@ -127,10 +127,10 @@ def test_a_file_that_is_no_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(DataError, match="expected a list of records"):
-        read_file(path)
+        read_xlam(path)
     path.write_text('{}\n{"a": 1}')
     with pytest.raises(DataError, match=r"\.jsonl"):
-        read_file(path)
+        read_xlam(path)
 
 
 def test_the_hub_reads_through_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,12 +152,12 @@ def test_the_hub_reads_through_datasets(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")
 def test_the_public_files_read_whole() -> None:
-    xlam = read_file(SHARED / "xlam" / "first_600.jsonl")
+    xlam = read_xlam(SHARED / "xlam" / "first_600.jsonl")
     assert (len(xlam.records), len(xlam.skipped)) == (600, 0)
     counts = {
         path.stem: (len(result.records), len(result.skipped))
         for path in sorted((SHARED / "toolcalls").glob("*.json"))
-        for result in [read_file(path)]
+        for result in [read_xlam(path)]
     }
     assert counts == {
         "apibank_l1": (399, 0),
@@ -184,7 +184,7 @@ def test_what_no_prompt_or_answer_can_hold_is_malformed(tmp_path, answers, query
     lines = [good, {**good, "query": query, "answers": answers}]
     path = tmp_path / "records.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = read_file(path)
+    result = read_xlam(path)
     assert len(result.records) == 1
     assert result.skipped[0].position == 2
     assert reason in result.skipped[0].reason
