@@ -8,8 +8,8 @@ from contextlib import suppress
 from gcd._errors import LimitError, at, show
 from gcd._languages.json_schema.approximations import approximate
 from gcd._languages.json_schema.document import Conjunction, Document, Node
-from gcd._languages.json_schema.drafts import OF_SCALARS
 from gcd._languages.json_schema.facets import own_member_nodes
+from gcd._languages.json_schema.keywords import OF_SCALARS
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.dialects import is_written
 

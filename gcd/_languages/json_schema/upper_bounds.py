@@ -22,8 +22,9 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import count_work, max_states
 from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, show_count
-from gcd._languages.json_schema.document import COUNTS, HORIZONS, Conjunction, Document
+from gcd._languages.json_schema.document import Conjunction, Document
 from gcd._languages.json_schema.facets import Facets
+from gcd._languages.json_schema.keywords import COUNTS, HORIZONS
 from gcd._languages.json_schema.language_cache import LOWER_BOUNDS, UPPER_BOUNDS
 
 _PER_COUNT = 20  # states per counted character of a string

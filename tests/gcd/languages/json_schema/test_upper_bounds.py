@@ -26,7 +26,7 @@ from gcd._errors import (
     UnsupportedSchemaError,
 )
 from gcd._languages.json_schema import upper_bounds
-from gcd._languages.json_schema.document import HORIZONS
+from gcd._languages.json_schema.keywords import HORIZONS
 from gcd._languages.json_schema.schema import json_schema
 from gcd._languages.tools.tool_calls import tool_calls
 from gcd._languages.values.names import checksums
