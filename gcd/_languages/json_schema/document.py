@@ -6,11 +6,6 @@ describe the value itself, or the schemas of its elements and members. `Document
 the first kind. `gcd._languages.json_schema.choices` expands the second kind.
 `gcd._languages.json_schema.facets` merges the rest into one description of a value.
 
-Every reachable schema is checked once, at the start. An error names unsupported keywords, and
-malformed keywords with their location and value. Keywords without effect in the schema's draft are
-collected in `Document.ignored`. All drafts are translated into the vocabulary of draft 2020-12
-(`gcd._languages.json_schema.reader`); pointers refer to the document as written.
-
 Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
 root. Beyond that depth it has no values. A cycle that never enters an object or an array constrains
 no value, and is an error.
@@ -19,7 +14,7 @@ no value, and is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import getitem
@@ -87,11 +82,8 @@ class Document:
         refuse_unknown: whether a keyword without effect is an error.
 
     Attributes:
-        ignored: keywords without effect in reachable schemas.
+        bounds, validators, ignored: as in `reader.Reader`.
         approximations: those that `gcd._languages.json_schema.approximations` has computed.
-        bounds: bounds on counts in reachable schemas; an upper bound has the greatest length in
-            bytes at which no text can exceed it.
-        validators: Python validators that also check the values of reachable schemas.
     """
 
     def __init__(
@@ -142,15 +134,8 @@ class Document:
 
     def is_recursive(self, pointer: str) -> bool:
         """Return whether a schema contains itself, or leads to a schema that does."""
-        found: set[str] = set()
-        stack = [pointer.partition(_MADE)[0]]
-        while stack:
-            below = stack.pop()
-            if below in self._cycle_of:
-                return True
-            stack += self._reader.below.get(below, set()) - found
-            found |= self._reader.below.get(below, set())
-        return False
+        top = pointer.partition(_MADE)[0]
+        return any(each in self._cycle_of for each in (top, *self._below([top])))
 
     def rebase(self, pointer: str) -> str:
         """Convert a pointer from the document's root to one from the root of the user's input."""
@@ -281,15 +266,19 @@ class Document:
         """
         if any("properties" in node.schema for node in self.closure(nodes)):
             return True
-        stack = [node.pointer.partition(_MADE)[0] for node in nodes if inside]
-        seen: set[str] = set()
+        below = self._below(node.pointer for node in nodes if inside)
+        found = (self._reader.schemas[pointer] for pointer in below)
+        return any(isinstance(each, Schema) and "properties" in each for each in found)
+
+    def _below(self, pointers: Iterable[str]) -> Iterator[str]:
+        """Yield the pointers of schemas inside the given schemas, at any level."""
+        stack = [pointer.partition(_MADE)[0] for pointer in pointers]
+        found: set[str] = set()
         while stack:
-            below = self._reader.below.get(stack.pop(), set()) - seen
-            if not below.isdisjoint(self._reader.declaring):
-                return True
-            seen |= below
-            stack.extend(below)
-        return False
+            below = self._reader.below.get(stack.pop(), set()) - found
+            yield from below
+            found |= below
+            stack += below
 
     def pattern(self, pattern: str, node: Node, keyword: str) -> Automaton:
         """Return the texts that contain a match of a pattern in this schema."""

@@ -3,7 +3,7 @@
 The vocabulary is that of draft 2020-12, into which `gcd._languages.json_schema.reader` translates
 all other drafts. There are three kinds of keywords: those that constrain a value by themselves
 (`PLAIN`), those that choose between schemas or exclude them (`anyOf`, `not`, ...), and those that
-stand for another schema (`$ref`, `allOf`). A new keyword needs a row in `_RULES`, and one in
+stand for another schema (`$ref`, `allOf`). A new keyword needs a row in `_ROWS`, and one in
 `_DIFFERENCES` unless all drafts have it.
 
 Sources: the specifications and meta-schemas at json-schema.org.
@@ -12,8 +12,8 @@ Sources: the specifications and meta-schemas at json-schema.org.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from gcd._errors import ConstraintError, show
 from gcd._languages.values.numbers import MAX_DIGITS
@@ -49,13 +49,11 @@ VALIDATOR = "~ validator"  # Python code that also checks the value
 ABSENT = "x-absent"  # names of members that must be absent
 UNSEEN = "x-contains-unseen"  # elements that satisfy `contains` don't count as evaluated
 
-# Annotations of any draft; they constrain nothing.
+# Annotations of any draft and of OpenAPI; they constrain nothing.
 ANNOTATIONS = frozenset(
     [
-        *("title", "description", "default", "examples", "$vocabulary"),
-        *("$comment", "deprecated", "readOnly", "writeOnly"),
-        *("contentEncoding", "contentMediaType", "contentSchema"),
-        # from OpenAPI
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("contentEncoding", "contentMediaType", "contentSchema", "$vocabulary", "$comment"),
         *("discriminator", "example", "externalDocs", "xml", "jsonSchemaDialect"),
     ]
 )
@@ -77,38 +75,29 @@ NOT_BUILT = frozenset(["idn-email", "idn-hostname", "iri", "iri-reference", "reg
 # -- values of keywords ----------------------------------------------------------------------
 
 
-def _is_schema(value: object) -> bool:
-    return isinstance(value, (bool, Mapping))
-
-
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**MAX_DIGITS
 
 
-def _is_count(value: object) -> bool:
-    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and value > 0  # type: ignore[operator]
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, value))
 
 
-def _is_names(value: object) -> bool:
-    """Return whether a value is a list of names, possibly with repetitions."""
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_named(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+def _is_named_names(value: Any) -> bool:
+    return _is_named(value) and all(map(_is_names, value.values()))
 
 
-def _is_named_names(value: object) -> bool:
-    return _is_named(value) and all(_is_names(names) for names in value.values())  # type: ignore[attr-defined]
-
-
-def _is_json(value: object, depth: int = 64) -> bool:
+def _is_json(value: Any, depth: int = 64) -> bool:
     if isinstance(value, Mapping):
         return depth > 0 and _is_named(value) and _is_json([*value.values()], depth)
     if isinstance(value, list):
@@ -116,45 +105,33 @@ def _is_json(value: object, depth: int = 64) -> bool:
     return value is None or isinstance(value, (bool, str)) or _is_number(value)
 
 
-def _is_types(value: object) -> bool:
+def _is_types(value: Any) -> bool:
     names = [value] if isinstance(value, str) else value
-    return _is_names(names) and bool(names) and all(name in TYPES for name in names)  # type: ignore[attr-defined]
+    return _is_names(names) and bool(names) and all(name in TYPES for name in names)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-# Keyword -> whether it may have a value, and its values in words.
-_RULES: dict[str, tuple[Callable[[object], bool], str]] = {
-    # The schemas inside are checked by themselves.
-    **dict.fromkeys(SINGLE, (_is_schema, "a schema (an object or a boolean)")),
-    **dict.fromkeys(
-        LISTS, (lambda v: isinstance(v, list) and bool(v), "a list of at least one schema")
-    ),
-    **dict.fromkeys((*NAMED, *DEFINITIONS), (_is_named, "an object of schemas")),
-    **dict.fromkeys(COUNTS, (_is_count, "a whole number, at least 0")),
-    **dict.fromkeys(
-        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-        (_is_number, f"a finite number of at most {MAX_DIGITS} digits"),
-    ),
-    **dict.fromkeys(
-        ("pattern", "format", "$ref", "$dynamicRef", VALIDATOR, *IDENTITY), (_is_text, "a string")
-    ),
-    **dict.fromkeys(("uniqueItems", UNSEEN, "$recursiveAnchor"), (_is_flag, "true or false")),
-    **dict.fromkeys(("required", ORDERING, ABSENT), (_is_names, "a list of names")),
-    "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of them"),
-    "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
-    "const": (_is_json, "a JSON value"),
-    "multipleOf": (_is_positive, "a number greater than 0"),
-    "dependentRequired": (_is_named_names, "an object of lists of names"),
-    "$recursiveRef": (lambda v: v == "#", '"#"'),
-    CONTAINER: (lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
-}
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_TEXTS = ("pattern", "format", "$ref", "$dynamicRef", VALIDATOR, *IDENTITY)
+# Keywords, a function that tells whether they may have a value, and the values in words. The
+# schemas inside are checked by themselves.
+_ROWS: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
+    (SINGLE, lambda v: isinstance(v, (bool, Mapping)), "a schema (an object or a boolean)"),
+    (LISTS, lambda v: isinstance(v, list) and bool(v), "a list of at least one schema"),
+    ((*NAMED, *DEFINITIONS), _is_named, "an object of schemas"),
+    (COUNTS, lambda v: _is_number(v) and 0 <= v == int(v), "a whole number, at least 0"),
+    (_BOUNDS, _is_number, f"a finite number of at most {MAX_DIGITS} digits"),
+    (["multipleOf"], lambda v: _is_number(v) and v > 0, "a number greater than 0"),
+    (_TEXTS, _is_text, "a string"),
+    (["uniqueItems", UNSEEN, "$recursiveAnchor"], lambda v: isinstance(v, bool), "true or false"),
+    (["required", ORDERING, ABSENT], _is_names, "a list of names"),
+    (["dependentRequired"], _is_named_names, "an object of lists of names"),
+    (["type"], _is_types, f"one of {', '.join(TYPES)}, or a list of them"),
+    (["enum"], lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
+    (["const"], _is_json, "a JSON value"),
+    (["$recursiveRef"], lambda v: v == "#", '"#"'),
+    ([CONTAINER], lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
+)
+_RULES = {keyword: (holds, words) for names, holds, words in _ROWS for keyword in names}
 _INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
 _CHOICES = ("anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired")
 _ABOUT = (*DEFINITIONS, *IDENTITY, "$recursiveAnchor")  # keywords that constrain nothing themselves
@@ -163,14 +140,11 @@ PLAIN = _RULES.keys() - {*_CHOICES, *_ABOUT, *REFERENCES, "allOf", VALIDATOR}
 # Types of scalars, and keywords that describe scalars.
 SCALARS = ("string", "integer", "number", "boolean", "null")
 OF_SCALARS = frozenset(
-    [
-        *("type", "enum", "const", "minLength", "maxLength", "pattern", "format"),
-        *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"),
-    ]
+    ["type", "enum", "const", "minLength", "maxLength", "pattern", "format", "multipleOf", *_BOUNDS]
 )
 
 
-def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def check_rules(keywords: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each malformed keyword of a schema, and the problem with its value."""
     for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
@@ -181,25 +155,24 @@ def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 # -- drafts ----------------------------------------------------------------------------------
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")
-# Keywords that not all drafts have, and rules that differ between drafts, with the first and the
-# last draft that has them.
-_DIFFERENCES: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (("id",), "4", "4"),
-    (("boolean bounds",), "4", "4"),  # `"exclusiveMinimum": true`
-    (("lone $ref",), "4", "7"),  # keywords beside `$ref` are ignored
-    (("anchors in identifiers",), "4", "7"),  # `"$id": "#name"`
-    (("additionalItems",), "4", "2019-09"),  # also `items` as a list
-    (("numeric bounds",), "6", "2020-12"),  # `"exclusiveMinimum": 1`
-    (("boolean schemas",), "6", "2020-12"),
-    (("$id", "const", "contains", "propertyNames"), "6", "2020-12"),
-    (("if", "then", "else"), "7", "2020-12"),
-    (("formats that are not enforced",), "7", "2020-12"),  # `NOT_BUILT`
-    (("$defs", "$anchor", "minContains", "maxContains"), "2019-09", "2020-12"),
-    (("dependentSchemas", "dependentRequired"), "2019-09", "2020-12"),
-    (("unevaluatedItems", "unevaluatedProperties"), "2019-09", "2020-12"),
-    (("$recursiveRef", "$recursiveAnchor"), "2019-09", "2019-09"),
-    (("prefixItems", "$dynamicRef", "$dynamicAnchor"), "2020-12", "2020-12"),
-    (("evaluating contains",), "2020-12", "2020-12"),  # its elements count as evaluated
+# First and last draft, and the keywords and rules that only the drafts in between have.
+_DIFFERENCES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("4", "4", ("id",)),
+    ("4", "4", ("boolean bounds",)),  # `"exclusiveMinimum": true`
+    ("4", "7", ("lone $ref",)),  # keywords beside `$ref` are ignored
+    ("4", "7", ("anchors in identifiers",)),  # `"$id": "#name"`
+    ("4", "2019-09", ("additionalItems",)),  # also `items` as a list
+    ("6", "2020-12", ("numeric bounds",)),  # `"exclusiveMinimum": 1`
+    ("6", "2020-12", ("boolean schemas",)),
+    ("6", "2020-12", ("$id", "const", "contains", "propertyNames")),
+    ("7", "2020-12", ("if", "then", "else")),
+    ("7", "2020-12", ("formats that are not enforced",)),  # `NOT_BUILT`
+    ("2019-09", "2020-12", ("$defs", "$anchor", "minContains", "maxContains")),
+    ("2019-09", "2020-12", ("dependentSchemas", "dependentRequired")),
+    ("2019-09", "2020-12", ("unevaluatedItems", "unevaluatedProperties")),
+    ("2019-09", "2019-09", ("$recursiveRef", "$recursiveAnchor")),
+    ("2020-12", "2020-12", ("prefixItems", "$dynamicRef", "$dynamicAnchor")),
+    ("2020-12", "2020-12", ("evaluating contains",)),  # its elements count as evaluated
 )
 # Keywords of draft 3 that later drafts removed. A schema without `$schema` may still use them.
 DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
@@ -225,14 +198,14 @@ class Draft(NamedTuple):
 def _draft(name: str) -> Draft:
     at = _ORDER.index(name)
     found = set(_EVERY)
-    for names, first, last in _DIFFERENCES:
+    for first, last, names in _DIFFERENCES:
         holds = _ORDER.index(first) <= at <= _ORDER.index(last)
         found = found.union(names) if holds else found.difference(names)
     return Draft(name, frozenset(found))
 
 
 DRAFTS = {name: _draft(name) for name in _ORDER}
-_ALL = _EVERY.union(*(names for names, _, _ in _DIFFERENCES))
+_ALL = _EVERY.union(*(names for _, _, names in _DIFFERENCES))
 LENIENT = Draft("2020-12", _ALL - {"lone $ref"}, lenient=True)
 _BY_URI = {
     **{f"json-schema.org/draft-0{name}/schema": DRAFTS[name] for name in ("4", "6", "7")},

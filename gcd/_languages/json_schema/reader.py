@@ -75,6 +75,7 @@ _INSIDE = frozenset([*SINGLE, *LISTS, *NAMED, *DEFINITIONS])
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _BESIDE_REF = frozenset(["$ref", "$schema", *DEFINITIONS])  # allowed beside `$ref`
 _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
+_NAMING = frozenset(["$id", *ANCHORS, _RECURSIVE])
 _API = ("openapi", "swagger")  # keys that mark the description of an API, which may have a `$ref`
 _SHOWN = 5  # ignored keywords in a warning
 
@@ -224,17 +225,12 @@ class Reader:
     """Schemas of a document, in the vocabulary of draft 2020-12.
 
     Args:
-        root: the schema, as parsed JSON.
-        base: JSON pointer of the schema within the user's input, for messages.
-        hidden: prefix of pointers in this document that messages leave out, because the user's
-            input doesn't have this level.
+        root, base, hidden, assert_formats: as in `document.Document`.
         draft: draft of the document, overriding `$schema`; None to follow `$schema`.
-        assert_formats: whether `format` constrains values.
 
     Attributes:
         schemas: all schemas by pointer; values that are not objects are kept as they are.
         below: for each reachable schema, the schemas directly inside it, and its targets.
-        declaring: pointers of reachable schemas with `properties`.
         bounds: bounds on counts in reachable schemas; an upper bound has the greatest length in
             bytes at which no text can exceed it.
         validators: Python validators that also check the values of reachable schemas.
@@ -246,7 +242,6 @@ class Reader:
     ) -> None:
         self.schemas: dict[str, Any] = {}
         self.below: dict[str, set[str]] = {}
-        self.declaring: set[str] = set()
         self.bounds: list[Caveat] = []
         self.validators: list[Caveat] = []
         self._base, self._hidden = base, hidden
@@ -291,7 +286,7 @@ class Reader:
                 assert_formats=self._assert_formats,
                 chosen=self._draft is not None,
             )
-            if names:
+            if names and not _NAMING.isdisjoint(schema):
                 resource = self._name(_Place(pointer, raw), schema, resource)
             self.schemas[pointer], self._resource_of[pointer] = schema, resource
             stack.extend(
@@ -407,7 +402,7 @@ class Reader:
         """The schemas with a URI or an anchor, among which `referencing` looks up references."""
         from referencing import Anchor, Registry, Specification
 
-        specification: Any = Specification(
+        specification: Any = Specification(  # type: ignore[call-arg]  # mypy misses attrs in it
             name="identified schemas",
             id_of=lambda place: None,
             subresources_of=lambda place: (),
@@ -420,7 +415,7 @@ class Reader:
             found = specification.create_resource(place)
             if anchor:
                 root = self._named[uri, ""][0]
-                anchors.setdefault(root.pointer, []).append(Anchor(anchor, found))
+                anchors.setdefault(root.pointer, []).append(Anchor(anchor, found))  # type: ignore[call-arg]
             else:
                 resources.append((uri, found))
         return Registry().with_resources(resources).crawl()
@@ -467,23 +462,23 @@ class Reader:
 
     def _check(self, schema: Any, pointer: str) -> None:
         """Raise an error if a schema is malformed or unsupported, apart from those inside it."""
-        where = at(self.rebase(pointer))
         if isinstance(schema, Schema):
             for keyword, reason in schema.unsupported:
                 raise UnsupportedSchemaError(keyword, self.rebase(pointer), reason)
             for keyword, reason in [*schema.malformed, *check_rules(schema)]:
                 raise ConstraintError(
-                    f"keyword {schema.name_of(keyword)!r} {where} is malformed: it {reason}"
+                    f"keyword {schema.name_of(keyword)!r} {at(self.rebase(pointer))} is malformed: "
+                    f"it {reason}"
                 )
         elif not isinstance(schema, bool):
             remedy = f'write {{"type": "{schema}"}}' if schema in TYPES else "correct it"
             raise ConstraintError(
-                f"expected the schema {where} to be an object or a boolean, got {show(schema)}; "
-                f"{remedy}"
+                f"expected the schema {at(self.rebase(pointer))} to be an object or a boolean, "
+                f"got {show(schema)}; {remedy}"
             )
 
     def _collect(self, schema: Schema, pointer: str) -> None:
-        """Record the bounds, validators and declared members of a schema."""
+        """Record the bounds and validators of a schema."""
         where = self.rebase(pointer)
         for k in COUNTS:
             if k in schema:
@@ -491,8 +486,6 @@ class Reader:
                 self.bounds.append(Caveat(schema.name_of(k), where, schema[k], horizon))
         if VALIDATOR in schema:
             self.validators.append(Caveat("validator", where, schema[VALIDATOR], None))
-        if "properties" in schema:
-            self.declaring.add(pointer)
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
         """Raise an error for a schema that leads back to itself, or too far, within one value."""
@@ -584,14 +577,17 @@ def _listed(types: Any) -> list[Any]:
     return types if isinstance(types, list) else [types]
 
 
+def _lower(name: Any) -> Any:
+    return name.lower() if isinstance(name, str) and name.lower() in TYPES else name
+
+
 def _translate_generated(schema: Schema) -> None:
     """Translate the spellings of generators, except for null."""
-    if "type" in schema:
-        lower = [
-            name.lower() if isinstance(name, str) and name.lower() in TYPES else name
-            for name in _listed(schema["type"])
-        ]
-        schema["type"] = lower if isinstance(schema["type"], list) else lower[0]
+    types = schema.get("type")
+    if isinstance(types, list):
+        schema["type"] = [_lower(name) for name in types]
+    elif "type" in schema:
+        schema["type"] = _lower(types)
     for keyword in COUNTS:
         count = schema.get(keyword)
         if isinstance(count, str) and re.fullmatch("[0-9]{1,18}", count):
@@ -654,7 +650,9 @@ def _translate_items(schema: Schema, draft: Draft) -> None:
 
 
 def _translate_dependencies(schema: Schema) -> None:
-    found = schema.pop("dependencies", {})
+    if "dependencies" not in schema:
+        return
+    found = schema.pop("dependencies")
     if not isinstance(found, Mapping):
         schema.malformed.append(("dependencies", f"must be an object, got {show(found)}"))
         return
