@@ -3,8 +3,11 @@
 The vocabulary is that of draft 2020-12, into which `gcd._languages.json_schema.reader` translates
 all other drafts. There are three kinds of keywords: those that constrain a value by themselves
 (`PLAIN`), those that choose between schemas or exclude them (`anyOf`, `not`, ...), and those that
-stand for another schema (`$ref`, `allOf`). A new keyword needs a row in `_ROWS`, and one in
-`_DIFFERENCES` unless all drafts have it.
+stand for another schema (`$ref`, `allOf`).
+
+A new keyword needs a row in `_ROWS`, one in `_DIFFERENCES` unless all drafts have it, an attribute
+of `facets.Facets`, and its language in `languages` or `scalars`. A new string format only needs an
+entry in `gcd._languages.text.formats`.
 
 Sources: the specifications and meta-schemas at json-schema.org.
 """
