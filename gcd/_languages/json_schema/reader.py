@@ -106,18 +106,23 @@ class IgnoredKeywordWarning(UserWarning):
         super().__init__(message)
         self.ignored = tuple(ignored)
 
+    @classmethod
+    def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
+        """Return a warning that lists the given keywords."""
+        listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
+        more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
+        return cls(
+            f"keywords without the expected effect: {'; '.join(listed)}{more}. The warning's "
+            '`ignored` lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to '
+            "raise an error",
+            ignored,
+        )
+
 
 def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
     """Warn once if there are keywords without effect, on behalf of the caller's caller."""
     if ignored:
-        listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
-        more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
-        message = (
-            f"keywords without the expected effect: {'; '.join(listed)}{more}. The warning's "
-            '`ignored` lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to '
-            "raise an error"
-        )
-        warnings.warn(IgnoredKeywordWarning(message, ignored), stacklevel=3)
+        warnings.warn(IgnoredKeywordWarning.of(ignored), stacklevel=3)
 
 
 class Schema(dict[str, Any]):
@@ -318,12 +323,11 @@ class Reader:
         pointer, identifier = place.pointer, schema.get("$id")
         anchors = [schema[k] for k in ANCHORS if isinstance(schema.get(k), str)]
         if isinstance(identifier, str):
-            uri, fragment = urldefrag(identifier)
+            uri, fragment = self._join(around, "$id", identifier, self.rebase(pointer))
             if fragment and "anchors in identifiers" not in around.draft.has:
                 reason = f"the identifier {identifier!r} has a fragment; use $anchor instead"
                 raise UnsupportedSchemaError("$id", self.rebase(pointer), reason)
             anchors += [fragment] if fragment else []
-            uri = urldefrag(urljoin(around.uri, uri)).url if uri else around.uri
             if uri != around.uri:
                 self._named.setdefault((uri, ""), []).append(place)
                 around = around._replace(uri=uri, pointer=pointer)
@@ -334,6 +338,17 @@ class Reader:
         if schema.get(_RECURSIVE) is True and pointer == around.pointer:
             self._dynamic.setdefault(_RECURSIVE, []).append(pointer)
         return around
+
+    def _join(self, base: _Resource, keyword: str, reference: str, where: str) -> tuple[str, str]:
+        """Return the URI of a reference in a resource, and its fragment."""
+        if reference.startswith("#"):  # `urljoin` drops the base if it is a URN
+            return base.uri, reference[1:]
+        try:
+            found = urldefrag(urljoin(base.uri, reference))
+        except ValueError as error:
+            reason = f"expected a URI reference, got {reference!r} ({error}); correct it"
+            raise UnsupportedSchemaError(keyword, where, reason) from None
+        return found.url, found.fragment
 
     # -- references --------------------------------------------------------------------------
 
@@ -354,14 +369,14 @@ class Reader:
 
         reference, here = self.schemas[pointer][keyword], self._around(pointer)
         where = self.rebase(pointer)
-        uri, fragment = urldefrag(urljoin(here.uri, reference))
+        uri, fragment = self._join(here, keyword, reference, where)
         anchor = "" if fragment.startswith("/") else unquote(fragment)
-        uri = here.uri if reference.startswith("#") else uri
         if len(self._named.get((uri, anchor), ())) > 1:
-            reason = f"several schemas have the name {reference!r}; rename all but one"
+            name = reference if anchor else uri
+            reason = f"several schemas have the name {name!r}; rename all but one"
             raise UnsupportedSchemaError(keyword, where, reason)
         try:
-            place = self._registry.resolver(here.uri).lookup(reference).contents
+            place = self._registry.resolver(uri).lookup("#" + (anchor or fragment)).contents
         except exceptions.Unresolvable as error:
             if type(error) is exceptions.Unresolvable:
                 reason = (

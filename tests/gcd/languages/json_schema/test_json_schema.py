@@ -902,6 +902,7 @@ NEWEST = "https://json-schema.org/draft/2020-12/schema"
     ("schema", "message"),
     [
         ({"allOf": [True], "$ref": "#/allOf/-1"}, "has no target"),
+        ({"$id": "http://x/", "items": {"$id": "//[y"}}, "expected a URI reference"),
         ({"$schema": NEWEST, "$id": "#foo"}, "anchor"),
         ({"$schema": NEWEST, "properties": {"a": {"$id": "x#y"}}}, "/properties/a"),
     ],
