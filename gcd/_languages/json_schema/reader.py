@@ -574,7 +574,7 @@ def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
     if keyword != "nullable":
         return f"is not a keyword of draft {draft.name}"
     types = raw.get("type")
-    if raw[keyword] is not True or types is None or "null" in _listed(types):
+    if raw[keyword] is not True or types is None or "null" in _list_types(types):
         return ""
     return 'permits null only in OpenAPI 3.0, not in JSON Schema; add "null" to the list of `type`'
 
@@ -588,7 +588,7 @@ def _is_absent(keyword: str, raw: Mapping[str, Any]) -> bool:
     return keyword != "const" and (keyword != "type" or any(others))
 
 
-def _listed(types: Any) -> list[Any]:
+def _list_types(types: Any) -> list[Any]:
     return types if isinstance(types, list) else [types]
 
 
@@ -623,7 +623,7 @@ def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> Non
         schema.pop("format", None)
     elif isinstance(name, str) and name not in FORMATS:
         del schema["format"]
-        is_string = "string" in _listed(schema.get("type", "string"))
+        is_string = "string" in _list_types(schema.get("type", "string"))
         is_described = not is_string or not schema.keys().isdisjoint(("pattern", "enum", "const"))
         if name in NOT_BUILT and "formats that are not enforced" in draft.has:
             reason = f"is {name!r}, a format that no automaton decides here, so it has no effect"
