@@ -21,10 +21,10 @@ constraint, so it is left out and recorded with the reason. Malformed and unsupp
 become errors if their schema is reachable from the root. JSON pointers in references and messages
 refer to the document as written.
 
-**References** are resolved by the library `referencing` among the schemas of the document; other
-documents are never downloaded. `$dynamicRef` refers to the outermost schema with its anchor on the
-path from the root. If only one schema has the anchor, or the root resource has it, that schema is
-the target. Otherwise the reference is refused. `$recursiveRef` works in the same way.
+**References** are resolved among the schemas of the document (RFC 3986, section 5, and RFC 6901);
+other documents are never downloaded. `$dynamicRef` refers to the outermost schema with its anchor
+on the path from the root. If only one schema has the anchor, or the root resource has it, that
+schema is the target. Otherwise the reference is refused. `$recursiveRef` works in the same way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -210,13 +210,15 @@ class _Resource(NamedTuple):
     draft: Draft
 
 
-class _Place:
-    """Value at a pointer of a document, in which `referencing` looks up the steps of pointers."""
+class _Place(NamedTuple):
+    """Value at a pointer of a document."""
 
-    def __init__(self, pointer: str, value: Any) -> None:
-        self.pointer, self.value = pointer, value
+    pointer: str
+    value: Any
 
-    def __getitem__(self, step: str) -> _Place:
+    def step(self, escaped: str) -> _Place:
+        """Return the value at one more step of a pointer; raise LookupError if there is none."""
+        step = escaped.replace("~1", "/").replace("~0", "~")
         if isinstance(self.value, Mapping):
             value = self.value[step]
         elif isinstance(self.value, list) and re.fullmatch("0|[1-9][0-9]{0,9}", step):
@@ -256,7 +258,6 @@ class Reader:
         # By URI and anchor, all schemas with these; "" is the anchor of a resource's root.
         self._named: dict[tuple[str, str], list[_Place]] = {("", ""): [_Place("", root)]}
         self._dynamic: dict[str, list[str]] = {}  # dynamic anchor -> pointers
-        self._targets: dict[tuple[str, str], str] = {}
         self._read("", root, _Resource("", "", draft or LENIENT), names=True)
         self.ignored = tuple(sorted(set(self._scan())))
 
@@ -360,43 +361,36 @@ class Reader:
                 taken.
             ConstraintError: the target doesn't exist.
         """
-        if (keyword, pointer) not in self._targets:
-            self._targets[keyword, pointer] = self._find_target(keyword, pointer)
-        return self._targets[keyword, pointer]
-
-    def _find_target(self, keyword: str, pointer: str) -> str:
-        from referencing import exceptions  # on first use, because importing it takes 50 ms
-
         reference, here = self.schemas[pointer][keyword], self._around(pointer)
         where = self.rebase(pointer)
         uri, fragment = self._join(here, keyword, reference, where)
-        anchor = "" if fragment.startswith("/") else unquote(fragment)
-        if len(self._named.get((uri, anchor), ())) > 1:
-            name = reference if anchor else uri
-            reason = f"several schemas have the name {name!r}; rename all but one"
-            raise UnsupportedSchemaError(keyword, where, reason)
-        try:
-            place = self._registry.resolver(uri).lookup("#" + (anchor or fragment)).contents
-        except exceptions.Unresolvable as error:
-            if type(error) is exceptions.Unresolvable:
+        fragment = unquote(fragment)
+        anchor = "" if fragment.startswith("/") else fragment
+        places = self._named.get((uri, anchor), [])
+        if (uri, anchor) == (here.uri, ""):
+            places = [place for place in places if place.pointer == here.pointer]
+        if (uri, "") not in self._named or len(places) > 1:
+            reason = f"several schemas have the name {reference!r}; rename all but one"
+            if not places:
                 reason = (
                     f"the target {reference!r} is not in the document, and other documents are "
                     "never downloaded; put the target under $defs"
                 )
-                raise UnsupportedSchemaError(keyword, where, reason) from None
-            is_anchor = not isinstance(error, exceptions.PointerToNowhere)
-            remedy = "add an $anchor with this name, or correct" if is_anchor else "correct"
+            raise UnsupportedSchemaError(keyword, where, reason)
+        try:
+            found = reduce(_Place.step, [] if anchor else fragment.split("/")[1:], places[0])
+        except LookupError:
+            remedy = "add an $anchor with this name, or correct" if anchor else "correct"
             raise ConstraintError(
                 f"the reference {reference!r} ({keyword} {at(where)}) has no target in the "
                 f"document; {remedy} the reference"
             ) from None
-        if place.pointer not in self.schemas:  # below an unknown keyword such as "x-types"
-            self._read(place.pointer, place.value, self._around(place.pointer), names=False)
-        found = str(place.pointer)
+        if found.pointer not in self.schemas:  # below an unknown keyword such as "x-types"
+            self._read(found.pointer, found.value, self._around(found.pointer), names=False)
         if keyword == "$ref":
-            return found
+            return found.pointer
         anchor = _RECURSIVE if keyword == "$recursiveRef" else anchor
-        return self._outermost(keyword, found, self._dynamic.get(anchor, []), where)
+        return self._outermost(keyword, found.pointer, self._dynamic.get(anchor, []), where)
 
     def _outermost(self, keyword: str, found: str, everywhere: list[str], where: str) -> str:
         """Return the target of a dynamic reference, given all schemas that have its anchor."""
@@ -411,29 +405,6 @@ class Reader:
             "several schemas have this anchor, so the target depends on the path from the root; "
             "use $ref",
         )
-
-    @cached_property
-    def _registry(self) -> Any:
-        """The schemas with a URI or an anchor, among which `referencing` looks up references."""
-        from referencing import Anchor, Registry, Specification
-
-        specification: Any = Specification(  # type: ignore[call-arg]  # mypy misses attrs in it
-            name="identified schemas",
-            id_of=lambda place: None,
-            subresources_of=lambda place: (),
-            anchors_in=lambda _, place: anchors.get(place.pointer, ()),
-            maybe_in_subresource=lambda segments, resolver, subresource: resolver,
-        )
-        anchors: dict[str, list[Any]] = {}  # by pointer of the resource
-        resources = []
-        for (uri, anchor), (place, *_) in self._named.items():
-            found = specification.create_resource(place)
-            if anchor:
-                root = self._named[uri, ""][0]
-                anchors.setdefault(root.pointer, []).append(Anchor(anchor, found))  # type: ignore[call-arg]
-            else:
-                resources.append((uri, found))
-        return Registry().with_resources(resources).crawl()
 
     def _around(self, pointer: str) -> _Resource:
         """Return the resource that contains the value at a pointer."""
