@@ -285,7 +285,8 @@ class Reader:
                     f"expected at most {most}, got more {at(self.rebase(pointer))}; write repeated "
                     "parts once, under $defs"
                 )
-            resource = resource._replace(draft=self._draft_at(pointer, raw, resource.draft))
+            if "$schema" in raw and self._draft is None:
+                resource = resource._replace(draft=self._draft_at(pointer, raw, resource.draft))
             schema = translate(
                 raw,
                 resource.draft,
@@ -301,9 +302,7 @@ class Reader:
             )
 
     def _draft_at(self, pointer: str, raw: Mapping[str, Any], around: Draft) -> Draft:
-        """Return the draft of the option, of the schema's own `$schema`, or of its resource."""
-        if self._draft is not None or "$schema" not in raw:
-            return around
+        """Return the draft that the `$schema` of a schema names."""
         if pointer and not around.lenient and not ("$id" in raw or "id" in raw):
             return around  # here, `$schema` must not change the draft
         found = draft_of(raw["$schema"])
@@ -503,13 +502,14 @@ def translate(
     `chosen` is whether the user selected the draft, which then overrides `$schema`.
     """
     schema = Schema({})
+    is_alone = "$ref" in raw and "lone $ref" in draft.has
     for keyword, value in raw.items():
         if keyword in ANNOTATIONS or (value is None and _is_absent(keyword, raw)):
             continue
         if draft.lenient and keyword in DRAFT_3:
             reason = "it belongs to draft 3; use the keywords of a newer draft"
             schema.unsupported.append((keyword, reason))
-        elif "lone $ref" in draft.has and "$ref" in raw and keyword not in _BESIDE_REF:
+        elif is_alone and keyword not in _BESIDE_REF:
             schema.ignored.append(
                 (str(keyword), f"has no effect beside $ref in draft {draft.name}")
             )
