@@ -16,8 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
-from operator import getitem
+from functools import lru_cache
 from typing import Any
 
 from gcd._automata.automaton import Automaton
@@ -26,7 +25,7 @@ from gcd._errors import ConstraintError, LimitError, StateLimitError, Unsupporte
 from gcd._languages.cycles import cycles
 from gcd._languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd._languages.json_schema.keywords import REFERENCES, draft_named
-from gcd._languages.json_schema.reader import Reader, Schema
+from gcd._languages.json_schema.reader import SAME_VALUE, Reader, Schema
 from gcd._languages.text.dialects import is_written, search_language
 
 # Units of work per visit to a schema that is already known, and per schema found inside another.
@@ -192,7 +191,7 @@ class Document:
         pointer = node.pointer + node.schema.path(*path)
         schema = self._reader.schemas.get(pointer)
         if _MADE in pointer:  # generated schemas are already in the vocabulary of draft 2020-12
-            schema = reduce(getitem, path, node.schema)
+            schema = node.schema.value(path)
             schema = Schema(schema) if isinstance(schema, Mapping) else schema
         return Node(
             pointer, self._drop_counts(pointer, node.entered), schema, asserted, under=under
@@ -251,7 +250,7 @@ class Document:
                 found[node] = None
                 stack.extend(self._follow(node, k) for k in REFERENCES if k in node.schema)
                 stack.extend(
-                    self._at(node, path, asserted=False) for path in node.schema.same_value()
+                    self._at(node, path, asserted=False) for path in node.schema.steps(SAME_VALUE)
                 )
                 for keyword in CONSTANTS:
                     if has_containers(node.schema, keyword):

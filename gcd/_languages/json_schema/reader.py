@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
@@ -71,8 +71,10 @@ from gcd._languages.text.formats import FORMATS
 _MAX_NESTING = 64  # maximum number of levels of schemas inside schemas
 _MAX_SCHEMAS = 50_000
 _MAX_BESIDE = 64  # most nested schemas of the same value, including references
-_INSIDE = frozenset([*SINGLE, *LISTS, *NAMED, *DEFINITIONS])
-_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
+_INSIDE = (*SINGLE, *LISTS, *NAMED)
+_ANYWHERE = (*_INSIDE, *DEFINITIONS)
+_CONTAINING = frozenset(_ANYWHERE)
+SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _BESIDE_REF = frozenset(["$ref", "$schema", *DEFINITIONS])  # allowed beside `$ref`
 _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
 _NAMING = frozenset(["$id", *ANCHORS, _RECURSIVE])
@@ -160,39 +162,25 @@ class Schema(dict[str, Any]):
         first = self.written.get(steps[:2]) or self.written.get(steps[:1]) or steps[0]
         return "".join("/" + escape(str(step)) for step in (first, *steps[1:]))
 
-    def same_value(self) -> Iterator[tuple[str | int, ...]]:
-        """Yield the paths to the schemas inside this one that apply to the same value."""
-        for keyword in _SAME_VALUE:
-            if keyword in self:
-                inside = self[keyword]
-                if isinstance(inside, list):
-                    yield from ((keyword, i) for i in range(len(inside)))
-                elif keyword == "dependentSchemas":
-                    yield from ((keyword, name) for name in inside)
-                else:
-                    yield (keyword,)
-
-    def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield the JSON pointer from here, and the value, of each schema directly inside this one.
-
-        If `definitions`, this includes the schemas under `$defs` and `definitions`.
-        """
-        if _INSIDE.isdisjoint(self):  # true for most schemas
+    def steps(self, keywords: Iterable[str]) -> Iterator[tuple[str | int, ...]]:
+        """Yield the path to each schema that is directly inside this one, under some keywords."""
+        if _CONTAINING.isdisjoint(self):  # true for most schemas
             return
-        for keyword in SINGLE:
+        for keyword in keywords:
             if keyword in self:
-                yield self.path(keyword), self[keyword]
-        for keyword in LISTS:
-            found = self.get(keyword)
-            for i, sub in enumerate(found if isinstance(found, list) else ()):
-                yield self.path(keyword, i), sub
-        for keyword in (*NAMED, *DEFINITIONS) if definitions else NAMED:
-            found = self.get(keyword)
-            for name, sub in (found if isinstance(found, Mapping) else {}).items():
-                path = (
-                    self.path(keyword, name) if self.written else f"/{keyword}/{escape(str(name))}"
-                )
-                yield path, sub
+                found = self[keyword]
+                if keyword in SINGLE:
+                    yield (keyword,)
+                elif isinstance(found, list if keyword in LISTS else Mapping):
+                    names = range(len(found)) if isinstance(found, list) else found
+                    yield from ((keyword, name) for name in names)
+
+    def value(self, steps: Iterable[str | int]) -> Any:
+        """Return the value at the end of a path."""
+        found: Any = self
+        for step in steps:
+            found = found[step]
+        return found
 
 
 def escape(step: str) -> str:
@@ -297,8 +285,8 @@ class Reader:
                 resource = self._name(_Place(pointer, raw), schema, resource)
             self.schemas[pointer], self._resource_of[pointer] = schema, resource
             stack.extend(
-                (pointer + path, sub, resource, depth + 1)
-                for path, sub in schema.schemas_inside(definitions=True)
+                (pointer + schema.path(*steps), schema.value(steps), resource, depth + 1)
+                for steps in schema.steps(_ANYWHERE)
             )
 
     def _draft_at(self, pointer: str, raw: Mapping[str, Any], around: Draft) -> Draft:
@@ -426,8 +414,8 @@ class Reader:
             self._check(schema, pointer)
             below, same_value[pointer] = [], []
             if isinstance(schema, Schema):
-                below = [pointer + path for path, _ in schema.schemas_inside()]
-                same_value[pointer] = [pointer + schema.path(*p) for p in schema.same_value()]
+                below = [pointer + schema.path(*p) for p in schema.steps(_INSIDE)]
+                same_value[pointer] = [pointer + schema.path(*p) for p in schema.steps(SAME_VALUE)]
                 for keyword in REFERENCES:
                     if keyword in schema:
                         below.append(self.target(keyword, pointer))
@@ -656,7 +644,8 @@ def _translate_dependencies(schema: Schema) -> None:
 
 def _refuse_boolean_schemas(schema: Schema) -> None:
     may_be = {schema.path("additionalProperties"), "/additionalItems"}
-    for pointer, sub in schema.schemas_inside(definitions=True):
+    for steps in schema.steps(_ANYWHERE):
+        sub, pointer = schema.value(steps), schema.path(*steps)
         if isinstance(sub, bool) and pointer not in may_be:
             written = "{}" if sub else '{"not": {}}'
             reason = f"must contain objects in draft 4, got {str(sub).lower()}; write {written}"
