@@ -19,7 +19,7 @@ from gcd._errors import (
 )
 from gcd._infilling import Infill, infill
 from gcd._languages.grammar.grammar import GrammarLanguage, grammar
-from gcd._languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
+from gcd._languages.json_schema.reader import IgnoredKeyword, IgnoredKeywordWarning
 from gcd._languages.json_schema.schema import ignored_keywords, json_schema
 from gcd._languages.keywords import keywords
 from gcd._languages.literal import choice, literal

@@ -153,17 +153,11 @@ class LimitError(ConstraintError):
         """Append a hint to the message."""
         self.args = (f"{self}{hint}",)
 
-    def blame(self, keyword: str | None, pointer: str, hint: str = "") -> None:
-        """Begin the message with the part of a schema that took the most states or work.
-
-        Args:
-            keyword: the keyword; None if the whole schema is to blame.
-            pointer: JSON pointer of the schema that contains the keyword.
-            hint: text to append to the message, such as a remedy.
-        """
+    def blame(self, keyword: str | None, pointer: str) -> None:
+        """Begin the message with the keyword of a schema that took the most states or work."""
         self.keyword, self.pointer = keyword, pointer
         part = f"keyword {keyword!r}" if keyword else "the schema"
-        self.args = (f"{part} {at(pointer)}: {self._text}{hint}",)
+        self.args = (f"{part} {at(pointer)}: {self._text}",)
 
 
 class StateLimitError(LimitError):

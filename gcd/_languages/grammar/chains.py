@@ -44,8 +44,7 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states, spend, state_limit
 from gcd._errors import StateLimitError
 from gcd._languages.cycles import components
-from gcd._languages.grammar.expressions import PER_STEP
-from gcd._languages.grammar.recursion import Production, Productions, Symbol
+from gcd._languages.grammar.expressions import PER_STEP, Production, Productions, Symbol
 
 _MOST_LETTERS = 256  # a letter is a byte in the automata of a proof
 _MOST_STATES = 2000  # states of each of these automata

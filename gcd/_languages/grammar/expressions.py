@@ -1,4 +1,4 @@
-"""Parsed grammars: rules whose right-hand sides are syntax trees.
+"""Parsed grammars: rules whose right-hand sides are syntax trees, and productions over symbols.
 
 Literal texts and classes of characters in these trees are already automata
 (`gcd._languages.text.syntax`).
@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from gcd._automata.automaton import Automaton
 from gcd._errors import LimitError
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+
+Symbol = Automaton | str
+Production = tuple[Symbol, ...]
+Productions = dict[str, list[Production]]
 
 PER_STEP = 400  # units of work of interpreted code, for each node or edge of a graph
 PER_KEPT_ENTRY = 16  # units of work for each table entry that stays in memory

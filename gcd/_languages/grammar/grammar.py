@@ -1,7 +1,7 @@
 """Compiler from context-free grammars to automata, which is exact for regular grammars.
 
 Automata cannot count nested brackets, so such recursion is unrolled up to a depth. Regular grammars
-are compiled exactly (`gcd._languages.grammar.recursion`). The result states which texts of the
+are compiled exactly (`gcd._languages.grammar.productions`). The result states which texts of the
 grammar it contains.
 """
 
@@ -18,8 +18,7 @@ from gcd._errors import ConstraintError, EmptyLanguageError, LimitError, check_c
 from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.grammar.gbnf_dialect import read_gbnf
 from gcd._languages.grammar.lark_dialect import read_lark
-from gcd._languages.grammar.productions import Rules
-from gcd._languages.grammar.unrolling import Unrolling
+from gcd._languages.grammar.productions import Rules, Unrolling
 from gcd._languages.literal import without_mark
 
 _STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}

@@ -1,33 +1,69 @@
-"""Automata for the regular part of a grammar, and productions for the rest.
+"""Compiler from the rules of a grammar to automata.
 
 Rules are processed after the rules to which they refer. A rule is *regular* if it doesn't contain
-itself, or only in a way that is equivalent to a loop (`gcd._languages.grammar.recursion`), and if
-all rules to which it refers are regular. Regular rules become exact automata. All other rules
-become productions over symbols, which are automata or rules. A choice or repetition that contains
-such a rule becomes a separate rule, so that nothing is multiplied out: n optional parts become n
-rules, not 2^n productions. Recursion at the ends of rules, such as chains of operators, is first
-rewritten as loops (`gcd._languages.grammar.chains`).
+itself, or only in a way that is equivalent to a loop, and if all rules to which it refers are
+regular. Regular rules become exact automata. All other rules become productions over symbols, which
+are automata or rules. A choice or repetition that contains such a rule becomes a separate rule, so
+that nothing is multiplied out: n optional parts become n rules, not 2^n productions. Recursion at
+the ends of rules, such as chains of operators, is first rewritten as loops
+(`gcd._languages.grammar.chains`).
+
+**Counted rules.** In a production `X -> Y_1 ... Y_n`, references to rules that lead back to X are
+of two kinds. Y_n is a *tail*, because the text after X is also the text after Y_n. All others are
+*embedding*. Unrolling terminates if every cycle that contains an embedding reference contains one
+in a *counted* rule. The counted rules are chosen greedily: each choice leaves as few references as
+possible on cycles that don't satisfy this condition. If no counted rule is needed, the rules are
+regular. Cf. Nederhof, "Practical experiments with regular approximation of context-free languages",
+Computational Linguistics 26 (2000), on strongly regular grammars.
+
+**Unrolling.** The texts of a rule also depend on its *level*, the number of counted rules around
+it. An *instance* is a rule at a level. Each instance that is embedded in others gets one automaton,
+after the instances that are embedded in it. It takes one subset construction over a graph that
+contains their automata as parts. Within the graph, a rule is added once for each node to which its
+texts lead, so right recursion becomes a loop. References that would exceed `max_depth` are omitted,
+and the length of the shortest text that this excludes is recorded. With `max_bytes`, references
+that occur only in longer texts are omitted as well. Both depend on the smallest number of bytes
+around the instance in any text, a shortest-path problem (Dijkstra 1959).
+
+Cost: one graph for each instance. The size of the automata grows exponentially with the depth: each
+level multiplies it by the number of positions in productions at which a rule is embedded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
+from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.kernels import graph
-from gcd._automata.limits import spend
-from gcd._errors import ConstraintError
+from gcd._automata.limits import max_states, spend
+from gcd._errors import ConstraintError, StateLimitError
 from gcd._languages.cycles import components
 from gcd._languages.grammar.chains import flatten
-from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, Grammar, blame, references
-from gcd._languages.grammar.recursion import Production, Productions, Symbol, find_counted
-from gcd._languages.grammar.unrolling import Unrolling
+from gcd._languages.grammar.expressions import (
+    PER_KEPT_ENTRY,
+    PER_STEP,
+    Grammar,
+    Production,
+    Productions,
+    Symbol,
+    blame,
+    references,
+)
 from gcd._languages.text.look_around import MARKS
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd._languages.text.thompson import automaton_of_rule
+
+_MOST_TRIED = 12  # with more candidates, choose the rule with most references, without trying each
+_PER_REFERENCE = 1000  # units of work per reference and round
+
+Instance = tuple[str, int]
+"""Rule and its level."""
 
 
 class Rules:
@@ -75,7 +111,7 @@ class Rules:
                 entries = [n for n in group if n == self.start or users[n] - inside]
                 made = flatten(made, entries, self.owner, self._new_part)
                 self._measure(made)
-                needed = find_counted(made, self.whole)
+                needed = _find_counted(made, self.whole)
             self.productions |= made
             self.counted |= needed
             if not needed and all(self._knows(set(below[name]) - set(group)) for name in group):
@@ -230,3 +266,221 @@ def _fewest(language: Automaton) -> float:
         fewer = np.minimum(fewest, after.min(axis=1))
         is_stable, fewest = bool((fewer == fewest).all()), fewer
     return float(fewest[0])
+
+
+# -- counted rules ---------------------------------------------------------------------------
+
+
+class _Edge(NamedTuple):
+    source: str
+    target: str
+    is_tail: bool
+
+
+def _find_counted(productions: Productions, whole: Mapping[str, str]) -> set[str]:
+    """Return the symbols whose nested uses have to be counted; none if all rules are regular.
+
+    Args:
+        productions: productions of some rules. Other rules to which they refer must not lead back
+            to them.
+        whole: the rewritten symbol, for each symbol that was made to rewrite recursion as loops.
+    """
+    edges = [edge for name in productions for edge in _edges(name, productions, whole)]
+    names = [name for name in productions if name not in whole]
+    counted: set[str] = set()
+    while blamed := _not_regular(names, edges, counted):
+        candidates = [name for name in names if name in blamed]
+        if len(candidates) > _MOST_TRIED:
+            uses = [edge.target for edge in edges]
+            scores = [-uses.count(name) for name in candidates]
+        else:
+            scores = [len(_not_regular(names, edges, counted | {name})) for name in candidates]
+        counted.add(candidates[scores.index(min(scores))])
+    return counted
+
+
+def _edges(name: str, productions: Productions, whole: Mapping[str, str]) -> Iterator[_Edge]:
+    for production in productions[name]:
+        for i, symbol in enumerate(production):
+            if isinstance(symbol, str) and symbol in productions and symbol not in whole:
+                yield _Edge(whole.get(name, name), symbol, i == len(production) - 1)
+
+
+def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str]) -> set[str]:
+    """Return the symbols whose recursion is neither a loop nor limited by counted rules.
+
+    They contain an embedding reference (not at the right end of a production) on a cycle that
+    remains after the embedding references of counted rules are removed.
+    """
+    spend(_PER_REFERENCE * (len(edges) + len(names)))
+    below: dict[str, set[str]] = {name: set() for name in names}
+    edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]
+    for edge in edges:
+        below[edge.source].add(edge.target)
+    number = {name: i for i, group in enumerate(components(below)) for name in group}
+    return {e.source for e in edges if not e.is_tail and number[e.source] == number[e.target]}
+
+
+# -- unrolling -------------------------------------------------------------------------------
+
+
+class Unrolling:
+    """Texts of a grammar in which at most `max_depth` counted rules are nested.
+
+    Attributes:
+        deeper: lower bound on the length in bytes of the texts that the depth limit excludes;
+            infinite if it excludes none.
+    """
+
+    def __init__(
+        self, rules: Rules, start: str, *, max_depth: int, max_bytes: int | None = None
+    ) -> None:
+        self.deeper = math.inf
+        self._rules = rules
+        self._start = start, int(start in rules.counted)
+        self._max_depth = max_depth
+        self._most = math.inf if max_bytes is None else max_bytes
+        self._made: dict[Instance, Automaton] = {}
+        self._around: dict[Instance, float] = {}  # fewest bytes around an instance in any text
+        self._measure()
+
+    def automaton(self) -> Automaton:
+        """Return the language of the start rule.
+
+        Raises:
+            StateLimitError, WorkLimitError: an automaton is too large; the message names its rule.
+        """
+        pending = [self._start]
+        while pending:
+            instance = pending[-1]
+            if instance not in self._made:
+                name, level = instance
+                owner = self._rules.owner[name]
+                with blame(lambda: f"the rule {owner!r} at depth {level}"):  # noqa: B023
+                    graph = _Graph(self, instance)
+                    missing = [inner for inner in graph.embedded if inner not in self._made]
+                    if not missing:
+                        made = self._made[instance] = graph.build()
+                        spend(PER_KEPT_ENTRY * made.delta.size)
+                pending += missing
+            else:
+                pending.pop()
+        return self._made[self._start]
+
+    def get(self, instance: Instance) -> Automaton | None:
+        return self._made.get(instance)
+
+    def admits(self, around: Instance, name: str, level: int, others: float) -> bool:
+        """Return whether a production of `around` may use the rule `name` at level `level`.
+
+        `others` is the fewest bytes of the other symbols in the production. The use is refused if
+        every text with it would be longer than `max_bytes`, or nested deeper than `max_depth`.
+        """
+        needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
+        if needed > self._most:
+            return False
+        if level > self._max_depth:
+            self.deeper = min(self.deeper, needed)
+            return False
+        return True
+
+    def _measure(self) -> None:
+        """Find, for each rule and level, the fewest bytes of text around a use of the rule."""
+        pending: list[tuple[float, Instance]] = [(0.0, self._start)]
+        if self._start[1] > self._max_depth:
+            self._made[self._start], pending = Automaton.empty(), []
+            self.deeper = self._rules.fewest_bytes[self._start[0]]
+        while pending:
+            around, instance = heappop(pending)
+            if instance in self._around:
+                continue
+            self._around[instance] = around
+            for inner, others in self._inside(instance):
+                if inner not in self._around and self.admits(instance, *inner, others):
+                    heappush(pending, (around + others, inner))
+
+    def _inside(self, instance: Instance) -> Iterator[tuple[Instance, float]]:
+        """Yield the rules that a rule uses, each with its level and a number of bytes.
+
+        The number is the fewest bytes of the other symbols in the production.
+        """
+        name, level = instance
+        for production in self._rules.productions[name]:
+            total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
+            spend(PER_STEP * (1 + len(production)))
+            for i, symbol in enumerate(production):
+                if not isinstance(symbol, Automaton):
+                    inner = self._rules.level_inside(name, level, production, i)
+                    yield (symbol, inner), total - self._rules.fewest_bytes[symbol]
+
+
+class _Graph:
+    """Graph of the texts of an instance, which is a rule at a level of nesting.
+
+    `embedded` lists the instances whose automata occur as parts in the graph.
+    """
+
+    def __init__(self, unrolling: Unrolling, instance: Instance) -> None:
+        self.embedded: list[Instance] = []
+        self._unrolling = unrolling
+        self._rules = unrolling._rules
+        self._graph = Assembly()
+        self._states = 0
+        self._pending: list[tuple[str, int, int, int]] = []
+        self._entries: dict[tuple[str, int], int] = {}  # (rule, node after it) -> first node
+        self._first, self._end = self._node(), self._node()
+        self._enter(*instance, self._first, self._end)
+        while self._pending:
+            name, level, entry, target = self._pending.pop()
+            for production in self._rules.productions[name]:
+                self._chain(name, level, production, entry, target)
+
+    def build(self) -> Automaton:
+        return self._graph.build(self._first, self._end)
+
+    def _node(self) -> int:
+        spend(PER_STEP)
+        return self._graph.node()
+
+    def _enter(self, name: str, level: int, source: int, target: int) -> None:
+        """Connect the graph's nodes `source` and `target` by the texts of a rule."""
+        key = name, target
+        if key not in self._entries:
+            self._entries[key] = self._node()
+            self._pending.append((name, level, self._entries[key], target))
+        self._graph.skip(source, self._entries[key])
+
+    def _chain(
+        self, name: str, level: int, production: Production, source: int, target: int
+    ) -> None:
+        """Connect the graph's nodes `source` and `target` by the symbols of a production."""
+        if not production:
+            self._graph.skip(source, target)
+        total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
+        for i, symbol in enumerate(production):
+            is_last = i == len(production) - 1
+            following = target if is_last else self._node()
+            if isinstance(symbol, Automaton):
+                self._insert(source, following, symbol)
+            elif is_last and (symbol, target) in self._entries:
+                self._graph.skip(source, self._entries[symbol, target])
+            else:
+                inner = self._rules.level_inside(name, level, production, i)
+                others = total - self._rules.fewest_bytes[symbol]
+                if not self._unrolling.admits((name, level), symbol, inner, others):
+                    return
+                if is_last:
+                    self._enter(symbol, inner, source, target)
+                else:
+                    self.embedded.append((symbol, inner))
+                    part = self._unrolling.get((symbol, inner))
+                    if part is not None:
+                        self._insert(source, following, part)
+            source = following
+
+    def _insert(self, source: int, target: int, part: Automaton) -> None:
+        spend(PER_STEP)
+        self._states += part.num_states
+        self._graph.insert(source, target, part)
+        if self._states > max_states():
+            raise StateLimitError(max_states())

@@ -6,11 +6,6 @@ describe the value itself, or the schemas of its elements and members. `Document
 the first kind. `gcd._languages.json_schema.choices` expands the second kind.
 `gcd._languages.json_schema.facets` merges the rest into one description of a value.
 
-Every reachable schema is checked once, at the start. An error names unsupported keywords, and
-malformed keywords with their location and value. Keywords without effect in the schema's draft are
-collected in `Document.ignored`. All drafts are translated into the vocabulary of draft 2020-12
-(`gcd._languages.json_schema.drafts`); pointers refer to the document as written.
-
 Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
 root. Beyond that depth it has no values. A cycle that never enters an object or an array constrains
 no value, and is an error.
@@ -19,46 +14,23 @@ no value, and is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.horizon import Caveat
 from gcd._automata.limits import spend
-from gcd._errors import (
-    ConstraintError,
-    LimitError,
-    StateLimitError,
-    UnsupportedSchemaError,
-    at,
-    show,
-)
-from gcd._languages.cycles import components, cycles
+from gcd._errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError
+from gcd._languages.cycles import cycles
 from gcd._languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
-from gcd._languages.json_schema.drafts import Schema, draft_named, escape
-from gcd._languages.json_schema.ignored import IgnoredKeyword
-from gcd._languages.json_schema.keywords import TYPES, VALIDATOR, check_rules
-from gcd._languages.json_schema.references import References
+from gcd._languages.json_schema.keywords import REFERENCES, draft_named
+from gcd._languages.json_schema.reader import SAME_VALUE, Reader, Schema
 from gcd._languages.text.dialects import is_written, search_language
 
 # Units of work per visit to a schema that is already known, and per schema found inside another.
 _PER_SCHEMA, _PER_PLACE = 2_000, 1_000
-_MAX_BESIDE = 64  # most nested schemas of the same value, including references
 _MADE = "~ "  # prefix of the names of generated schemas; no JSON pointer contains it
-# Keyword -> function from an upper bound on a count to the greatest length in bytes at which no
-# text can exceed the bound. A character takes at least one byte; an element with its comma takes
-# two; a member with its comma, quotes and colon takes five.
-HORIZONS: dict[str, Callable[[int], int]] = {
-    "maxLength": lambda count: int(count) + 2,
-    "maxItems": lambda count: 2 * int(count) + 2,
-    "maxContains": lambda count: 2 * int(count) + 2,
-    "maxProperties": lambda count: 5 * int(count) + 5,
-}
-COUNTS = (*HORIZONS, "minLength", "minItems", "minContains", "minProperties")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 
@@ -109,11 +81,8 @@ class Document:
         refuse_unknown: whether a keyword without effect is an error.
 
     Attributes:
-        ignored: keywords without effect in reachable schemas.
+        bounds, validators, ignored: as in `reader.Reader`.
         approximations: those that `gcd._languages.json_schema.approximations` has computed.
-        bounds: bounds on counts in reachable schemas; an upper bound has the greatest length in
-            bytes at which no text can exceed it.
-        validators: Python validators that also check the values of reachable schemas.
     """
 
     def __init__(
@@ -127,29 +96,26 @@ class Document:
         draft: str | None = None,
         refuse_unknown: bool = True,
     ) -> None:
-        self._base = base
-        self._hidden = hidden
         self._max_depth = max_depth
         chosen = draft_named(draft)
-        if isinstance(root, bool) and chosen is not None and not chosen.boolean_schemas:
+        if isinstance(root, bool) and chosen is not None and "boolean schemas" not in chosen.has:
             raise ConstraintError(
                 f"expected the schema to be an object in draft {draft}, got {root}; write an "
                 "object, or select a newer draft"
             )
-        self._references = References(root, base, chosen, assert_formats=assert_formats)
-        # For each schema, the schemas directly inside it, and those to which it refers.
-        self._below: dict[str, set[str]] = {}
-        self._declaring: set[str] = set()  # pointers of schemas with `properties`
+        self._reader = Reader(
+            root, base=base, hidden=hidden, draft=chosen, assert_formats=assert_formats
+        )
         self._closures: dict[Conjunction, Conjunction] = {}
         self.approximations: dict[Node, Any] = {}
-        self.bounds: list[Caveat] = []
-        self.validators: list[Caveat] = []
-        self.ignored = tuple(sorted(set(self._scan(root))))
+        self.bounds = self._reader.bounds
+        self.validators = self._reader.validators
+        self.ignored = self._reader.ignored
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
             reason = f'it {first.reason}; correct it, or set unknown="ignore"'
             raise UnsupportedSchemaError(first.keyword, first.pointer, reason)
-        self._cycle_of = cycles(self._below)
+        self._cycle_of = cycles(self._reader.below)
 
     def root(self) -> Conjunction:
         """Return the conjunction (tuple of schemas) that consists of the root schema alone."""
@@ -167,19 +133,12 @@ class Document:
 
     def is_recursive(self, pointer: str) -> bool:
         """Return whether a schema contains itself, or leads to a schema that does."""
-        found: set[str] = set()
-        stack = [pointer.partition(_MADE)[0]]
-        while stack:
-            below = stack.pop()
-            if below in self._cycle_of:
-                return True
-            stack += self._below.get(below, set()) - found
-            found |= self._below.get(below, set())
-        return False
+        top = pointer.partition(_MADE)[0]
+        return any(each in self._cycle_of for each in (top, *self._below([top])))
 
     def rebase(self, pointer: str) -> str:
         """Convert a pointer from the document's root to one from the root of the user's input."""
-        return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
+        return self._reader.rebase(pointer.partition(_MADE)[0])
 
     def refuse(self, keyword: str, node: Node, reason: str) -> UnsupportedSchemaError:
         """Return the error for an unsupported keyword in a schema; "" is its Python type."""
@@ -228,20 +187,15 @@ class Document:
         asserted: bool,
         under: frozenset[str] = frozenset(),
     ) -> Node:
-        found = node.schema
-        for step in path:
-            found = found[step]
         spend(_PER_PLACE)
         pointer = node.pointer + node.schema.path(*path)
-        schema = self._read(pointer, found)
+        schema = self._reader.schemas.get(pointer)
+        if _MADE in pointer:  # generated schemas are already in the vocabulary of draft 2020-12
+            schema = node.schema.value(path)
+            schema = Schema(schema) if isinstance(schema, Mapping) else schema
         return Node(
             pointer, self._drop_counts(pointer, node.entered), schema, asserted, under=under
         )
-
-    def _read(self, pointer: str, raw: Any) -> Any:
-        if _MADE in pointer:  # generated schemas are already in the vocabulary of draft 2020-12
-            return Schema(raw) if isinstance(raw, Mapping) else raw
-        return self._references.read(pointer, raw)
 
     def flatten(self, nodes: Iterable[Node], *, wide: bool = False) -> Conjunction | None:
         """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it has no values.
@@ -264,7 +218,7 @@ class Document:
         found[node] = None
         if node.plain:
             return True
-        for keyword in _REFERENCES:
+        for keyword in REFERENCES:
             if keyword in node.schema:
                 entered = self._follow(node, keyword)
                 if dict(entered.entered).get(entered.pointer, 0) > self._max_depth:
@@ -294,9 +248,9 @@ class Document:
                     continue
                 spend(_PER_SCHEMA)
                 found[node] = None
-                stack.extend(self._follow(node, k) for k in _REFERENCES if k in node.schema)
+                stack.extend(self._follow(node, k) for k in REFERENCES if k in node.schema)
                 stack.extend(
-                    self._at(node, path, asserted=False) for path in _same_value(node.schema)
+                    self._at(node, path, asserted=False) for path in node.schema.steps(SAME_VALUE)
                 )
                 for keyword in CONSTANTS:
                     if has_containers(node.schema, keyword):
@@ -311,15 +265,19 @@ class Document:
         """
         if any("properties" in node.schema for node in self.closure(nodes)):
             return True
-        stack = [node.pointer.partition(_MADE)[0] for node in nodes if inside]
-        seen: set[str] = set()
+        below = self._below(node.pointer for node in nodes if inside)
+        found = (self._reader.schemas[pointer] for pointer in below)
+        return any(isinstance(each, Schema) and "properties" in each for each in found)
+
+    def _below(self, pointers: Iterable[str]) -> Iterator[str]:
+        """Yield the pointers of schemas inside the given schemas, at any level."""
+        stack = [pointer.partition(_MADE)[0] for pointer in pointers]
+        found: set[str] = set()
         while stack:
-            below = self._below.get(stack.pop(), set()) - seen
-            if not below.isdisjoint(self._declaring):
-                return True
-            seen |= below
-            stack.extend(below)
-        return False
+            below = self._reader.below.get(stack.pop(), set()) - found
+            yield from below
+            found |= below
+            stack += below
 
     def pattern(self, pattern: str, node: Node, keyword: str) -> Automaton:
         """Return the texts that contain a match of a pattern in this schema."""
@@ -347,7 +305,7 @@ class Document:
     # -- references -------------------------------------------------------------------------
 
     def _follow(self, node: Node, keyword: str) -> Node:
-        target = self._references.target(keyword, node.schema[keyword], node.pointer)
+        target = self._reader.target(keyword, node.pointer)
         return replace(
             self._enter(target, node.entered),
             asserted=node.asserted,
@@ -359,8 +317,7 @@ class Document:
             counts = dict(entered)
             counts[pointer] = counts.get(pointer, 0) + 1
             entered = tuple(sorted(counts.items()))
-        schema = self._read(pointer, self._references.lookup(pointer))
-        return Node(pointer, self._drop_counts(pointer, entered), schema)
+        return Node(pointer, self._drop_counts(pointer, entered), self._reader.schemas[pointer])
 
     def _drop_counts(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
@@ -375,110 +332,11 @@ class Document:
         cycle = self._cycle_of.get(pointer)
         return tuple((p, n) for p, n in entered if self._cycle_of[p] == cycle)
 
-    # -- the check at the start -------------------------------------------------------------
-
-    def _scan(self, root: Any) -> Iterator[IgnoredKeyword]:
-        """Check all reachable schemas, record their links, and yield the ignored keywords."""
-        stack: list[tuple[str, Any]] = [("", root)]
-        same_value: dict[str, list[str]] = {}
-        ignored: list[tuple[str, str, str]] = []
-        targets: set[str] = set()
-        while stack:
-            pointer, raw = stack.pop()
-            if pointer in self._below:
-                continue
-            schema = self._read(pointer, raw)
-            below, same_value[pointer] = [], []
-            if isinstance(schema, Schema):
-                self._check(schema, pointer)
-                for k in COUNTS:
-                    if k in schema:
-                        horizon = HORIZONS[k](schema[k]) if k in HORIZONS else None
-                        written = schema.name_of(k), self.rebase(pointer)
-                        self.bounds.append(Caveat(*written, schema[k], horizon))
-                if VALIDATOR in schema:
-                    name, where = schema[VALIDATOR], self.rebase(pointer)
-                    self.validators.append(Caveat("validator", where, name, None))
-                if "properties" in schema:
-                    self._declaring.add(pointer)
-                ignored += [(pointer, *entry) for entry in schema.ignored]
-                below = [(pointer + path, sub) for path, sub in schema.schemas_inside()]
-                same_value[pointer] = [pointer + schema.path(*path) for path in _same_value(schema)]
-                for keyword in _REFERENCES:
-                    if keyword in schema:
-                        target = self._references.target(keyword, schema[keyword], pointer)
-                        targets.add(target)
-                        below.append((target, self._references.lookup(target)))
-                        same_value[pointer].append(target)
-            elif not isinstance(schema, bool):
-                remedy = f'write {{"type": "{schema}"}}' if schema in TYPES else "correct it"
-                raise ConstraintError(
-                    f"expected the schema {at(self.rebase(pointer))} to be an object or a boolean, "
-                    f"got {show(schema)}; {remedy}"
-                )
-            self._below[pointer] = {entry[0] for entry in below}
-            stack.extend(below)
-        self._refuse_empty_cycles(same_value)
-        for pointer, keyword, reason in ignored:
-            # A keyword that contains the target of a reference has an effect.
-            inside = f"{pointer}/{escape(keyword)}/"
-            if not any(target.startswith(inside) for target in targets):
-                yield IgnoredKeyword(self.rebase(pointer), keyword, reason)
-
-    def _check(self, schema: Schema, pointer: str) -> None:
-        """Raise an error if this schema is malformed or unsupported.
-
-        Schemas inside it are not checked.
-        """
-        for fault in schema.faults:
-            if fault.refused:
-                raise UnsupportedSchemaError(fault.keyword, self.rebase(pointer), fault.reason)
-        malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
-        for keyword, reason in [*malformed, *check_rules(schema)]:
-            where = at(self.rebase(pointer))
-            raise ConstraintError(
-                f"keyword {schema.name_of(keyword)!r} {where} is malformed: it {reason}"
-            )
-
-    def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
-        """Raise an error for a schema that leads back to itself within the schemas of one value.
-
-        Also raise an error for a schema that leads through too many schemas of the same value.
-        """
-        done: dict[str, int] = {}  # longest chain of schemas of one value
-        for group in components(same_value):  # a schema comes after those to which it leads
-            pointer = group[0]
-            if len(group) > 1 or pointer in same_value[pointer]:
-                first = next(each for each in same_value if each in group)
-                raise ConstraintError(
-                    f"the schema {at(self.rebase(first))} leads back to itself without entering an "
-                    "object or array, so it constrains no value; remove the cycle"
-                )
-            done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
-            if done[pointer] > _MAX_BESIDE:
-                raise ConstraintError(
-                    f"expected at most {_MAX_BESIDE} nested schemas for one value, including "
-                    f"references, got more {at(self.rebase(pointer))}; reduce the nesting"
-                )
-
 
 @lru_cache(maxsize=4096)
 def matches(pattern: str, text: str) -> bool:
     """Return whether a text contains a match of a pattern."""
     return search_language(pattern).accepts(text)
-
-
-def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
-    """Yield the paths to schemas inside a schema that apply to the same value."""
-    for keyword in _SAME_VALUE:
-        if keyword in schema:
-            inside = schema[keyword]
-            if isinstance(inside, list):
-                yield from ((keyword, i) for i in range(len(inside)))
-            elif keyword == "dependentSchemas":
-                yield from ((keyword, name) for name in inside)
-            else:
-                yield (keyword,)
 
 
 def _under(node: Node) -> frozenset[str]:

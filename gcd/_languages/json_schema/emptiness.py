@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from gcd._errors import LimitError, at, show
+from gcd._errors import at
 from gcd._languages.json_schema.approximations import approximate
 from gcd._languages.json_schema.document import Conjunction, Document, Node
-from gcd._languages.json_schema.drafts import OF_SCALARS
 from gcd._languages.json_schema.facets import own_member_nodes
+from gcd._languages.json_schema.keywords import OF_SCALARS
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.dialects import is_written
 
@@ -56,36 +55,24 @@ def _contradiction(values: SchemaLanguages, nodes: Conjunction, seen: set[str]) 
 
 
 def _list_clashing(values: SchemaLanguages, nodes: Conjunction) -> str:
-    """Return a clause that names the fewest keywords of a value that exclude each other.
-
-    Return "" if other keywords than those of scalars are also involved.
-    """
+    """Return a clause that names the keywords of scalars if they exclude every value."""
     document = values.document
     flat = document.flatten(nodes) or ()
-    clashing = [(node, k) for node in flat for k in node.schema if k in OF_SCALARS]
-
-    def exclude_all(pairs: list[tuple[Node, str]]) -> bool:
-        alone = tuple(document.make(node, k, {k: node.schema[k]}) for node, k in pairs)
-        return values.language(alone).is_empty
-
-    with suppress(LimitError):
-        if not clashing or not exclude_all(clashing):
-            return ""
-        for pair in list(clashing):
-            fewer = [each for each in clashing if each != pair]
-            if fewer and exclude_all(fewer):
-                clashing = fewer
-    shown = [_show_keyword(document, node, k) for node, k in clashing]
-    if len(shown) == 1:
-        return f"{shown[0]} excludes every value"
-    return f"{', '.join(shown[:-1])} and {shown[-1]} exclude each other"
-
-
-def _show_keyword(document: Document, node: Node, keyword: str) -> str:
-    value = node.schema[keyword]
-    if keyword == "pattern" and not is_written(value):
-        return f"the type {value}"
-    return f"{node.schema.name_of(keyword)} {show(value)}"
+    alone = [{k: node.schema[k] for k in node.schema if k in OF_SCALARS} for node in flat]
+    made = tuple(document.make(node, "scalars", s) for node, s in zip(flat, alone, strict=True))
+    if not values.language(made).is_empty:
+        return ""
+    shown = dict.fromkeys(
+        f"the type {value}" if k == "pattern" and not is_written(value) else node.schema.name_of(k)
+        for node, schema in zip(flat, alone, strict=True)
+        for k, value in schema.items()
+    )
+    *most, last = shown
+    return (
+        f"{', '.join(most)} and {last} exclude each other"
+        if most
+        else f"{last} excludes every value"
+    )
 
 
 def _list_required(document: Document, flat: Conjunction) -> Iterator[Node]:

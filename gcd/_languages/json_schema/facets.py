@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from gcd._automata.limits import spend
 from gcd._languages.json_schema.constants import CONSTANTS, exact, identity, values_of
-from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document, Node, matches
-from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
+from gcd._languages.json_schema.document import Conjunction, Document, Node, matches
+from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, HORIZONS, TYPES, UNSEEN
 from gcd._languages.values.numbers import Bound
 
 # Units of work per value, per schema of a value, and per pair of a name and a schema.

@@ -1,22 +1,49 @@
-"""Keywords of JSON schemas, and the values that each keyword may have.
+"""Keywords of JSON schemas: the values that they may have, and the drafts that have them.
 
-The vocabulary is that of draft 2020-12. `gcd._languages.json_schema.drafts` translates the other
-drafts into it, and leaves out annotations. There are three kinds of keywords: those that constrain
-a value by themselves (`PLAIN`), those that choose between schemas or exclude them (`CHOICES`), and
-those that stand for another schema (`$ref`, `allOf`).
+The vocabulary is that of draft 2020-12, into which `gcd._languages.json_schema.reader` translates
+all other drafts. There are three kinds of keywords: those that constrain a value by themselves
+(`PLAIN`), those that choose between schemas or exclude them (`anyOf`, `not`, ...), and those that
+stand for another schema (`$ref`, `allOf`).
+
+A new keyword needs a row in `_ROWS`, one in `_DIFFERENCES` unless all drafts have it, an attribute
+of `facets.Facets`, and its language in `languages` or `scalars`. A new string format only needs an
+entry in `gcd._languages.text.formats`.
+
+Sources: the specifications and meta-schemas at json-schema.org.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from gcd._errors import show
+from gcd._errors import ConstraintError, show
 from gcd._languages.values.numbers import MAX_DIGITS
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+DEFINITIONS = ("$defs", "definitions")
+ANCHORS = ("$anchor", "$dynamicAnchor")
+IDENTITY = frozenset(["$schema", "$id", *ANCHORS])
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# Keywords that contain a schema, a list of schemas, or an object of schemas.
+SINGLE = (
+    *("items", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
+    *("propertyNames", "not", "if", "then", "else"),
+)
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+NAMED = ("properties", "patternProperties", "dependentSchemas")
+# Keyword -> function from an upper bound on a count to the greatest length in bytes at which no
+# text can exceed the bound. A character takes at least one byte; an element with its comma takes
+# two; a member with its comma, quotes and colon takes five.
+HORIZONS: dict[str, Callable[[int], int]] = {
+    "maxLength": lambda count: int(count) + 2,
+    "maxItems": lambda count: 2 * int(count) + 2,
+    "maxContains": lambda count: 2 * int(count) + 2,
+    "maxProperties": lambda count: 5 * int(count) + 5,
+}
+COUNTS = (*HORIZONS, "minLength", "minItems", "minContains", "minProperties")
 
-_TOO_LARGE = 10**MAX_DIGITS
 # Extension of this project: notation of an array in Python, "list", "tuple" or "set".
 CONTAINER = "x-python-container"
 ORDERING = "propertyOrdering"  # Gemini's extension: the order of an object's members
@@ -25,13 +52,11 @@ VALIDATOR = "~ validator"  # Python code that also checks the value
 ABSENT = "x-absent"  # names of members that must be absent
 UNSEEN = "x-contains-unseen"  # elements that satisfy `contains` don't count as evaluated
 
-# Annotations of any draft; they constrain nothing.
+# Annotations of any draft and of OpenAPI; they constrain nothing.
 ANNOTATIONS = frozenset(
     [
-        *("title", "description", "default", "examples", "$vocabulary"),
-        *("$comment", "deprecated", "readOnly", "writeOnly"),
-        *("contentEncoding", "contentMediaType", "contentSchema"),
-        # from OpenAPI
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("contentEncoding", "contentMediaType", "contentSchema", "$vocabulary", "$comment"),
         *("discriminator", "example", "externalDocs", "xml", "jsonSchemaDialect"),
     ]
 )
@@ -46,152 +71,171 @@ DESCRIBING_FORMATS = frozenset(
         "sf-token",
     ]
 )
-DEFINITIONS = ("$defs", "definitions")
-ANCHORS = ("$anchor", "$dynamicAnchor")
-IDENTITY = frozenset(["$schema", "$id", *ANCHORS])
+# Formats of draft 7 and later that are not enforced, which the standard permits.
+NOT_BUILT = frozenset(["idn-email", "idn-hostname", "iri", "iri-reference", "regex"])
 
 
-def _is_schema(value: object) -> bool:
-    return isinstance(value, (bool, Mapping))
+# -- values of keywords ----------------------------------------------------------------------
 
 
-def _is_count(value: object) -> bool:
-    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
-
-
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LARGE
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**MAX_DIGITS
 
 
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and value > 0  # type: ignore[operator]
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def _is_names(value: object) -> bool:
-    """Return whether a value is a list of names, possibly with repetitions."""
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, value))
 
 
-def _is_named_names(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and _is_names(names) for name, names in value.items()
-    )
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_json(value: object, depth: int = 64) -> bool:
+def _is_named_names(value: Any) -> bool:
+    return _is_named(value) and all(map(_is_names, value.values()))
+
+
+def _is_json(value: Any, depth: int = 64) -> bool:
     if isinstance(value, Mapping):
-        return depth > 0 and all(
-            isinstance(k, str) and _is_json(v, depth - 1) for k, v in value.items()
-        )
+        return depth > 0 and _is_named(value) and _is_json([*value.values()], depth)
     if isinstance(value, list):
         return depth > 0 and all(_is_json(item, depth - 1) for item in value)
     return value is None or isinstance(value, (bool, str)) or _is_number(value)
 
 
-def _is_types(value: object) -> bool:
-    if isinstance(value, str):
-        return value in TYPES
-    return _is_names(value) and bool(value) and all(name in TYPES for name in value)  # type: ignore[attr-defined]
+def _is_types(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return _is_names(names) and bool(names) and all(name in TYPES for name in names)
 
 
-def _is_named(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_Rule = tuple[Callable[[object], bool], str]
-
-_A_SCHEMA = (_is_schema, "a schema (an object or a boolean)")
-_A_COUNT = (_is_count, "a whole number, at least 0")
-_A_NUMBER = (_is_number, f"a finite number of at most {MAX_DIGITS} digits")
-_A_TEXT = (_is_text, "a string")
-_A_FLAG = (lambda v: isinstance(v, bool), "true or false")
-# The schemas inside are checked by themselves.
-_SOME_SCHEMAS = (lambda v: isinstance(v, list) and bool(v), "a list of at least one schema")
-_NAMED_SCHEMAS = (_is_named, "an object of schemas")
-_NAMES = (_is_names, "a list of names")
-
-PLAIN: dict[str, _Rule] = {
-    "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of them"),
-    "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
-    "const": (_is_json, "a JSON value"),
-    "minLength": _A_COUNT,
-    "maxLength": _A_COUNT,
-    "pattern": _A_TEXT,
-    "format": _A_TEXT,
-    "minimum": _A_NUMBER,
-    "maximum": _A_NUMBER,
-    "exclusiveMinimum": _A_NUMBER,
-    "exclusiveMaximum": _A_NUMBER,
-    "multipleOf": (_is_positive, "a number greater than 0"),
-    "prefixItems": _SOME_SCHEMAS,
-    "items": _A_SCHEMA,
-    "unevaluatedItems": _A_SCHEMA,
-    "minItems": _A_COUNT,
-    "maxItems": _A_COUNT,
-    "contains": _A_SCHEMA,
-    "minContains": _A_COUNT,
-    "maxContains": _A_COUNT,
-    "uniqueItems": _A_FLAG,
-    "properties": _NAMED_SCHEMAS,
-    "patternProperties": _NAMED_SCHEMAS,
-    "additionalProperties": _A_SCHEMA,
-    "unevaluatedProperties": _A_SCHEMA,
-    "propertyNames": _A_SCHEMA,
-    "required": _NAMES,
-    "minProperties": _A_COUNT,
-    "maxProperties": _A_COUNT,
-    ORDERING: _NAMES,
-    CONTAINER: (lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
-    ABSENT: _NAMES,
-    UNSEEN: _A_FLAG,
-}
-
-CHOICES: dict[str, _Rule] = {
-    "anyOf": _SOME_SCHEMAS,
-    "oneOf": _SOME_SCHEMAS,
-    "not": _A_SCHEMA,
-    "if": _A_SCHEMA,
-    "then": _A_SCHEMA,
-    "else": _A_SCHEMA,
-    "dependentSchemas": _NAMED_SCHEMAS,
-    "dependentRequired": (_is_named_names, "an object of lists of names"),
-}
-
-_RULES: dict[str, _Rule] = {
-    **PLAIN,
-    **CHOICES,
-    "allOf": _SOME_SCHEMAS,
-    "$ref": _A_TEXT,
-    "$dynamicRef": _A_TEXT,
-    "$recursiveRef": (lambda v: v == "#", '"#"'),
-    "$recursiveAnchor": _A_FLAG,
-    "$defs": _NAMED_SCHEMAS,
-    "definitions": _NAMED_SCHEMAS,
-    VALIDATOR: _A_TEXT,
-    **dict.fromkeys(IDENTITY, _A_TEXT),
-}
-
-_INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
-HONORED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - IDENTITY - _INTERNAL))
-
-# Keywords that contain a schema, a list of schemas, or an object of schemas.
-SINGLE = (
-    *("items", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
-    *("propertyNames", "not", "if", "then", "else"),
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_TEXTS = ("pattern", "format", "$ref", "$dynamicRef", VALIDATOR, *IDENTITY)
+# Keywords, a function that tells whether they may have a value, and the values in words. The
+# schemas inside are checked by themselves.
+_ROWS: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
+    (SINGLE, lambda v: isinstance(v, (bool, Mapping)), "a schema (an object or a boolean)"),
+    (LISTS, lambda v: isinstance(v, list) and bool(v), "a list of at least one schema"),
+    ((*NAMED, *DEFINITIONS), _is_named, "an object of schemas"),
+    (COUNTS, lambda v: _is_number(v) and 0 <= v == int(v), "a whole number, at least 0"),
+    (_BOUNDS, _is_number, f"a finite number of at most {MAX_DIGITS} digits"),
+    (["multipleOf"], lambda v: _is_number(v) and v > 0, "a number greater than 0"),
+    (_TEXTS, _is_text, "a string"),
+    (["uniqueItems", UNSEEN, "$recursiveAnchor"], lambda v: isinstance(v, bool), "true or false"),
+    (["required", ORDERING, ABSENT], _is_names, "a list of names"),
+    (["dependentRequired"], _is_named_names, "an object of lists of names"),
+    (["type"], _is_types, f"one of {', '.join(TYPES)}, or a list of them"),
+    (["enum"], lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
+    (["const"], _is_json, "a JSON value"),
+    (["$recursiveRef"], lambda v: v == "#", '"#"'),
+    ([CONTAINER], lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
 )
-LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-NAMED = ("properties", "patternProperties", "dependentSchemas")
+_RULES = {keyword: (holds, words) for names, holds, words in _ROWS for keyword in names}
+_INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
+_CHOICES = ("anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired")
+_ABOUT = (*DEFINITIONS, *IDENTITY, "$recursiveAnchor")  # keywords that constrain nothing themselves
+HONORED = tuple(sorted(_RULES.keys() - {*DEFINITIONS, *IDENTITY, *_INTERNAL}))
+PLAIN = _RULES.keys() - {*_CHOICES, *_ABOUT, *REFERENCES, "allOf", VALIDATOR}
+# Types of scalars, and keywords that describe scalars.
+SCALARS = ("string", "integer", "number", "boolean", "null")
+OF_SCALARS = frozenset(
+    ["type", "enum", "const", "minLength", "maxLength", "pattern", "format", "multipleOf", *_BOUNDS]
+)
 
 
-def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def check_rules(keywords: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each malformed keyword of a schema, and the problem with its value."""
     for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
         if not holds(value):
             yield keyword, f"must be {expected}, got {show(value)}"
+
+
+# -- drafts ----------------------------------------------------------------------------------
+
+_ORDER = ("4", "6", "7", "2019-09", "2020-12")
+# First and last draft, and the keywords and rules that only the drafts in between have.
+_DIFFERENCES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("4", "4", ("id",)),
+    ("4", "4", ("boolean bounds",)),  # `"exclusiveMinimum": true`
+    ("4", "7", ("lone $ref",)),  # keywords beside `$ref` are ignored
+    ("4", "7", ("anchors in identifiers",)),  # `"$id": "#name"`
+    ("4", "2019-09", ("additionalItems",)),  # also `items` as a list
+    ("6", "2020-12", ("numeric bounds",)),  # `"exclusiveMinimum": 1`
+    ("6", "2020-12", ("boolean schemas",)),
+    ("6", "2020-12", ("$id", "const", "contains", "propertyNames")),
+    ("7", "2020-12", ("if", "then", "else")),
+    ("7", "2020-12", ("formats that are not enforced",)),  # `NOT_BUILT`
+    ("2019-09", "2020-12", ("$defs", "$anchor", "minContains", "maxContains")),
+    ("2019-09", "2020-12", ("dependentSchemas", "dependentRequired")),
+    ("2019-09", "2020-12", ("unevaluatedItems", "unevaluatedProperties")),
+    ("2019-09", "2019-09", ("$recursiveRef", "$recursiveAnchor")),
+    ("2020-12", "2020-12", ("prefixItems", "$dynamicRef", "$dynamicAnchor")),
+    ("2020-12", "2020-12", ("evaluating contains",)),  # its elements count as evaluated
+)
+# Keywords of draft 3 that later drafts removed. A schema without `$schema` may still use them.
+DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
+_EVERY = frozenset([*_RULES, "id", "additionalItems", "dependencies"]) - {ABSENT, UNSEEN}
+CONSTRAINING = (_EVERY | DRAFT_3) - {*_ABOUT, "id", CONTAINER, ORDERING, VALIDATOR}
+"""Keywords of any draft that constrain values by themselves."""
+
+
+class Draft(NamedTuple):
+    """Draft of JSON Schema.
+
+    Attributes:
+        name: name in the option `draft` of `gcd.json_schema`, and in messages.
+        has: its keywords and rules, as `_DIFFERENCES` calls them.
+        lenient: whether this is 2020-12 with the spellings of all drafts, instead of a real draft.
+    """
+
+    name: str
+    has: frozenset[str]
+    lenient: bool = False
+
+
+def _draft(name: str) -> Draft:
+    at = _ORDER.index(name)
+    found = set(_EVERY)
+    for first, last, names in _DIFFERENCES:
+        holds = _ORDER.index(first) <= at <= _ORDER.index(last)
+        found = found.union(names) if holds else found.difference(names)
+    return Draft(name, frozenset(found))
+
+
+DRAFTS = {name: _draft(name) for name in _ORDER}
+_ALL = _EVERY.union(*(names for _, _, names in _DIFFERENCES))
+LENIENT = Draft("2020-12", _ALL - {"lone $ref"}, lenient=True)
+_BY_URI = {
+    **{f"json-schema.org/draft-0{name}/schema": DRAFTS[name] for name in ("4", "6", "7")},
+    **{f"json-schema.org/draft-0{name}/hyper-schema": DRAFTS[name] for name in ("4", "6", "7")},
+    **{f"json-schema.org/draft/{name}/schema": DRAFTS[name] for name in ("2019-09", "2020-12")},
+    "json-schema.org/schema": LENIENT,  # the draft that was current when the schema was written
+}
+
+
+def draft_named(name: object) -> Draft | None:
+    """Return the draft that the option `draft` names; None if the option is None."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in DRAFTS:
+        listed = ", ".join(f'"{known}"' for known in DRAFTS)
+        raise ConstraintError(f"expected draft to be one of {listed}, or None, got {name!r}")
+    return DRAFTS[name]
+
+
+def draft_of(uri: object) -> Draft | None:
+    """Return the draft that the URI in a `$schema` names, or None if it is unknown."""
+    if not isinstance(uri, str):
+        return None
+    name = uri.partition("://")[2].rstrip("#")
+    return LENIENT if name.startswith("spec.openapis.org/oas/3.") else _BY_URI.get(name)
+
+
+def is_quiet(key: object) -> bool:
+    """Return whether a key of a schema constrains nothing, and is known to be an annotation."""
+    return key in ANNOTATIONS or key in _EVERY or str(key).startswith((EXTENSION, ORDERING))

@@ -28,19 +28,29 @@ asserted schemas alone determine which values these are, so languages that are c
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from math import comb
 from operator import and_, sub
+from typing import Any, NamedTuple, ParamSpec
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
-from gcd._automata.limits import max_states
-from gcd._errors import StateLimitError
+from gcd._automata.limits import max_states, spend, work_left
+from gcd._errors import (
+    ConstraintError,
+    LimitError,
+    StateLimitError,
+    UnsupportedSchemaError,
+    WorkLimitError,
+    at,
+)
 from gcd._languages.json_schema.choices import Case, cases_of, overlapping
 from gcd._languages.json_schema.constants import few_values
-from gcd._languages.json_schema.distinct import UNENFORCEABLE, choices_of
 from gcd._languages.json_schema.document import Conjunction, Document, Node
 from gcd._languages.json_schema.facets import (
     Contains,
@@ -50,26 +60,148 @@ from gcd._languages.json_schema.facets import (
     within_reach,
     without_bounds,
 )
-from gcd._languages.json_schema.language_cache import (
-    CAUSES,
-    CHOICES,
-    LOWER_BOUNDS,
-    UPPER_BOUNDS,
-    LanguageCache,
-)
-from gcd._languages.json_schema.members import build_undeclared, with_enough_names
 from gcd._languages.json_schema.scalars import constants, fitting_constants, numerals, strings
 from gcd._languages.json_schema.upper_bounds import (
+    LOWER_BOUNDS,
     NO_BOUNDS,
+    UPPER_BOUNDS,
     may_drop,
     not_counted,
-    too_many_elements,
 )
 from gcd._languages.values.anything import any_value
 from gcd._languages.values.arrays import CountedSplit, array, containing, distinct
 from gcd._languages.values.json_values import json_notation
+from gcd._languages.values.names import can_tell, checksums, enough_names
 from gcd._languages.values.notation import Brackets, Notation
 from gcd._languages.values.objects import BRACES, Frame, Member, mapping
+
+# Units of work per table entry that stays in memory: 125 million entries (500 MB) exhaust the
+# default limit.
+_PER_KEPT_ENTRY = 16
+_MAX_NESTING = 80  # most nested blocks of `compiling`; each level of values takes two
+# For each kind of value, the keywords that make its automaton large, most frequent causes first.
+_CAUSES = {
+    "array": (
+        *("uniqueItems", "maxContains", "minContains", "maxItems", "minItems", "contains"),
+        *("prefixItems", "items", "unevaluatedItems"),
+    ),
+    "boolean": (),
+    "integer": ("multipleOf", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"),
+    "null": (),
+    "number": ("multipleOf", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"),
+    "object": (
+        *("minProperties", "maxProperties", "patternProperties", "propertyNames", "properties"),
+        *("additionalProperties", "unevaluatedProperties", "required"),
+    ),
+    "string": ("maxLength", "minLength", "pattern", "format"),
+}
+_CHOICES = ("oneOf", "not", "if", "anyOf", "dependentSchemas", "dependentRequired", "enum", "const")
+# For each keyword that requires distinct elements or names, why it may not be enforceable, for the
+# error message.
+_UNENFORCEABLE = {
+    "uniqueItems": (
+        "it can only be enforced for elements with few possible values, such as an enum of a dozen "
+        "values, or with a small `maxItems`; remove it (for a pydantic set, use a list) and "
+        "validate the finished text; outside of `not`, `oneOf` and `if`, "
+        'unsupported="warn" skips it with a warning'
+    ),
+    "minProperties": (
+        "it requires more undeclared names than an automaton can count; declare the names, or "
+        'lower the minimum; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a '
+        "warning"
+    ),
+}
+_MAX_VALUES = 1_000  # maximum number of values of an element
+P = ParamSpec("P")
+
+
+class LanguageCache:
+    """Languages of one document's schemas in all notations, each of which is built once.
+
+    A schema repeats itself: the cases of an `anyOf` agree on most members, recursion repeats a
+    definition at every depth, and a `oneOf` compares each branch with all others.
+
+    Attributes:
+        caveats: keywords that the languages don't enforce in every text.
+        excluding: caveats of subtracted schemas. Long valid texts may be excluded, because these
+            schemas are too large without the keywords in the caveats.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._kept: dict[Automaton, Automaton] = {}
+        self._made: dict[tuple[Hashable, ...], Automaton] = {}
+        self._costs: dict[tuple[str | None, str], int] = {}  # by keyword and pointer
+        self._present: tuple[str | None, str] = None, ""  # to which work is attributed now
+        self._inside = 0  # units of work in blocks inside the current block
+        self._nesting = 0
+        self.caveats: dict[Caveat, None] = {}
+        self.excluding: list[Caveat] = []
+
+    def keep(self, language: Automaton) -> Automaton:
+        """Return the stored automaton that equals this one; if there is none, store this one."""
+        if language not in self._kept:
+            spend(_PER_KEPT_ENTRY * language.delta.size, "all parts of the schema together")
+            self._kept[language] = language
+        return self._kept[language]
+
+    def once(self, build: Callable[P, Automaton], *args: P.args, **kwargs: P.kwargs) -> Automaton:
+        """Return `build(*args, **kwargs)`, computed only once for equal arguments."""
+        key = (build, args, tuple(kwargs.items()))
+        if key not in self._made:
+            self._made[key] = self.keep(build(*args, **kwargs))
+        return self._made[key]
+
+    @contextmanager
+    def compiling(self, nodes: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
+        """Attribute the work inside the block to the first of the keywords that the schemas have.
+
+        If they have none, it is attributed to the enclosing block's keyword. A limit on states
+        names the innermost keyword, and one on work the keyword with the most work by itself.
+        """
+        around, outside, before = self._present, self._inside, work_left()
+        found = (
+            (keyword, self._document.rebase(node.pointer))
+            for keyword in keywords
+            for node in nodes
+            if not isinstance(node.schema, bool) and keyword in node.schema
+        )
+        cause = self._present = next(found, around)
+        self._inside = 0
+        self._nesting += 1
+        try:
+            if self._nesting > _MAX_NESTING:
+                raise ConstraintError(
+                    f"the schema {at(cause[1])} is nested too deeply, including references; reduce "
+                    "the nesting, or lower max_depth"
+                )
+            yield
+        except StateLimitError as error:
+            self._blame(error, cause)
+            raise
+        finally:
+            spent = before - work_left()
+            self._costs[cause] = self._costs.get(cause, 0) + spent - self._inside
+            self._present, self._inside = around, outside + spent
+            self._nesting -= 1
+
+    def blame_most_costly(self, error: WorkLimitError) -> None:
+        """Add to an error the keyword to which most of the work was attributed."""
+        self._blame(
+            error, max(self._costs, key=lambda cause: self._costs[cause], default=(None, ""))
+        )
+
+    def _blame(self, error: LimitError, cause: tuple[str | None, str]) -> None:
+        """Add a keyword and its pointer to an error that doesn't have them yet."""
+        if error.pointer is None:
+            error.blame(*cause)
+            if self._document.depth_hint:
+                error.add("; the schema contains itself, so a lower max_depth helps too")
+
+    def has_caveat(self, node: Node) -> bool:
+        """Return whether some keyword of this schema is not enforced, and has a caveat."""
+        pointer = self._document.rebase(node.pointer)
+        return any(caveat.pointer == pointer for caveat in self.caveats)
 
 
 class SchemaLanguages:
@@ -163,7 +295,7 @@ class SchemaLanguages:
     ) -> Automaton:
         key = (nodes, compared_with, wide, frame)
         if key not in self._known:
-            with self.cache.compiling(nodes, CHOICES):
+            with self.cache.compiling(nodes, _CHOICES):
                 found = self._language(nodes, compared_with, wide, frame)
                 self._known[key] = self.cache.keep(found)
         return self._known[key]
@@ -276,7 +408,7 @@ class SchemaLanguages:
         kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
         found = []
         for kind in sorted(kinds):
-            with self.cache.compiling(nodes, CAUSES[kind]):
+            with self.cache.compiling(nodes, _CAUSES[kind]):
                 reaches = horizons(facets, kind)
                 is_droppable = may_drop(nodes, reaches, self._unsupported)
                 lower = self._counted == NO_BOUNDS and kind in LOWER_BOUNDS
@@ -302,7 +434,7 @@ class SchemaLanguages:
         caveats = not_counted(
             self.document, nodes, kind, least, lower=lower, unsupported=self._unsupported
         )
-        causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
+        causes = tuple(k for k in _CAUSES[kind] if k not in UPPER_BOUNDS[kind])
         with self.cache.compiling(nodes, causes):
             found = self._of_kind(kind, without_bounds(facets, kind, lower=lower), wide)
         self.cache.caveats |= dict.fromkeys(caveats)
@@ -352,19 +484,15 @@ class SchemaLanguages:
             compared_with = facets.compared_items
             elements = [values.language(nodes, compared_with, wide=wide) for nodes in head]
             rest = values.language(facets.items, compared_with, wide=wide)
-            try:
-                part = self.cache.once(
-                    array,
-                    self.notation,
-                    rest,
-                    head=tuple(elements),
-                    minimum=fewest,
-                    maximum=most,
-                    brackets=(brackets,),
-                )
-            except StateLimitError as error:
-                least = self._least_element(facets)
-                raise too_many_elements(self.document, facets, least) from error
+            part = self.cache.once(
+                array,
+                self.notation,
+                rest,
+                head=tuple(elements),
+                minimum=fewest,
+                maximum=most,
+                brackets=(brackets,),
+            )
             for contains in facets.contains:
                 if not part.is_empty:
                     part = part & values._containing(facets, contains, wide, brackets)
@@ -421,7 +549,7 @@ class SchemaLanguages:
                 return language
         assert facets.unique is not None
         nodes_of = [*head, facets.items]
-        known = choices_of([partial(self._as_json.language, p) for p in nodes_of], longest)
+        known = _choices_of([partial(self._as_json.language, p) for p in nodes_of], longest)
         if known is None:
             return self._enforce_or_caveat(language, "uniqueItems", facets.unique)
         base = replace(facets.unique, asserted=False)
@@ -445,7 +573,7 @@ class SchemaLanguages:
             return held
         assert node is not None
         if self._unsupported == "refuse" or not node.asserted:
-            raise self.document.refuse(keyword, node, UNENFORCEABLE[keyword])
+            raise self.document.refuse(keyword, node, _UNENFORCEABLE[keyword])
         pointer, value = self.document.rebase(node.pointer), node.schema[keyword]
         self.cache.caveats[Caveat(node.schema.name_of(keyword), pointer, value, None)] = None
         return language
@@ -473,7 +601,7 @@ class SchemaLanguages:
             elif required:
                 return Automaton.empty()
         others = partial(self.language, compared_with=facets.compared_others, wide=wide)
-        extras = build_undeclared(
+        extras = _build_undeclared(
             self.document, self.notation, facets, keys, others, frame, wide=wide
         )
         any_order = 0 < len(facets.properties) <= self._any_order
@@ -491,7 +619,7 @@ class SchemaLanguages:
         few = few_values(self._as_json.language((*facets.names, a_string)), 16) if keys else None
         held = None
         if not any_order:
-            held = with_enough_names(found, self.notation, facets, members, extras, few)
+            held = _with_enough_names(found, self.notation, facets, members, extras, few)
         return self._enforce_or_caveat(found, "minProperties", facets.fewest_members, held)
 
     def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
@@ -502,3 +630,157 @@ class SchemaLanguages:
 
 def _union(*parts: Automaton) -> Automaton:
     return Automaton.union(parts)
+
+
+# -- elements that must be distinct, and undeclared members ------------------------------------
+
+
+class _Distinct(NamedTuple):
+    """Possible values of array elements that must be distinct.
+
+    Attributes:
+        elements: a mapping from JSON texts to values for each of the first elements; the last
+            mapping is for all further elements.
+        number: a number for each JSON text.
+        length: maximum number of elements of an array.
+        steps: number of transitions of the automaton whose states are the sets of used values.
+    """
+
+    elements: list[dict[str, Any]]
+    number: dict[str, int]
+    length: int
+    steps: int
+
+
+def _choices_of(
+    languages: Sequence[Callable[[], Automaton]], longest: int | None
+) -> _Distinct | None:
+    """Return the possible values of elements; None if there are too many to track used values.
+
+    Args:
+        languages: functions that build the language of JSON texts of each of the first elements,
+            and one for all further elements. A language is built only if all languages before it
+            were small.
+        longest: maximum number of elements of an array; None if there is no limit.
+    """
+    found = []
+    number: dict[str, int] = {}
+    length, steps = 0, 0
+    for language in languages:
+        values = few_values(language(), _MAX_VALUES)
+        if values is None:
+            return None
+        found.append({json.dumps(value, sort_keys=True): value for value in values})
+        for text in found[-1]:
+            number.setdefault(text, len(number))
+        length = len(number) if longest is None else min(longest, len(number))
+        steps = 0
+        for taken in range(length):  # after the last element, no value needs to be tracked
+            ways = comb(len(number), taken)
+            steps += ways if taken == length - 1 else ways * (len(number) - taken)
+            if steps > max_states():
+                return None
+    return _Distinct(found, number, length, steps)
+
+
+def _build_undeclared(
+    document: Document,
+    notation: Notation,
+    facets: Facets,
+    names: Automaton | None,
+    values: Callable[[Conjunction], Automaton],
+    frame: Frame,
+    *,
+    wide: bool,
+) -> list[Member]:
+    """Return the undeclared members that the description of an object allows.
+
+    The languages of their names are disjoint.
+
+    Args:
+        document: the document of the schemas.
+        notation: the notation of values.
+        facets: the description of the object.
+        names: the language of possible names, including quotes; None if any name is possible.
+        values: function from schemas to the language of the values that satisfy them.
+        frame: delimiters around the members.
+        wide: whether names that match a pattern have every spelling.
+    """
+    found = []
+    for matched, nodes in facets.others:
+        value = values(nodes)
+        if value.is_empty:
+            continue
+        key = _exclude_declared(notation, facets)
+        for pattern, node in facets.patterns_of_names:
+            is_in = pattern in matched
+            every = wide or not is_in
+            quoted = _quote_pattern(document, notation, pattern, node, every=every)
+            key = key & quoted if is_in else key - quoted
+        if names is not None:
+            key = key & names
+        if key.is_empty:
+            continue
+        if frame.is_bare is not None:
+            raise UnsupportedSchemaError(
+                "additionalProperties",
+                document.rebase(""),
+                "in Python style, all arguments must be declared; declare them in "
+                '"properties", or use style="json"',
+            )
+        found.append(Member(key, value, False))
+    return found
+
+
+def _with_enough_names(
+    found: Automaton,
+    notation: Notation,
+    facets: Facets,
+    members: Sequence[Member],
+    extras: Sequence[Member],
+    names: Sequence[Any] | None,
+) -> Automaton | None:
+    """Restrict a language to objects with enough different names.
+
+    Return None if this takes too many states.
+
+    Args:
+        found: objects with enough members, in which an undeclared name may occur twice.
+        notation: the notation of values.
+        facets: the description of the object.
+        members, extras: the declared and the undeclared members.
+        names: the only possible names, if there are few; otherwise None.
+    """
+    fewest = facets.count[0]
+    if fewest < 2 or fewest <= sum(member.required for member in members) or not extras:
+        return found
+    if names is not None and can_tell(fewest, len(names)):
+        classes = [notation.spell_all(name) for name in names]
+    # Higher counts take tens of thousands of states.
+    elif notation.quoted_all is not None and fewest == 2:
+        classes = [notation.quoted_all(each) for each in checksums()]
+    else:
+        return None
+    with suppress(StateLimitError):
+        return found & enough_names(notation, members, extras, fewest, classes)
+    return None
+
+
+def _exclude_declared(notation: Notation, facets: Facets) -> Automaton:
+    every = notation.string(0, None)
+    if not facets.properties:
+        return every
+    return every - notation.every_spelling([p.name for p in facets.properties])
+
+
+def _quote_pattern(
+    document: Document, notation: Notation, pattern: str, node: Node, *, every: bool
+) -> Automaton:
+    quote = notation.quoted_all if every else notation.quoted
+    if quote is None:
+        raise document.refuse(
+            "patternProperties",
+            node,
+            'style="python" has no patterns of names; declare the names, or use style="json"',
+        )
+    return quote(document.pattern(pattern, node, "patternProperties"))

@@ -7,8 +7,7 @@ every spelling of a value, and all numbers with an exponent.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
@@ -16,7 +15,6 @@ from operator import and_
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import spend
-from gcd._errors import StateLimitError, show
 from gcd._languages.json_schema.constants import exact, kind_of
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.facets import Facets
@@ -63,8 +61,7 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         style = f'Python style cannot express it; remove it, or use style="json"{option}'
         raise document.refuse(keyword if is_written(value) else "", node, style)
     language = content(document, facets, wide=wide)
-    with _explain_count(facets):
-        return quote(language)
+    return quote(language)
 
 
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
@@ -75,34 +72,7 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
         assert language is not None, "formats are checked with the document"
         parts.append(language)
     parts += [document.pattern(pattern, node, "pattern") for pattern, node in facets.patterns]
-    with _explain_count(facets):
-        return reduce(and_, parts)
-
-
-@contextmanager
-def _explain_count(facets: Facets) -> Iterator[None]:
-    """Add to a state-limit error the length limit and the format or pattern that cause it.
-
-    The automaton tracks both the number of characters and a position in the format or pattern, so
-    their states multiply.
-    """
-    try:
-        yield
-    except StateLimitError as error:
-        shortest, longest = facets.length
-        if not shortest and longest is None:
-            raise
-        said = [f"format {name!r}" for name, _ in facets.formats]
-        said += [f"pattern {show(pattern)}" for pattern, _ in facets.patterns]
-        length, hint = f"minLength {shortest}", "; or leave one of them out"
-        if longest is not None:
-            length = f"maxLength {longest}"
-            hint += (
-                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: up to "
-                f"n = {longest + 2}, the length isn't counted"
-            )
-        what = f"{length} beside {' and '.join(said)}"
-        raise StateLimitError(error.limit, what, hint) from error
+    return reduce(and_, parts)
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:

@@ -1,7 +1,7 @@
 """Compiler from a JSON schema to the byte language of its valid values' texts.
 
 A schema of any draft from 4 to 2020-12 is translated into the vocabulary of 2020-12
-(`gcd._languages.json_schema.drafts`). It is then expanded into cases of plain schemas
+(`gcd._languages.json_schema.reader`). It is then expanded into cases of plain schemas
 (`gcd._languages.json_schema.choices`). Each case is merged into one description of a value
 (`gcd._languages.json_schema.facets`), and the language of this description is built
 (`gcd._languages.json_schema.languages`). A part of the schema is compiled once, however often it is
@@ -52,9 +52,9 @@ from gcd._errors import (
 )
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
-from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.pydantic_schemas import class_schema, is_class
+from gcd._languages.json_schema.reader import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, out_of_reach, restrict_length
 from gcd._languages.json_schema.wrappers import unwrap
 from gcd._languages.literal import without_mark

@@ -22,10 +22,20 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import count_work, max_states
 from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, show_count
-from gcd._languages.json_schema.document import COUNTS, HORIZONS, Conjunction, Document
-from gcd._languages.json_schema.facets import Facets
-from gcd._languages.json_schema.language_cache import LOWER_BOUNDS, UPPER_BOUNDS
+from gcd._languages.json_schema.document import Conjunction, Document
+from gcd._languages.json_schema.keywords import COUNTS, HORIZONS
 
+# For each kind of value with counts, the bounds that may be dropped.
+UPPER_BOUNDS = {
+    "array": ("maxItems", "maxContains"),
+    "object": ("maxProperties",),
+    "string": ("maxLength",),
+}
+LOWER_BOUNDS = {
+    "array": ("minItems", "minContains"),
+    "object": ("minProperties",),
+    "string": ("minLength",),
+}
 _PER_COUNT = 20  # states per counted character of a string
 _ROOM = 8  # counts may take an 8th of the states, because schemas occur several times
 # In bytes: budgets are never restricted to texts shorter than this. A text of 300 tokens has some
@@ -63,7 +73,12 @@ def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str
         if unsupported != "ignore" and are_large:
             error.add('; or set unsupported="ignore" and validate the finished text')
             if error.keyword not in COUNTS:
-                error.add(f" ({_show_largest(bounds)})")
+                largest = max(bounds, key=lambda bound: bound.value)
+                count = show_count(int(largest.value))
+                error.add(
+                    f" ({len(bounds)} bounds such as {largest.keyword} {count} "
+                    f"{at(largest.pointer)})"
+                )
         raise
 
 
@@ -91,13 +106,6 @@ def _states(bounds: Sequence[Caveat]) -> int:
     return _PER_COUNT * sum(int(bound.value) for bound in bounds)
 
 
-def _show_largest(bounds: Sequence[Caveat]) -> str:
-    """Format the largest bound for an error message, with the other bounds of its schema."""
-    pointer = max(bounds, key=lambda bound: bound.value).pointer
-    listed = [f"{b.keyword} {show_count(int(b.value))}" for b in bounds if b.pointer == pointer]
-    return f"{len(bounds)} bounds such as {' and '.join(listed)} {at(pointer)}"
-
-
 def may_drop(nodes: Conjunction, reaches: Sequence[int], unsupported: str) -> bool:
     """Return whether the upper bounds of these schemas may be left out.
 
@@ -107,31 +115,6 @@ def may_drop(nodes: Conjunction, reaches: Sequence[int], unsupported: str) -> bo
         return False
     is_compared = unsupported == "warn" and not all(node.asserted for node in nodes)
     return not is_compared or min(reaches) >= _LEAST_COMPARED
-
-
-def too_many_elements(document: Document, facets: Facets, least: int) -> StateLimitError:
-    """Return the error for an array with too many states; it names the counts involved.
-
-    Args:
-        document: the document of the array's schemas.
-        facets: the description of the array.
-        least: fewest bytes of an element.
-    """
-    counted = [
-        f"{node.schema.name_of(keyword)} {node.schema[keyword]} {where}"
-        for node in document.flatten(facets.items) or ()
-        for where in [at(document.rebase(node.pointer))]
-        for keyword in COUNTS
-        if keyword in node.schema
-    ]
-    fewest, most = facets.size
-    beside = f" with {' and '.join(counted)}" if counted else ""
-    what = f"an array of {show_count(max(fewest, most or 0))} elements{beside}"
-    shortest = fewest * (least + 1) + 1
-    if shortest <= max_states():
-        return StateLimitError(max_states(), what)
-    advice = f"every array has at least {show_count(shortest)} bytes, so lower the minimum counts"
-    return StateLimitError(max_states(), what, advice=advice)
 
 
 def not_counted(

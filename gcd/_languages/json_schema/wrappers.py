@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gcd._errors import ConstraintError, show
-from gcd._languages.json_schema.drafts import CONSTRAINING, escape, is_quiet
-from gcd._languages.json_schema.keywords import DEFINITIONS
+from gcd._languages.json_schema.keywords import CONSTRAINING, DEFINITIONS, is_quiet
+from gcd._languages.json_schema.reader import escape
 
 _OBJECT = "json_object"
 _KINDS = ("json_schema", _OBJECT, "json")  # values of `type` in wrappers

@@ -33,8 +33,8 @@ from gcd._errors import (
 )
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
-from gcd._languages.json_schema.ignored import warn_of
 from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.json_schema.reader import warn_of
 from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
 from gcd._languages.tools.tool_types import Tool, parse_tools

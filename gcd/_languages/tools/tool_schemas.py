@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gcd._errors import ConstraintError, UnsupportedSchemaError, show
-from gcd._languages.json_schema.drafts import escape
 from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, TYPES
+from gcd._languages.json_schema.reader import escape
 from gcd._languages.tools.type_names import TYPE_NAMES, Schema
 from gcd._languages.tools.type_strings import any_of, parse_type
 

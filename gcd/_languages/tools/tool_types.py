@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcd._errors import ConstraintError, UnsupportedSchemaError, show
-from gcd._languages.json_schema.drafts import escape
 from gcd._languages.json_schema.keywords import HONORED, TYPES
+from gcd._languages.json_schema.reader import escape
 from gcd._languages.tools.tool_keys import (
     BY_NAME,
     check_keys,

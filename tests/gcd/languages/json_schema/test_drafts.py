@@ -18,7 +18,7 @@ from jsonschema import (
 )
 
 import gcd
-from gcd._languages.json_schema.drafts import DRAFTS, draft_of
+from gcd._languages.json_schema.keywords import DRAFTS, draft_of
 from tests.gcd.languages.json_schema.test_json_schema import VALUES, compact, orders
 from tests.gcd.random_strings import random_strings
 
@@ -156,6 +156,10 @@ def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
 
 R, D = "#/definitions/d", {"d": {"type": "null"}}
 TUPLE = {"items": [{"type": "null"}], "additionalItems": {"type": "integer"}}
+TWIN = [
+    {"$id": "x", "definitions": {"e": {"const": i}}, "items": {"$ref": "#/definitions/e"}}
+    for i in range(3)
+]
 CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
     # schema, value, draft (or "": none said) -> whether it is valid; None: the schema is an error
     (TUPLE, [None, None], {"4": False, "7": False, "2019-09": False, "2020-12": None, "": False}),
@@ -198,6 +202,9 @@ CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
             "2019-09": None,
         },  # a reference to itself, or to a missing schema in the new resource
     ),
+    # Two schemas with one identifier: pointers inside of each begin there.
+    ({"items": {"$ref": R}, "definitions": {"c": TWIN[1], "d": TWIN[2]}}, [[2]], {"7": True}),
+    ({"items": {"$ref": "x"}, "definitions": {"c": TWIN[1], "d": TWIN[2]}}, [[2]], {"7": None}),
     ({"properties": {"a": True}}, {"a": 1}, {"4": None, "6": True}),
     (True, 1, {"4": None, "6": True, "": True}),
     ({"unevaluatedItems": False, "contains": {"type": "null"}}, [None], {"2019-09": False}),

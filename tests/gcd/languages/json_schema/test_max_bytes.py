@@ -186,21 +186,14 @@ def test_too_short_a_length_is_refused_with_the_shortest() -> None:
         json_schema({"const": "12345678"}, max_bytes=9)
 
 
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [({"format": "uri"}, "format 'uri'"), ({"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}, "pattern '^(")],
-)
-def test_a_length_with_a_format_is_refused_with_the_remedy(said: Any, named: str) -> None:
+@pytest.mark.parametrize("said", [{"format": "uri"}, {"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}])
+def test_a_length_with_a_format_takes_no_states_if_no_text_is_that_long(said: Any) -> None:
     schema = {"type": "object", "properties": {"url": {"type": "string", "maxLength": 999, **said}}}
     with gcd.state_limit(20_000):
-        with pytest.raises(gcd.StateLimitError) as refused:
+        with pytest.raises(gcd.StateLimitError, match='or set unsupported="ignore"') as refused:
             gcd.json_schema(schema, unsupported="refuse")
-        message = str(refused.value)
         assert refused.value.keyword == "maxLength"
         assert refused.value.pointer == "/properties/url"
-        assert f"maxLength 999 beside {named}" in message
-        assert "max_bytes=n" in message
-        assert "n = 1001" in message
         counted = gcd.json_schema(schema, max_bytes=1001)
     free = {"type": "object", "properties": {"url": {"type": "string", **said}}}
     assert counted == gcd.json_schema(free, max_bytes=1001)
