@@ -52,13 +52,13 @@ from gcd._languages.values.numbers import Bound, decimals, integers
 _KINDS = re.compile(
     "any|bool|bytes|call|arguments|callable|chain|counter|dataclass.*|date|datetime|decimal|default"
     "|definitions|definition-ref|deque|dict|enum|float|frozenset|function-.*|generator|int|json"
-    "|json-or-python|lax-or-strict|list|literal|model.*|multi-host-url|named-tuple.*|none|nullable"
+    "|json-or-python|lax-or-strict|list|literal|missing-sentinel|model.*|multi-host-url|named-tuple.*|none|nullable"
     "|ordered-dict|set|str|tagged-union|time|timedelta|tuple|typed-dict.*|union|url|uuid"
 )
 _FUNCTIONS = re.compile(
     r"|ipaddress\.IPv.*|collections\.(Counter|OrderedDict)|pydantic\..*\.(Secret.*|(path|deque"
     r"|defaultdict|sequence)_validator|wrap_val|<lambda>|validate_secret_value"
-    r"|init_private_attributes|((Name)?EmailStr|NameEmail|IPvAny\w+)\._validate"
+    r"|init_private_attributes|(EmailStr|NameEmail|IPvAny\w+)\._validate"
     r"|_apply_constraint_with_incompatibility_info)"
 )
 _OWN = re.compile(r"pydantic\.(types|networks|_internal\.\w+)\.(?!validate_email).*")
@@ -124,7 +124,13 @@ class TypeSchemas(GenerateJsonSchema):
 
     def build_schema_type_to_method(self) -> Any:
         methods = super().build_schema_type_to_method()
-        return {kind: partial(self._unless_refused, methods[kind]) for kind in methods}
+        return {kind: partial(self._generate_type, methods[kind]) for kind in methods}
+
+    def _generate_type(self, generate: Callable[[Any], Any], schema: Any) -> Any:
+        """Return the JSON schema of a core schema without the hooks of its type."""
+        found = self._unless_refused(generate, schema)
+        keys = schema.get("keys_schema")
+        return found if keys is None else self._with_keys(found, keys)
 
     def _unless_refused(self, generate: Callable[[Any], Any], schema: Any) -> Any:
         """Return what `generate` returns for a core schema in the white lists, or a refusal."""
@@ -178,7 +184,8 @@ class TypeSchemas(GenerateJsonSchema):
             limits = {name: bounds[k] for k in bounds for name in _LENGTHS[k]}
             limits["type"] = sorted({_SIZED[kind] for kind in kinds & _SIZED.keys()})
         else:
-            is_exact = kinds & {"int", "float"} and kinds <= {"int", "float", "none", "str"}
+            numbers = {"int", "float", "decimal"}
+            is_exact = kinds & numbers and kinds <= numbers | {"none", "str"}
             is_exact = is_exact and bounds.keys() <= {*_FACETS, "allow_inf_nan"}
             limits = {"type": "number", **_facets(bounds)}
             limits = _finite(limits) if "allow_inf_nan" in bounds else limits
@@ -194,8 +201,6 @@ class TypeSchemas(GenerateJsonSchema):
         is_known = "ref" in schema and schema["ref"] in self._seen
         self._seen.add(schema.get("ref"))
         found = _replace_format(super().generate_inner(schema), schema)
-        if schema.get("keys_schema"):
-            found = self._with_keys(found, schema["keys_schema"])
         if is_known or not _has_hook(schema):
             return found
         try:
@@ -311,9 +316,9 @@ class TypeSchemas(GenerateJsonSchema):
         return _texts("time", _times, _timezone(schema))
 
     def timedelta_schema(self, schema: Any) -> Any:
-        is_positive, is_signed = schema.get("gt") is not None, schema.get("ge") is None
-        signed = is_signed and not is_positive
-        return _texts("timedelta", _timedeltas, signed=signed, zero=not is_positive)
+        zero = schema.get("gt") is None
+        signed = zero and schema.get("ge") is None
+        return _texts("timedelta", _timedeltas, signed=signed, zero=zero)
 
     def uuid_schema(self, schema: Any) -> Any:
         return _texts("uuid", _uuids, schema.get("version"))
@@ -329,19 +334,23 @@ class TypeSchemas(GenerateJsonSchema):
 
     def json_schema(self, schema: Any) -> Any:
         """Return the JSON schema of a string that contains the JSON text of another type."""
+        if self._json_code is not None:
+            return {"pattern": refuse("a Json", "inside of another Json is not supported")}
         inner = TypeSchemas()
-        inner._json_code = code = [] if self._json_code is None else self._json_code
+        code: list[str] = []
+        inner._json_code = code
         core = {"type": "definitions", "schema": schema.get("schema") or {"type": "any"}}
         content = inner.generate({**core, "definitions": self._shared})
-        pattern = TextPattern(json.dumps(content), "JSON", partial(_json_texts, content))
+        label = json.dumps(content, default=str)
+        pattern = TextPattern(label, "JSON", partial(_json_texts, content))
         found = {"type": "string", "pattern": pattern}
-        return self._with_validator(found, ", ".join(code)) if code else found
+        return self._with_validator(found, ", ".join(dict.fromkeys(code))) if code else found
 
     def tagged_union_schema(self, schema: Any) -> Any:
         """Require the tag in each member of a tagged union, even if it has a default."""
         found = super().tagged_union_schema(schema)
         if callable(schema["discriminator"]):
-            name = _qualified_name(schema["discriminator"])
+            name = _name_of(schema["discriminator"])
             return self._with_validator({"anyOf": found["oneOf"]}, name)
         tag = found.get("discriminator", {}).get("propertyName")
         if tag is None:
@@ -355,7 +364,7 @@ class TypeSchemas(GenerateJsonSchema):
         first, *others = schema["steps"]
         found = self.generate_inner(first)
         for step in others:
-            if not _FUNCTIONS.fullmatch(_code(step)):
+            if _code(step) and not _OWN.fullmatch(_code(step)):
                 found = self._with_validator(found, _code(step, with_module=False))
             elif all(map(_is_kept, _leaves(first))):
                 found = {"allOf": [found, self.generate_inner(step)]}
@@ -451,11 +460,11 @@ def _code(schema: Mapping[str, Any], *, with_module: bool = True) -> str:
         return ""
     while isinstance(code, partial):
         code = code.func
-    name = _qualified_name(code)
+    name = _name_of(code)
     return f"{getattr(code, '__module__', None) or ''}.{name}" if with_module else name
 
 
-def _qualified_name(code: Any) -> str:
+def _name_of(code: Any) -> str:
     return str(getattr(code, "__qualname__", type(code).__qualname__)).rpartition("<locals>.")[2]
 
 

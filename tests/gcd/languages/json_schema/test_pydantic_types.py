@@ -269,6 +269,7 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
         (dict[bool, int], "keys"),
         (dict[Decimal, int], "keys"),
         (Annotated[pydantic.SecretStr, Field(min_length=2)], "bound"),
+        (pydantic.Json[pydantic.Json[int]], "another Json"),
         (Annotated[list[int], pydantic.WithJsonSchema({"type": "string"})], "no value"),
     ],
 )
