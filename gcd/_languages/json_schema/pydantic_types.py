@@ -80,23 +80,27 @@ _EXACT_DIGITS = 15  # decimal digits that a float represents exactly
 _DAY = datetime.timedelta(days=1)
 
 
-def class_schema(given: Any, name: str) -> dict[str, Any]:
+def class_schema(
+    given: Any, name: str, compile_schema: Callable[[Any], Automaton]
+) -> dict[str, Any]:
     """Return the JSON schema of a type that pydantic validates.
 
     Args:
         given: a model, dataclass, TypedDict, enum, `Literal[...]`, `list[...]`, `A | B` or other
             type; or a `pydantic.TypeAdapter`.
         name: name of the type, for messages.
+        compile_schema: function that compiles a JSON schema, for strings that contain JSON.
 
     Raises:
         ConstraintError: pydantic has no JSON schema for a type, such as `Callable`.
     """
+    generator: Any = partial(TypeSchemas, compile_schema)
     try:
         if isinstance(given, type) and hasattr(given, "model_json_schema"):
-            found = given.model_json_schema(schema_generator=TypeSchemas)
+            found = given.model_json_schema(schema_generator=generator)
         else:
             adapter = given if isinstance(given, TypeAdapter) else TypeAdapter(given)
-            found = adapter.json_schema(schema_generator=TypeSchemas)
+            found = adapter.json_schema(schema_generator=generator)
     except PydanticInvalidForJsonSchema as error:
         raise ConstraintError(
             f"expected types that JSON can represent in the class {name}, got another: "
@@ -115,8 +119,9 @@ def class_schema(given: Any, name: str) -> dict[str, Any]:
 class TypeSchemas(GenerateJsonSchema):
     """Generator of JSON schemas; patterns keep the regex dialect of each pydantic class."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, compile_schema: Callable[[Any], Automaton], **options: Any) -> None:
+        super().__init__(**options)
+        self._compile = compile_schema
         self._configs: list[Mapping[str, Any]] = [{}]
         self._seen: set[str | None] = set()
         self._shared: list[Any] = []  # core schemas of definitions
@@ -148,7 +153,7 @@ class TypeSchemas(GenerateJsonSchema):
     def _generate(self, schema: Any) -> Any:
         """Return the JSON schema of a core schema with the Python code that checks its values."""
         try:
-            bounds = _checked_bounds(schema)
+            bounds = _bounds_of(schema)
             if bounds:
                 return self._with_bounds(schema["schema"], bounds)
             found = self._with_hooks(schema)
@@ -336,13 +341,13 @@ class TypeSchemas(GenerateJsonSchema):
         """Return the JSON schema of a string that contains the JSON text of another type."""
         if self._json_code is not None:
             return {"pattern": refuse("a Json", "inside of another Json is not supported")}
-        inner = TypeSchemas()
+        inner = TypeSchemas(self._compile)
         code: list[str] = []
         inner._json_code = code
         core = {"type": "definitions", "schema": schema.get("schema") or {"type": "any"}}
         content = inner.generate({**core, "definitions": self._shared})
         label = json.dumps(content, default=str)
-        pattern = TextPattern(label, "JSON", partial(_json_texts, content))
+        pattern = TextPattern(label, "JSON", partial(self._compile, content))
         found = {"type": "string", "pattern": pattern}
         return self._with_validator(found, ", ".join(dict.fromkeys(code))) if code else found
 
@@ -428,7 +433,7 @@ def _why_not(schema: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str,
     if code.endswith(("pattern_either_validator", "pattern_str_validator")):
         return "a Pattern", "is not supported, as its texts are not a regular language; use str"
     is_own = _OWN.fullmatch(code) and not _FUNCTIONS.fullmatch(code)
-    if is_own and not _checked_bounds(schema):
+    if is_own and not _bounds_of(schema):
         name = _code(schema, with_module=False).partition(".")[0]
         return f"pydantic's {name}", "is not supported; use another type"
     if not _KINDS.fullmatch(kind):
@@ -468,7 +473,7 @@ def _name_of(code: Any) -> str:
     return str(getattr(code, "__qualname__", type(code).__qualname__)).rpartition("<locals>.")[2]
 
 
-def _checked_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _bounds_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the bounds that one of pydantic's own functions checks, by pydantic's names."""
     given = schema.get("function")
     code = given["function"] if isinstance(given, Mapping) else None
@@ -489,7 +494,7 @@ def _leaves(core: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from ({"type": "none"}, *_leaves(core["schema"]))
     elif kind in ("json-or-python", "lax-or-strict"):
         yield from _leaves(core["json_schema" if kind == "json-or-python" else "lax_schema"])
-    elif kind == "default" or _checked_bounds(core):
+    elif kind == "default" or _bounds_of(core):
         yield from _leaves(core["schema"])
     else:
         yield core
@@ -554,13 +559,6 @@ def _texts(name: str, build: Callable[..., Automaton], *args: Any, **options: An
 @cache_with_price(64)
 def _build(build: Callable[..., Automaton], *args: Any, **options: Any) -> Automaton:
     return build(*args, **options)
-
-
-def _json_texts(content: Any) -> Automaton:
-    """Return the JSON texts that satisfy the schema `content`."""
-    from gcd._languages.json_schema.schema import json_schema  # which imports this module
-
-    return json_schema(content, unknown="ignore", unsupported="refuse")
 
 
 def _replace_format(found: dict[str, Any], core: Mapping[str, Any]) -> dict[str, Any]:

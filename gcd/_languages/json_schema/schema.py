@@ -37,6 +37,7 @@ According to the standard, keywords for one kind of value don't affect others. S
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, get_origin
 
 from gcd._automata.automaton import Automaton
@@ -247,7 +248,8 @@ def read_class(given: Any) -> dict[str, Any]:
     except ImportError as error:
         needed = missing("pydantic", "pydantic", f"a schema given as the type {name}")
         raise ConstraintError(str(needed)) from error
-    return class_schema(given, name)
+    inner = partial(json_schema, unknown="ignore", unsupported="refuse")
+    return class_schema(given, name, inner)
 
 
 def refuse_validators(document: Document) -> None:
