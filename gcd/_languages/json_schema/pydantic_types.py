@@ -128,6 +128,7 @@ class TypeSchemas(GenerateJsonSchema):
         self._json_code: list[str] | None = None  # validators inside of a `Json[...]`
 
     def build_schema_type_to_method(self) -> Any:
+        # Hooks of pydantic's own types call these methods without `generate_inner`.
         methods = super().build_schema_type_to_method()
         return {kind: partial(self._generate_type, methods[kind]) for kind in methods}
 
