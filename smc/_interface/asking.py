@@ -28,7 +28,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, parse_tools, tool_calls
-from gcd._languages.json_schema.pydantic_schemas import is_class
+from gcd._languages.json_schema.schema import is_class
 from gcd._languages.tools.tool_keys import get_parameters, is_schema
 from gcd._languages.tools.tool_wrappers import CONTAINERS, declarations
 from smc._inference.settings import check_options

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any
+from typing import Any, get_origin
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import warn_of_caveats
@@ -53,12 +53,12 @@ from gcd._errors import (
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
 from gcd._languages.json_schema.languages import SchemaLanguages
-from gcd._languages.json_schema.pydantic_schemas import class_schema, is_class
 from gcd._languages.json_schema.reader import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, out_of_reach, restrict_length
 from gcd._languages.json_schema.wrappers import unwrap
 from gcd._languages.literal import without_mark
 from gcd._languages.values.json_values import json_notation
+from gcd._support.optional import missing
 
 FORMATS = ("assert", "ignore")
 UNSUPPORTED = ("warn", "ignore", "refuse")
@@ -233,9 +233,23 @@ def _parse(schema: Any) -> tuple[Any, str]:
     return unwrap(parsed)
 
 
+def is_class(given: Any) -> bool:
+    """Return whether a value is a type or a pydantic adapter rather than a JSON schema."""
+    adapted = hasattr(given, "core_schema") and hasattr(given, "json_schema")
+    special = type(given).__module__ in ("typing", "typing_extensions")  # NewType, `type X = ...`
+    return isinstance(given, type) or get_origin(given) is not None or adapted or special
+
+
 def read_class(given: Any) -> dict[str, Any]:
     """Return the JSON schema of a type that pydantic validates; raise as `class_schema` does."""
-    return class_schema(given, partial(json_schema, unknown="ignore", unsupported="refuse"))
+    name = repr(given) if get_origin(given) else getattr(given, "__name__", repr(given))
+    try:
+        from gcd._languages.json_schema.pydantic_types import class_schema
+    except ImportError as error:
+        needed = missing("pydantic", "pydantic", f"a schema given as the type {name}")
+        raise ConstraintError(str(needed)) from error
+    inner = partial(json_schema, unknown="ignore", unsupported="refuse")
+    return class_schema(given, name, inner)
 
 
 def refuse_validators(document: Document) -> None:

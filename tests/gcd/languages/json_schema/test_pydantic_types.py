@@ -13,8 +13,8 @@ import itertools
 import json
 import pathlib
 import re
-import sys
 import uuid
+import zoneinfo
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -65,7 +65,6 @@ def is_valid(kind: Any, text: str | bytes) -> bool:
     return True
 
 
-Fraction = fractions.Fraction
 Decimal, Date, Time, Delta = decimal.Decimal, datetime.date, datetime.time, datetime.timedelta
 # For each type: values in the language, and values that pydantic refuses.
 TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
@@ -160,18 +159,10 @@ TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "Json": (pydantic.Json, ["[1]", '{"a":null}'], ["{", ""]),
     "Json[list[int]]": (pydantic.Json[list[int]], ["[1,2]"], ['["a"]', "1"]),
     "Json[Inner]": (pydantic.Json[Inner], ['{"code":"1A"}'], ['{"code":"1a"}']),
-    "Base64Bytes": (pydantic.Base64Bytes, ["aGk=", "/w=="], ["a"]),
-    "Base64Str": (pydantic.Base64Str, ["aGk="], ["/w=="]),
-    "Base64UrlBytes": (pydantic.Base64UrlBytes, ["_w=="], ["a"]),
-    "Base64UrlStr": (pydantic.Base64UrlStr, ["aGk="], ["_w=="]),
     "bytes": (bytes, ["é"], [1]),
-    "bounded bytes": (pydantic.conbytes(min_length=2, max_length=3), ["é", "abc"], ["éé", "a"]),
     "SecretStr": (pydantic.SecretStr, ["a"], [1]),
     "SecretBytes": (pydantic.SecretBytes, ["a"], [1]),
     "Path": (pathlib.Path, ["a/b"], [1]),
-    "ByteSize": (pydantic.ByteSize, ["1.5GiB", "1kb", 12], ["1 foo", -1]),
-    "complex": (complex, ["1+2j", "-1.5j"], ["x"]),
-    "Fraction": (fractions.Fraction, ["1/2", 1.5], ["1/0", "x"]),
     "float": (float, [1.5, -3], ["x"]),
     "FiniteFloat": (pydantic.FiniteFloat, [1.5, -3], []),
     "bounded float": (Annotated[float, Field(gt=0, lt=1)], [0.5], [0, 1]),
@@ -190,8 +181,6 @@ TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "dict of int": (dict[int, str], [{}, {"1": "a", "-2": "b"}], [{"a": "a"}, {"1.5": "a"}]),
     "dict of bounded int": (dict[Annotated[int, Field(ge=5)], int], [{"5": 1}], [{"4": 1}]),
     "dict of float": (dict[float, int], [{"1.5": 1}], [{"x": 1}]),
-    "dict of bool": (dict[bool, int], [{"true": 1}], [{"x": 1}]),
-    "dict of Decimal": (dict[Decimal, int], [{"1.5": 1}], [{"NaN": 1}]),
     "dict of date": (dict[Date, int], [{"2024-01-01": 1}], [{"0000-01-01": 1}]),
     "dict of UUID": (dict[pydantic.UUID4, int], [{}], [{"x": 1}]),
     "dict of enum": (dict[Color, int], [{"red": 1}], [{"x": 1}]),
@@ -206,20 +195,12 @@ TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [" a", "\u2003a"],
     ),
     "nested": (Inner, [{"code": "1A"}, {"code": "١Z"}], [{"code": "1a"}]),
-    "Fraction, bounded": (Annotated[Fraction, Field(gt=1)], [1.5, 2], ["1/2", 0.5, 1]),
-    "defaultdict, bounded": (
-        Annotated[collections.defaultdict[str, int], Field(max_length=1)],
-        [{"a": 1}],
-        [{"a": 1, "b": 2}],
-    ),
     "union, bounded": (Annotated[int | float, Field(gt=3, le=8)], [4, 3.5, 8], [3, 8.5]),
     "union, measured": (
         Annotated[str | list[int], Field(max_length=2)],
         ["ab", [1, 2]],
         ["abc", [1, 2, 3]],
     ),
-    "literal, bounded": (Annotated[Literal[1, 5], Field(gt=3)], [5], [1]),
-    "ByteSize, bounded": (Annotated[pydantic.ByteSize, Field(gt=1000)], [1500], [5, "5"]),
     "lists of patterns": (list[Annotated[str, Field(pattern="^[[:alpha:]]$")]], [["a"]], [["]"]]),
 }
 
@@ -240,7 +221,7 @@ def test_texts_of_the_language_are_valid(name: str) -> None:
         assert not is_valid(kind, text), value
 
 
-@pytest.mark.parametrize("name", ["Decimal", "FiniteFloat", "Fraction"])
+@pytest.mark.parametrize("name", ["Decimal", "FiniteFloat"])
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 310 + ".5"])
 def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: str) -> None:
     assert not language(TYPES[name][0]).accepts(f'{{"x":{number}}}')
@@ -277,6 +258,18 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
         (Annotated[set[int | bool], Field(min_length=2)], "minimum size"),
         (Annotated[dict[float, int], Field(min_length=2)], "minimum size"),
         (Literal[Color.RED], "constants of type Color"),
+        (pydantic.Base64Bytes, "EncodedBytes"),
+        (pydantic.ByteSize, "ByteSize"),
+        (pydantic.PaymentCardNumber, "PaymentCardNumber"),
+        (pydantic.conbytes(max_length=3), "bound"),
+        (zoneinfo.ZoneInfo, "tz"),
+        (complex, "complex"),
+        (fractions.Fraction, "fraction"),
+        (Hashable, "custom-error"),
+        (dict[bool, int], "keys"),
+        (dict[Decimal, int], "keys"),
+        (Annotated[pydantic.SecretStr, Field(min_length=2)], "bound"),
+        (pydantic.Json[pydantic.Json[int]], "another Json"),
         (Annotated[list[int], pydantic.WithJsonSchema({"type": "string"})], "no value"),
     ],
 )
@@ -394,7 +387,6 @@ class Basket(pydantic.BaseModel):
         Annotated[Basket | Apple, pydantic.Field(discriminator="kind")],
         collections.OrderedDict[int, int],
         collections.Counter[int],
-        Hashable,
         enum.Enum("E", {"a": 1, "b": "z"}),
     ],
 )
@@ -500,7 +492,7 @@ def test_an_unsupported_type_is_named_without_a_keyword_that_the_class_does_not_
 
 def test_bytes_in_another_encoding_are_refused() -> None:
     config = pydantic.ConfigDict(val_json_bytes="hex")
-    with pytest.raises(gcd.ConstraintError, match="use Base64Bytes"):
+    with pytest.raises(gcd.ConstraintError, match="bytes value in hex"):
         gcd.json_schema(pydantic.create_model("M", __config__=config, x=(bytes, ...)))
 
 
@@ -552,16 +544,13 @@ def test_any_type_that_pydantic_reads_is_a_schema(kind: Any, good: Any, bad: Any
             adapter.validate_json(text)
 
 
-def test_a_type_that_pydantic_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_pydantic_cannot_read_is_named() -> None:
     with pytest.raises(gcd.ConstraintError, match="pydantic cannot parse the type Exception"):
         gcd.json_schema(Exception)
     with pytest.raises(gcd.ConstraintError, match="it has no JSON schema"):
         gcd.json_schema(pydantic.json_schema.SkipJsonSchema[int])
     with pytest.raises(gcd.ConstraintError, match="pydantic cannot parse the type"):
         gcd.json_schema(Annotated[int, Field(gt=2.5)])
-    monkeypatch.setitem(sys.modules, "pydantic", None)
-    with pytest.raises(gcd.ConstraintError, match=r"type Person needs .*\[pydantic\]"):
-        gcd.json_schema(Person)
 
 
 # -- Python code ------------------------------------------------------------------------------
