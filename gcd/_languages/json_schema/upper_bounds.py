@@ -23,7 +23,7 @@ from gcd._automata.horizon import Caveat
 from gcd._automata.limits import count_work, max_states
 from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, show_count
 from gcd._languages.json_schema.document import Conjunction, Document
-from gcd._languages.json_schema.keywords import COUNTS, HORIZONS
+from gcd._languages.json_schema.keywords import HORIZONS
 
 # For each kind of value with counts, the bounds that may be dropped.
 UPPER_BOUNDS = {
@@ -72,8 +72,8 @@ def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str
                     return build(counted)
         if unsupported != "ignore" and are_large:
             error.add('; or set unsupported="ignore" and validate the finished text')
-            if error.keyword not in COUNTS:
-                largest = max(bounds, key=lambda bound: bound.value)
+            largest = max(bounds, key=lambda bound: bound.value)
+            if error.keyword != largest.keyword:
                 count = show_count(int(largest.value))
                 error.add(
                     f" ({len(bounds)} bounds such as {largest.keyword} {count} "

@@ -418,3 +418,9 @@ def test_warnings_can_be_pickled_and_made_again_of_their_message(kind: type[Warn
     assert str(copy) == str(warning)
     assert vars(copy) == vars(warning)
     assert str(kind(*warning.args)) == str(warning)  # as pytest-xdist does
+
+
+def test_a_limit_names_the_largest_bound_beside_the_keyword_that_exceeded_it() -> None:
+    items = {"type": "string", "minLength": 9000, "maxLength": 65_536}
+    with pytest.raises(gcd.StateLimitError, match=r"'minItems'.* maxLength 65536 at '/items'"):
+        json_schema({"type": "array", "items": items, "minItems": 40})
