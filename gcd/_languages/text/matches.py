@@ -29,9 +29,8 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import cache_with_price, spend
 from gcd._errors import ConstraintError
 from gcd._languages.text import look_around
-from gcd._languages.text.code_points import Ranges, one_of, ranges
+from gcd._languages.text.code_points import Ranges, one_of, ranges, texts
 from gcd._languages.text.dialects import LARK
-from gcd._languages.text.look_around import all_texts
 from gcd._languages.text.regex import parse
 from gcd._languages.text.syntax import (
     EMPTY,
@@ -124,7 +123,7 @@ def matches_with_marks(pattern: str) -> tuple[Automaton, list[tuple[Look, int]]]
 
 def _surround(inside: Automaton) -> Automaton:
     begin, end = Automaton.byte_set([BEGIN]), Automaton.byte_set([END])
-    return Automaton.concatenate([all_texts(), begin, inside, end, all_texts()])
+    return Automaton.concatenate([texts(), begin, inside, end, texts()])
 
 
 def _conditions(node: Node) -> bool:
