@@ -47,13 +47,8 @@ from gcd._languages.text.syntax import EMPTY, Chars, Choice, End, Look, Sequence
 
 _NEVER = re.compile("(?!)")
 _SPACE = r"[ \t\n\r\v\f\x85\u200e\u200f\u2028\u2029]"  # Pattern_White_Space of the standard
-_PYTHON_FLAGS = {
-    "i": re.IGNORECASE,
-    "m": re.MULTILINE,
-    "s": re.DOTALL,
-    "x": re.VERBOSE,
-    "a": re.ASCII,
-}
+_PYTHON_FLAGS = {"i": re.I, "m": re.M, "s": re.S, "x": re.X, "a": re.A}
+_CONTROL = (r"\\c(?![A-Za-z])", r"expected a letter after `\c`, got `{}`; write `\\c` for `\c`")
 
 ECMA = Dialect(
     classes=unicode_tables.ecma_class,
@@ -76,14 +71,15 @@ ECMA = Dialect(
     name=re.compile(r"\?<((?:[^\W\d]|\$)(?:\w|\$)*)>"),
     ignored=_NEVER,
     quantifier=re.compile(r"[*+?]|\{(?P<low>[0-9]+)(?P<comma>,(?P<high>[0-9]*))?\}"),
-    plus="once",
     operators=(),
     is_ecma=True,
     refused=(
+        _CONTROL,
         (r"\\A", "the anchor `{}` belongs to another dialect; write `^`"),
         (r"\\[Zz]", "the anchor `{}` belongs to another dialect; write `$`"),
         (r"\{,[0-9]+\}", "dialects interpret the quantifier `{,n}` differently; write `{0,n}`"),
     ),
+    refused_in_class=(_CONTROL,),
 )
 RUST = Dialect(
     anchors="Az",
@@ -94,10 +90,7 @@ RUST = Dialect(
     quantifier=re.compile(
         r"[*+?]|\{\s*(?P<low>[0-9]+)\s*(?P<comma>,\s*(?:(?P<high>[0-9]+)\s*)?)?\}"
     ),
-    plus="again",
-    ignores_in_class=True,
-    has_edges=True,
-    is_assigned=True,
+    is_rust=True,
     refused=(
         (r"\(\?(?:<?[=!]|#)", "Rust's `regex` has no group `{}`; remove it"),
         EDGES,
@@ -107,7 +100,7 @@ RUST = Dialect(
 LARK = Dialect(
     classes=unicode_tables.python_class,
     dollar=Look(((EMPTY, Choice((End(), Sequence((Chars(LINE_FEED), End()))))),)),
-    keeps_laziness=True,
+    is_python=True,
     operators=(),
     refused=(SPACED_COUNT, (r"\\b(?=\{)", EDGES[1]), *NOT_REGULAR, COMMENT),
     refused_in_class=(
@@ -117,7 +110,6 @@ LARK = Dialect(
             r"characters, or write `\[:`",
         ),
     ),
-    refuses_spaces=False,
 )
 PYTHON = replace(
     LARK,

@@ -89,71 +89,60 @@ NOT_REGULAR = (
     (r"\(\?>", "an atomic group is not supported; write `(?:` instead of `(?>`"),
 )
 COMMENT = (r"\(\?#", "a comment `(?#` without `)`; add `)` at its end")
+_INSTEAD = r"is not supported; write its text, or `\xHH` for a character"
+_END_OF_TEXT = (
+    r"\\\Z",
+    r"expected a character after the backslash, got the end; write `\\` for `\`",
+)
+# Refused in every dialect.
+_ESCAPES = (
+    (r"\\0[0-9]", f"an octal escape {_INSTEAD}"),
+    (r"\\[1-9gk]", f"a back-reference {_INSTEAD}"),
+    _END_OF_TEXT,
+)
+_ESCAPES_IN_CLASS = ((r"\\(?:0[0-9]|[1-9])", f"an octal escape {_INSTEAD}"), _END_OF_TEXT)
 
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """Differences between dialects; the defaults are the common syntax of Python and Rust.
+    """Differences between dialects; the defaults are the common syntax of Python and Rust."""
 
-    Attributes:
-        classes: function from d, s or w and the flags to the code points of `\\d`, `\\s` or `\\w`.
-        cases: function that adds the other cases of letters.
-        properties: function from the name of a Unicode property to its code points, or to None.
-        property: syntax of a property after `\\p`.
-        anchors: letters of escapes for the start (A) and the end of the text.
-        dollar: condition of `$` without the flag m.
-        line_ends: characters that end a line.
-        controls: letters of escapes for control characters.
-        hexadecimal: for each letter of a hexadecimal escape, the syntax of its digits.
-        flags: letters of the flags that groups may set and clear, besides a and u.
-        modifiers: syntax of flags after a parenthesis: those to set, those to clear, and the end.
-        name: syntax of a group's name after a parenthesis.
-        ignored, ignored_x: text that is skipped between terms, without and with the flag x.
-        quantifier: syntax of quantifiers.
-        plus: "possessive" if a `+` after a quantifier is refused, "again" if it repeats the
-            repetition, "once" if there is at most one quantifier.
-        keeps_laziness: whether lazy and greedy quantifiers are told apart.
-        operators: operators between nested classes; none if `[` in a class is a character.
-        ignores_in_class: whether text is also skipped in classes.
-        is_ecma: whether `[]` is an empty class, `[\\w-.]` contains a hyphen, names of groups may
-            be repeated, `\\cA` is a control character, and the flag i applies to `\\P{...}` after
-            its complement is taken.
-        has_edges: whether `\\<` and `\\b{start}` are edges of words.
-        is_assigned: whether classes from Unicode tables exclude unassigned code points.
-        refused, refused_in_class: syntax of terms and of members of classes that is refused, and
-            what the message says, with `{}` for the syntax.
-        refuses_spaces: whether white space that only Rust skips under the flag x is refused.
-    """
-
+    # Characters of d, s or w under some flags, with the other cases, and with a property by name.
     classes: Callable[[str, Flags], Ranges] = unicode_tables.perl_class
     cases: Callable[[Ranges], Ranges] = unicode_tables.with_other_cases
     properties: Callable[[str], Ranges | None] = unicode_tables.property_ranges
     property: re.Pattern[str] = re.compile(r"[A-Za-z]|\{[A-Za-z0-9_ -]+(?:[=:][A-Za-z0-9_ -]+)?\}")
+    # Letters of escapes: start (A) and end of the text, controls; by letter, hexadecimal digits.
     anchors: str = "AzZ"
-    dollar: Node = _END
-    line_ends: Ranges = LINE_FEED
     controls: str = "tnvfra"
-    hexadecimal: Mapping[str, re.Pattern[str]] = field(default_factory=lambda: _HEXADECIMAL)
+    hexadecimal: Mapping[str, re.Pattern[str]] = field(default_factory=_HEXADECIMAL.copy)
+    dollar: Node = _END  # the condition of `$` without the flag m
+    line_ends: Ranges = LINE_FEED
+    # What follows the parenthesis of a group: flags to set and to clear (also a and u), or a name.
     flags: str = "imsx"
     modifiers: re.Pattern[str] = re.compile(
         r"\?(?!\))(?P<on>[A-Za-z]*)(?P<off>-[A-Za-z]+)?(?P<close>[:)])"
     )
     name: re.Pattern[str] = re.compile(r"\?P?<([^\W\d]\w*)>")
+    # What is skipped between terms, without and with the flag x.
     ignored: re.Pattern[str] = re.compile(r"\(\?#[^)]*\)")
     ignored_x: re.Pattern[str] = re.compile(r"\(\?#[^)]*\)|[ \t\n\r\v\f]+|#[^\n]*")
     quantifier: re.Pattern[str] = re.compile(
         r"[*+?]|\{(?!\})(?P<low>[0-9]*)(?P<comma>,(?P<high>[0-9]*))?\}"
     )
-    plus: str = "possessive"
-    keeps_laziness: bool = False
-    operators: tuple[str, ...] = ("&&", "--", "~~")
-    ignores_in_class: bool = False
-    is_ecma: bool = False
-    has_edges: bool = False
-    is_assigned: bool = False
+    operators: tuple[str, ...] = ("&&", "--", "~~")  # none if `[` in a class is a character
+    # Syntax of terms and of members of classes that is refused, with a message for each, in which
+    # `{}` stands for the syntax.
     refused: tuple[tuple[str, str], ...] = (SPACED_COUNT, EDGES, *NOT_REGULAR, COMMENT)
     refused_in_class: tuple[tuple[str, str], ...] = ()
-    refuses_spaces: bool = True
+    # A term has one quantifier, `[]` is empty, `[\w-.]` contains a hyphen, names of groups may be
+    # repeated, `\cA` is a control character, and the flag i applies to the complement in `\P{...}`.
+    is_ecma: bool = False
+    # `a*+` repeats a repetition, `\<` and `\b{start}` are edges of words, classes ignore what is
+    # ignored between terms, and those from Unicode tables exclude unassigned code points.
+    is_rust: bool = False
+    # Lazy quantifiers are told apart, and the flag x doesn't ignore more white space in Rust.
+    is_python: bool = False
 
 
 COMMON = Dialect()
@@ -243,7 +232,7 @@ class _Parser:
         """Parse a term, which a quantifier may follow; there is at least one character left."""
         begin, dialect = self._at, self._dialect
         if self._text[begin] in "\\({":
-            self._refuse(dialect.refused)
+            self._refuse(dialect.refused + _ESCAPES)
         if dialect.quantifier.match(self._text, begin):
             raise self._error(
                 begin,
@@ -267,7 +256,7 @@ class _Parser:
             inside = self._escape(begin)
         else:
             inside = self._add_cases(self._literal(begin))
-        if self._asks_tables and dialect.is_assigned:
+        if self._asks_tables and dialect.is_rust:
             # Versions of the crate have different Unicode tables, so new characters are excluded.
             assigned = self._paid(unicode_tables.list_assigned())
             inside = _without(inside, complement(assigned))
@@ -286,7 +275,7 @@ class _Parser:
     def _condition(self, begin: int) -> Node | None:
         """Parse an anchor or a word boundary after its backslash; None for other escapes."""
         dialect = self._dialect
-        edge = _EDGE.match(self._text, begin) if dialect.has_edges else None
+        edge = _EDGE.match(self._text, begin) if dialect.is_rust else None
         if edge:
             self._at = edge.end()
             end = edge[0] == r"\>" or edge[1] == "end"
@@ -351,7 +340,7 @@ class _Parser:
         dialect = self._dialect
         for letters, is_on in ((on, True), (off[1:], False)):
             for letter in letters:
-                if letter == "U" and not dialect.keeps_laziness:  # exchanges greedy and lazy
+                if letter == "U" and not dialect.is_python:  # exchanges greedy and lazy
                     continue
                 if letter not in dialect.flags + ("au" if is_on else "u"):
                     raise self._error(
@@ -367,35 +356,28 @@ class _Parser:
         dialect, is_repeated = self._dialect, False
         self._skip_ignored()
         while found := dialect.quantifier.match(self._text, self._at):
-            self._check_quantifier(node, begin, found, is_repeated=is_repeated)
+            if node is _FLAGS_ALONE:
+                raise self._error(self._at, "flags cannot be repeated; remove the quantifier")
+            if is_repeated and found[0] == "+" and not dialect.is_rust:
+                raise self._error(
+                    self._at,
+                    "`+` after a quantifier is possessive in Python, but a repetition in Rust; for "
+                    "a repetition, put `(?:)` around the part before `+`",
+                )
+            if dialect.is_ecma and has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
+                raise self._error(
+                    begin,
+                    f"repeating an anchor, a word boundary or look-around has no effect, got "
+                    f"`{self._text[begin : found.end()]}`; remove the quantifier",
+                )
             self._at = found.end()
             lazy = self._skip("?")
-            node = self._repeat(node, found, begin, lazy=lazy and dialect.keeps_laziness)
-            if dialect.plus == "once":
+            node = self._repeat(node, found, begin, lazy=lazy and dialect.is_python)
+            if dialect.is_ecma:
                 return node
             is_repeated = not lazy
             self._skip_ignored()
         return node
-
-    def _check_quantifier(
-        self, node: Node, begin: int, found: re.Match[str], *, is_repeated: bool
-    ) -> None:
-        """Refuse quantifiers that repeat nothing, or that dialects interpret differently."""
-        plus = self._dialect.plus
-        if node is _FLAGS_ALONE:
-            raise self._error(self._at, "flags cannot be repeated; remove the quantifier")
-        if is_repeated and found[0] == "+" and plus == "possessive":
-            raise self._error(
-                self._at,
-                "`+` after a quantifier is possessive in Python, but a repetition in Rust; for "
-                "a repetition, put `(?:)` around the part before `+`",
-            )
-        if plus == "once" and has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
-            raise self._error(
-                begin,
-                f"repeating an anchor, a word boundary or look-around has no effect, got "
-                f"`{self._text[begin : found.end()]}`; remove the quantifier",
-            )
 
     def _repeat(self, node: Node, found: re.Match[str], begin: int, *, lazy: bool) -> Node:
         """Return the node repeated as often as the quantifier `found` states."""
@@ -438,7 +420,7 @@ class _Parser:
         return complement(result) if negated else result
 
     def _skip_in_class(self) -> None:
-        if self._dialect.ignores_in_class:
+        if self._dialect.is_rust:
             self._skip_ignored()
 
     def _union(self, begin: int, *, is_first: bool) -> Ranges:
@@ -493,7 +475,7 @@ class _Parser:
 
     def _member(self, begin: int) -> Ranges:
         at, dialect = self._at, self._dialect
-        self._refuse(dialect.refused_in_class)
+        self._refuse(dialect.refused_in_class + _ESCAPES_IN_CLASS)
         character = self._next()
         if not character:
             raise self._refuse_unpaired(begin)
@@ -516,7 +498,7 @@ class _Parser:
     def _literal(self, at: int) -> Ranges:
         """Return the character at a position, which stands for itself."""
         character = self._text[at]
-        if "x" in self._flags and self._dialect.refuses_spaces and character in _ONLY_RUST_SKIPS:
+        if "x" in self._flags and not self._dialect.is_python and character in _ONLY_RUST_SKIPS:
             raise self._error(
                 at,
                 f"only Rust skips the white space or sign {character!r} here under the flag x; "
@@ -527,7 +509,7 @@ class _Parser:
     def _escape(self, begin: int, in_class: bool = False) -> Ranges:
         """Return the code points of an escape whose backslash has been read."""
         letter = self._next()
-        if letter and letter in "dDsSwW":
+        if letter in "dDsSwW":
             table = self._perl_class(letter.lower())
             return self._paid(table if letter.islower() else complement(table))
         if letter in ("p", "P"):
@@ -555,39 +537,23 @@ class _Parser:
         return complement(inside) if negated else inside
 
     def _code_point(self, letter: str, begin: int, in_class: bool) -> int:
-        """Return the code point of an escape; `letter` follows its backslash, "" at the end."""
+        """Return the code point of an escape; `letter` follows its backslash."""
         dialect = self._dialect
-        if letter and letter in dialect.controls:
+        if letter in dialect.hexadecimal:
+            return self._hexadecimal(letter, begin)
+        if letter in dialect.controls:
             return _CONTROLS[letter]
         if letter == "b" and in_class:
             return 0x08
-        if letter in dialect.hexadecimal:
-            return self._hexadecimal(letter, begin)
         if letter == "c" and dialect.is_ecma:
-            following = self._next()
-            if not (following.isascii() and following.isalpha()):
-                raise self._error(
-                    begin, r"expected a letter after the escape `\c`; write `\\c` for the text `\c`"
-                )
-            return ord(following) % 32
-        if letter == "0" and not self._text[self._at : self._at + 1].isdigit():
-            return 0
-        if letter.isdigit() or (letter in ("k", "g") and not in_class):
-            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
-            raise self._error(
-                begin, rf"{what} is not supported; write its text, or `\xHH` for a character"
-            )
+            return ord(self._next()) % 32
         if letter.isascii() and letter.isalpha():
             raise self._error(
                 begin,
                 rf"the escape `\{letter}` is unknown; list the characters that it stands for, or "
                 rf"write `{letter}` for the letter",
             )
-        if not letter:
-            raise self._error(
-                begin, r"expected a character after the backslash, got the end; write `\\` for `\`"
-            )
-        return ord(letter)
+        return 0 if letter == "0" else ord(letter)
 
     def _hexadecimal(self, letter: str, begin: int) -> int:
         found = self._match(self._dialect.hexadecimal[letter])

@@ -24,21 +24,13 @@ _TURKIC = ranges([(0x130, 0x131)])
 _UPPER, _LOWER, _DIGITS, _LINE = (0x41, 0x5A), (0x61, 0x7A), (0x30, 0x39), (0x5F, 0x5F)
 _SPACES = ((0x09, 0x0D), (0x20, 0x20))
 POSIX = {
-    "alnum": (_DIGITS, _UPPER, _LOWER),
-    "alpha": (_UPPER, _LOWER),
-    "ascii": ((0x00, 0x7F),),
-    "blank": ((0x09, 0x09), (0x20, 0x20)),
-    "cntrl": ((0x00, 0x1F), (0x7F, 0x7F)),
-    "digit": (_DIGITS,),
-    "graph": ((0x21, 0x7E),),
-    "lower": (_LOWER,),
-    "print": ((0x20, 0x7E),),
+    "alnum": (_DIGITS, _UPPER, _LOWER), "alpha": (_UPPER, _LOWER), "ascii": ((0x00, 0x7F),),
+    "blank": ((0x09, 0x09), (0x20, 0x20)), "cntrl": ((0x00, 0x1F), (0x7F, 0x7F)),
+    "digit": (_DIGITS,), "graph": ((0x21, 0x7E),), "lower": (_LOWER,), "print": ((0x20, 0x7E),),
     "punct": ((0x21, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0x7E)),
-    "space": _SPACES,
-    "upper": (_UPPER,),
-    "word": (_DIGITS, _UPPER, _LINE, _LOWER),
+    "space": _SPACES, "upper": (_UPPER,), "word": (_DIGITS, _UPPER, _LINE, _LOWER),
     "xdigit": (_DIGITS, (0x41, 0x46), (0x61, 0x66)),
-}
+}  # fmt: skip
 ASCII = {"d": POSIX["digit"], "s": _SPACES, "w": POSIX["word"]}  # classes of ASCII characters
 ECMA_LINE_ENDS = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 # The line ends and WhiteSpace of ECMA-262: tab, VT, FF, U+FEFF, category Zs.
