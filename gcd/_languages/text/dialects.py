@@ -93,7 +93,7 @@ RUST = Dialect(
     is_rust=True,
     refused=(
         (r"\(\?(?:<?[=!]|#)", "Rust's `regex` has no group `{}`; remove it"),
-        EDGES,
+        (r"\\b\{(?!(?:start|end)(?:-half)?\})", r"expected `\b{start}` or `\b{end}`, got `{}`"),
         *NOT_REGULAR,
     ),
 )

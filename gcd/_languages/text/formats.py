@@ -32,7 +32,7 @@ matches the wide one. Generation uses the narrow pattern. A negation excludes th
   of a text, which IDNA2008 restricts by tables and rules of context. Other such labels are reserved
   (RFC 5890 section 2.3.1). An exact automaton that counts 253 characters in total, and 63 in each
   label, has 24,000 states. So the narrow pattern rounds the length of every label with its dot up
-  to a multiple of 16, and limits the sum to 240, which excludes names of more than 15 labels and
+  to a multiple of 16, and limits the sum to 240. This excludes names of more than 15 labels and
   some of more than 180 characters. The wide pattern doesn't limit the length of a name.
 * `email`: address literals other than IPv4 (`[127.0.0.1]`) and IPv6 (`[IPv6:::1]`), because no
   other kind is registered; and IPv4 literals with leading zeros, as in `[127.0.0.001]`. In IPv6

@@ -118,13 +118,13 @@ class Dialect:
     hexadecimal: Mapping[str, re.Pattern[str]] = field(default_factory=_HEXADECIMAL.copy)
     dollar: Node = _END  # the condition of `$` without the flag m
     line_ends: Ranges = LINE_FEED
-    # What follows the parenthesis of a group: flags to set and to clear (also a and u), or a name.
+    # Syntax after the parenthesis of a group: flags to set and to clear (also a and u), or a name.
     flags: str = "imsx"
     modifiers: re.Pattern[str] = re.compile(
         r"\?(?!\))(?P<on>[A-Za-z]*)(?P<off>-[A-Za-z]+)?(?P<close>[:)])"
     )
     name: re.Pattern[str] = re.compile(r"\?P?<([^\W\d]\w*)>")
-    # What is skipped between terms, without and with the flag x.
+    # Text that is skipped between terms, without and with the flag x.
     ignored: re.Pattern[str] = re.compile(r"\(\?#[^)]*\)")
     ignored_x: re.Pattern[str] = re.compile(r"\(\?#[^)]*\)|[ \t\n\r\v\f]+|#[^\n]*")
     quantifier: re.Pattern[str] = re.compile(
