@@ -1,24 +1,19 @@
 r"""Parser of regular expressions in every dialect, and `gcd.regex` for the common one.
 
 A recursive-descent parser reads alternatives, sequences, quantified terms, groups and classes. A
-`Dialect` lists what depends on the dialect: tables of classes and escapes, anchors, flags, and
-what is refused with which advice. `gcd._languages.text.dialects` has the other dialects. Captures
-and laziness are ignored, because they don't affect which texts match.
+`Dialect` lists what depends on the dialect: tables of classes and escapes, anchors, flags, and what
+is refused with which advice. Captures and laziness are ignored, because they don't affect which
+texts match.
 
-The default is the **common dialect**, on which Python's `re` and Rust's `regex` crate agree. Syntax
-that exists in only one of the two is accepted if the other one refuses it, or warns that it will
-adopt the same meaning. From Rust, these are flags in the middle of a pattern, nested classes with
-`&&`, `--` and `~~` between them, POSIX classes and `\p{...}`. From Python, these are look-around of
-any width, comments `(?#...)`, `\0`, `{,n}` and a literal `{`. Syntax that the two interpret
-differently is refused: `a*+` (possessive in Python, a repetition of a repetition in Rust),
-`[--/]`, white space in classes under the flag x, and `\<`.
+The default is the **common dialect** of Python's `re` and Rust's `regex` crate. Syntax that exists
+in only one of the two is accepted if the other one refuses it, or warns that it will adopt the same
+meaning. Syntax that the two interpret differently is refused: `a*+` (possessive in Python, a
+repetition of a repetition in Rust), `[--/]`, white space in classes under the flag x, and `\<`.
 
 Where the two disagree about the characters of a class, the common dialect follows Rust, and thus
 the Unicode standard. `\s` is White_Space, `\w` is that of UTS #18, the flag i uses simple case
 folding, and `$` is the end of the text, even after a line feed. The flags a (Python) and -u (Rust)
 restrict `\d`, `\w`, `\s` and the cases of letters to ASCII.
-
-Back-references are not regular. They and atomic groups raise an error that names them.
 """
 
 from __future__ import annotations
@@ -89,18 +84,12 @@ NOT_REGULAR = (
     (r"\(\?>", "an atomic group is not supported; write `(?:` instead of `(?>`"),
 )
 COMMENT = (r"\(\?#", "a comment `(?#` without `)`; add `)` at its end")
-_INSTEAD = r"is not supported; write its text, or `\xHH` for a character"
-_END_OF_TEXT = (
-    r"\\\Z",
-    r"expected a character after the backslash, got the end; write `\\` for `\`",
-)
 # Refused in every dialect.
-_ESCAPES = (
-    (r"\\0[0-9]", f"an octal escape {_INSTEAD}"),
-    (r"\\[1-9gk]", f"a back-reference {_INSTEAD}"),
-    _END_OF_TEXT,
-)
-_ESCAPES_IN_CLASS = ((r"\\(?:0[0-9]|[1-9])", f"an octal escape {_INSTEAD}"), _END_OF_TEXT)
+_END_ESCAPED = "expected a character after the backslash, got the end; write `\\\\` for `\\`"
+_INSTEAD = r"is not supported; write its text, or `\xHH` for a character"
+_OCTAL, _BACK_REFERENCE = f"an octal escape {_INSTEAD}", f"a back-reference {_INSTEAD}"
+_ESCAPES = ((r"\\\Z", _END_ESCAPED), (r"\\0[0-9]", _OCTAL), (r"\\[1-9gk]", _BACK_REFERENCE))
+_ESCAPES_IN_CLASS = ((r"\\\Z", _END_ESCAPED), (r"\\(?:0[0-9]|[1-9])", _OCTAL))
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,8 +337,6 @@ class _Parser:
                     )
                 name, sets = ("a", not is_on) if letter == "u" else (letter, is_on)
                 self._flags = self._flags | {name} if sets else self._flags - {name}
-
-    # -- quantifiers ----------------------------------------------------------------------------
 
     def _quantify(self, node: Node, begin: int) -> Node:
         """Parse the quantifiers that follow a term, and apply them to its node."""

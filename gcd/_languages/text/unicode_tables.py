@@ -89,13 +89,12 @@ def ecma_property(name: str) -> Ranges | None:
     key, _, value = name.partition("=")
     if name in GENERAL_CATEGORIES:
         return property_ranges(f"gc={name}")
-    is_known = name in BINARY if not value else value in GENERAL_CATEGORIES
-    if (not value or key in ("General_Category", "gc")) and not is_known:
-        return None
-    scripts = ("Script", "sc", "Script_Extensions", "scx")
-    return (
-        property_ranges(name) if not value or key in ("General_Category", "gc", *scripts) else None
+    is_known = (
+        name in BINARY
+        or (key in ("General_Category", "gc") and value in GENERAL_CATEGORIES)
+        or (key in ("Script", "sc", "Script_Extensions", "scx") and value)
     )
+    return property_ranges(name) if is_known else None
 
 
 @lru_cache(maxsize=1)
