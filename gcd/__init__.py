@@ -23,12 +23,11 @@ from gcd._languages.json_schema.reader import IgnoredKeyword, IgnoredKeywordWarn
 from gcd._languages.json_schema.schema import ignored_keywords, json_schema
 from gcd._languages.keywords import keywords
 from gcd._languages.literal import choice, literal
-from gcd._languages.sql.dialect import SqlDialect
 from gcd._languages.sql.reading import sql_schema, sql_values
 from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table
-from gcd._languages.sql.sql import sql, widest_dialect
+from gcd._languages.sql.sql import SqlDialect, sql, widest_dialect
+from gcd._languages.text.code_points import anything
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import anything
 from gcd._languages.tools.tool_calls import tool_calls
 from gcd._languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
 from gcd._removed import REMOVED

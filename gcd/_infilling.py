@@ -35,7 +35,7 @@ from gcd._arguments import as_ids
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError, check_kind
 from gcd._languages.literal import encodable
-from gcd._languages.text.texts import anything
+from gcd._languages.text.code_points import anything
 from gcd._readable import readable_bytes
 from gcd._tokens.vocabulary import Vocabulary
 

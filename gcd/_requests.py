@@ -42,8 +42,8 @@ from gcd._languages.json_schema.schema import json_schema
 from gcd._languages.literal import choice, without_mark
 from gcd._languages.sql.reading import schema_of_entry
 from gcd._languages.sql.sql import sql
+from gcd._languages.text.code_points import anything
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import anything
 from gcd._languages.tools.tool_calls import tool_calls
 from gcd._tokens.segments import Segment, Segments, segments
 

@@ -30,9 +30,9 @@ import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
+from gcd._languages.text.code_points import texts
 from gcd._languages.text.look_around import (
     MARKS,
-    all_texts,
     erase_mark,
     find_positions,
     ignore_marks,
@@ -126,12 +126,12 @@ def compile_ignored(
     own = Conditions()
     longest = []
     for matched in map(matches_in_texts, patterns):
-        matched &= _between(all_texts(), BEGIN, _some_text(), END, all_texts())
+        matched &= _between(texts(), BEGIN, _some_text(), END, texts())
         rivals = _any_match(patterns) if narrow else matched
         longest.append(_split(_without_longer(matched, rivals), own))
     ignored = Automaton.union(longest).star()
-    ignored = own.impose(_between(all_texts(), BEGIN, ignored, END, all_texts()))
-    others = all_texts() & (Automaton.byte_set(first) + Automaton.any_bytes())
+    ignored = own.impose(_between(texts(), BEGIN, ignored, END, texts()))
+    others = texts() & (Automaton.byte_set(first) + Automaton.any_bytes())
     new = Conditions()
     between, at_end = _split(ignored, new, others), _split(ignored, new, Automaton.epsilon())
     if not len(new) and (between + at_end) == at_end:
@@ -207,12 +207,12 @@ def _without_longer(matched: Automaton, rivals: Automaton) -> Automaton:
     """Return the texts with a marked match, unless `rivals` has a longer match at its place."""
     other = MARKS[0]
     longer = ignore_marks(_rename(rivals, {END: other}), [END])
-    longer &= _between(all_texts(), BEGIN, all_texts(), END, _some_text(), other, all_texts())
+    longer &= _between(texts(), BEGIN, texts(), END, _some_text(), other, texts())
     return matched - erase_mark(longer, other)
 
 
 def _some_text() -> Automaton:
-    return all_texts() - Automaton.epsilon()
+    return texts() - Automaton.epsilon()
 
 
 def _split(
@@ -225,7 +225,7 @@ def _split(
         conditions: where to add the conditions.
         possible: the texts that may come after the part; None for all.
     """
-    possible = all_texts() if possible is None else possible
+    possible = texts() if possible is None else possible
     table = np.concatenate([matched.transitions, np.full((1, 256), -1, np.int32)])
     begin, end = table[:, BEGIN].copy(), table[:, END].copy()
     table[:, [BEGIN, END]] = -1
@@ -237,13 +237,13 @@ def _split(
         if (possible - after).is_empty:
             inside |= end == state
         elif not (possible & after).is_empty:
-            table[end == state, conditions.mark((all_texts(), after))] = last
+            table[end == state, conditions.mark((texts(), after))] = last
     parts = []
     for state in np.unique(begin[begin >= 0]).tolist():
         part = Automaton.from_transitions(table, inside, state)
         before = Automaton.from_transitions(plain, begin == state)
-        if before != all_texts():
-            part = _between(conditions.mark((before, all_texts())), part)
+        if before != texts():
+            part = _between(conditions.mark((before, texts())), part)
         parts.append(part)
     return Automaton.union(parts)
 

@@ -41,7 +41,6 @@ from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.json_schema.keywords import ANNOTATIONS, DEFINITIONS, NAMED, VALIDATOR
 from gcd._languages.text.dialects import TextPattern, python, refuse, rust
-from gcd._languages.text.format_dates import dates as rfc_dates
 from gcd._languages.text.formats import text_format
 from gcd._languages.text.regex import regex
 from gcd._languages.values.multiples import multiples
@@ -690,7 +689,7 @@ def _last_day(schema: Mapping[str, Any]) -> datetime.date | None:
 
 def _dates(first: datetime.date | None, last: datetime.date | None) -> Automaton:
     """Return the dates from `first` to `last`, inclusive; None for no bound."""
-    found = rfc_dates() - regex("0000.*")
+    found = _format("date") - regex("0000.*")
     if first is not None:
         found &= _compare(first.isoformat(), "greater")
     return found if last is None else found & _compare(last.isoformat(), "less")

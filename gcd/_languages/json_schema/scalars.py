@@ -18,9 +18,9 @@ from gcd._automata.limits import spend
 from gcd._languages.json_schema.constants import exact, kind_of
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.facets import Facets
+from gcd._languages.text.code_points import texts
 from gcd._languages.text.dialects import is_written
 from gcd._languages.text.formats import text_format
-from gcd._languages.text.texts import texts
 from gcd._languages.values.multiples import multiples, whole_numbers
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.numbers import Bound, decimals, integers, numbers, with_exponent

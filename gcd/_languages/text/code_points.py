@@ -1,4 +1,4 @@
-"""Conversion of sets of code points to byte automata.
+"""Sets of code points and texts of them, as byte automata.
 
 UTF-8 writes a code point as a number in base 64 (six bits for each byte), after a first byte that
 gives the number of digits. JSON's escapes write it in base 16. A set of code points consists of a
@@ -17,7 +17,8 @@ import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, merge_equal_columns
-from gcd._automata.limits import cache_with_price
+from gcd._automata.limits import cache_with_price, max_states
+from gcd._errors import StateLimitError, show_count
 
 Ranges = tuple[tuple[int, int], ...]
 """Set of code points: pairs (first, last) in ascending order, with gaps in between."""
@@ -72,6 +73,41 @@ def one_of(inside: Ranges) -> Automaton:
         table[source, first : last + 1] = target
     delta, class_of_byte = merge_equal_columns(table, np.arange(NUM_BYTES, dtype=np.uint8))
     return Automaton.minimal(delta, np.arange(count) == 1, class_of_byte)
+
+
+@cache_with_price(maxsize=1)
+def characters() -> Automaton:
+    """Return the language of one code point in UTF-8, without overlong forms and surrogates."""
+    return one_of(SCALARS)
+
+
+@cache_with_price(maxsize=256)
+def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
+    """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
+
+    Raises:
+        StateLimitError: there would be far too many states; raised before any work.
+    """
+    return repeat(characters(), minimum, maximum)
+
+
+def anything() -> Automaton:
+    """Return the language of all UTF-8 texts, including the empty one."""
+    return texts()
+
+
+def repeat(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
+    """Return `minimum` to `maximum` repetitions of a character (None: no upper bound).
+
+    Raises:
+        StateLimitError: there would be far too many states; raised before any work.
+    """
+    longest = max(minimum, maximum or 0)
+    if longest * character.num_states > max_states():
+        raise StateLimitError(
+            max_states(), what=f"a string with a length limit of {show_count(longest)}"
+        )
+    return character.repeat(minimum, maximum)
 
 
 class DigitTrees:

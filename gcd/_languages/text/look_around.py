@@ -32,7 +32,7 @@ from gcd._automata.kernels import joining
 from gcd._automata.limits import count_work, kernel_limits, pay, spend
 from gcd._errors import ConstraintError
 from gcd._languages.text import thompson
-from gcd._languages.text.code_points import SCALARS, one_of
+from gcd._languages.text.code_points import SCALARS, texts
 from gcd._languages.text.syntax import (
     Chars,
     Choice,
@@ -98,7 +98,7 @@ def select(found: Automaton, good: Automaton, mark: int, *, once: bool = False) 
         mark: the mark.
         once: whether the texts have the mark at most once.
     """
-    fitting = all_texts() | good if once else _require_everywhere(good, mark)
+    fitting = texts() | good if once else _require_everywhere(good, mark)
     fitting = ignore_marks(fitting, [byte for byte in MARKS if byte != mark])
     return erase_mark(found & fitting, mark)
 
@@ -119,12 +119,12 @@ def _require_everywhere(good: Automaton, mark: int) -> Automaton:
     """
     bad = _with_one(mark) - good
     if bad.is_empty:
-        return ignore_marks(all_texts(), [mark])
+        return ignore_marks(texts(), [mark])
     spend(_PER_STATE * bad.num_states)
     also = [(state, [mark], state) for state in range(bad.num_states)]
     ends = np.flatnonzero(bad.accepting).tolist()
     wrong = Automaton.from_nfa(bad.num_states, [*_edges(bad), *also], accepting=ends)
-    return ignore_marks(all_texts(), [mark]) - wrong
+    return ignore_marks(texts(), [mark]) - wrong
 
 
 def ignore_marks(automaton: Automaton, marks: list[int]) -> Automaton:
@@ -176,14 +176,8 @@ def _edges(automaton: Automaton) -> list[tuple[int, list[int], int]]:
     ]
 
 
-def all_texts() -> Automaton:
-    """Return the language of all texts, without marks."""
-    return one_of(SCALARS).star()
-
-
 def _with_one(mark: int) -> Automaton:
-    texts = all_texts()
-    return Automaton.concatenate([texts, Automaton.byte_set([mark]), texts])
+    return Automaton.concatenate([texts(), Automaton.byte_set([mark]), texts()])
 
 
 # -- the tree ---------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import cache_with_price, spend
 from gcd._errors import ConstraintError
 from gcd._languages.text import look_around
-from gcd._languages.text.code_points import Ranges, one_of, ranges
-from gcd._languages.text.look_around import all_texts
-from gcd._languages.text.python_re_syntax import TerminalParser
+from gcd._languages.text.code_points import Ranges, one_of, ranges, texts
+from gcd._languages.text.dialects import LARK
+from gcd._languages.text.regex import parse
 from gcd._languages.text.syntax import (
     EMPTY,
     Chars,
@@ -63,7 +63,7 @@ def matches(pattern: str) -> Automaton | None:
         ConstraintError: the pattern is invalid, or uses unsupported syntax.
         StateLimitError, WorkLimitError: the pattern needs too many states, or too much work.
     """
-    tree = TerminalParser(pattern, 0).pattern()
+    tree = parse(pattern, LARK)
     if _conditions(tree):
         return None
     whole = look_around.automaton_of(tree, pattern)
@@ -101,7 +101,7 @@ def matches_with_marks(pattern: str) -> tuple[Automaton, list[tuple[Look, int]]]
         ConstraintError: the pattern has too many conditions.
         StateLimitError, WorkLimitError: the pattern needs too many states, or too much work.
     """
-    tree = _with_looks(TerminalParser(pattern, 0).pattern())
+    tree = _with_looks(parse(pattern, LARK))
     looks = list(dict.fromkeys(look_around.find_looks(tree)))
     if 2 * len(looks) > len(_FREE):
         raise ConstraintError(
@@ -123,7 +123,7 @@ def matches_with_marks(pattern: str) -> tuple[Automaton, list[tuple[Look, int]]]
 
 def _surround(inside: Automaton) -> Automaton:
     begin, end = Automaton.byte_set([BEGIN]), Automaton.byte_set([END])
-    return Automaton.concatenate([all_texts(), begin, inside, end, all_texts()])
+    return Automaton.concatenate([texts(), begin, inside, end, texts()])
 
 
 def _conditions(node: Node) -> bool:

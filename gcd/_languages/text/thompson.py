@@ -39,7 +39,7 @@ from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import count_work, max_states, spend
 from gcd._errors import StateLimitError, WorkLimitError
-from gcd._languages.text.code_points import SCALARS, one_of
+from gcd._languages.text.code_points import one_of, texts
 from gcd._languages.text.syntax import (
     Chars,
     Choice,
@@ -143,11 +143,11 @@ class _Layout(Assembly):
             at_ends.setdefault(anchors, []).append(Sequence(parts[first:last]))
         before = 0
         if not all(begins for begins, _ in at_ends):
-            before = self._insert(_anything(), 0)
+            before = self._insert(texts(), 0)
         after = 1
         if not all(ends for _, ends in at_ends):
             after, self._absorbing = self.node(), len(self._parts)
-            self.skip(self._insert(_anything(), after), 1)
+            self.skip(self._insert(texts(), after), 1)
         for (begins, ends), options in at_ends.items():
             done = self._choice(tuple(options), 0 if begins else before)
             self.skip(done, 1 if ends else after)
@@ -342,8 +342,3 @@ class _Layout(Assembly):
             for phase in range(4)
         ]
         self._num_nodes = 4 * size
-
-
-def _anything() -> Automaton:
-    """Return the language of all texts."""
-    return one_of(SCALARS).star()

@@ -34,7 +34,7 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.limits import cache_with_price, max_states
 from gcd._errors import StateLimitError
-from gcd._languages.text.texts import texts
+from gcd._languages.text.code_points import texts
 
 _CHARACTERS = b'"\\/\b\f\n\r\t'
 # Targets of the nodes of escapes: their columns, and the bytes that lead there.

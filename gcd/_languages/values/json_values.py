@@ -26,8 +26,8 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.literal import encodable
+from gcd._languages.text.code_points import repeat
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import repeat
 from gcd._languages.values.json_text import quote
 from gcd._languages.values.notation import Brackets, Notation, separators
 

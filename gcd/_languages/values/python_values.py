@@ -34,8 +34,8 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.literal import encodable
+from gcd._languages.text.code_points import repeat
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import repeat
 from gcd._languages.values.json_values import LONE_UNIT
 from gcd._languages.values.notation import Brackets, Notation, separators
 

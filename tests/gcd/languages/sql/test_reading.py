@@ -12,7 +12,7 @@ import pytest
 
 import gcd
 from gcd import Column, ConstraintError, ForeignKey, SqlDialect, SqlSchema, StateLimitError, Table
-from gcd._languages.sql import catalog
+from gcd._languages.sql import reading
 from gcd._languages.sql.schema import quote
 from tests.gcd.languages.sql.schemas import TINY, table
 from tests.gcd.random_strings import random_strings
@@ -262,7 +262,7 @@ def test_shadow_tables_are_not_offered(
     tmp_path: Path, name: str, module: str, has_list: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_list:
-        monkeypatch.setattr(catalog, "_HAS_TABLE_LIST", False)
+        monkeypatch.setattr(reading, "_HAS_TABLE_LIST", False)
     script = f"CREATE VIRTUAL TABLE {name} USING {module}; CREATE TABLE letters_dat (a)"
     try:
         path = database(tmp_path / "modules.sqlite", script)

@@ -66,20 +66,27 @@ def test_offsets_are_all_minutes_of_a_day_on_either_side(widest):
     assert at_noon == Automaton.from_strings(texts)
 
 
-def is_quarter(offset: timedelta) -> bool:
-    return not offset % timedelta(minutes=15)
+def is_half(offset: timedelta) -> bool:
+    return not offset % timedelta(minutes=30)
 
 
-@READINGS
-def test_leap_seconds_are_at_midnight_in_utc(widest):
+def test_leap_seconds_are_at_midnight_in_utc():
     last_minute = datetime(2016, 12, 31, 23, 59)
     texts = [
         (last_minute + offset).strftime("%H:%M:60") + text
         for text, offset in offsets()
-        if widest or is_quarter(offset)
+        if is_half(offset)
     ]
-    leap = known("time", widest=widest) & regex("[0-9:]{6}60[^.]*")
+    leap = known("time") & regex("[0-9:]{6}60[^.]*")
     assert leap == Automaton.from_strings(texts)
+
+
+def test_wide_readings_have_a_leap_second_in_every_minute():
+    every = regex("([01][0-9]|2[0-3]):[0-5][0-9]:60[^.]*") & regex(r"[^.]{8}([Zz]|[+-].{5})")
+    ordinary = regex("12:00:00([Zz]|[+-].{5})") & known("time")
+    offset_only = {text[8:] for text in ordinary.enumerate(5000)}
+    leap = known("time", widest=True) & every
+    assert leap.count(14) == 1440 * len(offset_only) == 1440 * (2 + 2 * 1440)
 
 
 def test_leap_seconds_of_a_date_time_end_june_or_december():
@@ -88,7 +95,7 @@ def test_leap_seconds_of_a_date_time_end_june_or_december():
         for text, offset in offsets():
             local = (datetime.fromisoformat(minute) + offset).strftime("%Y-%m-%dT%H:%M:60")
             inhabited = timedelta(hours=-12) <= offset <= timedelta(hours=14)
-            if local.startswith("2016") and inhabited and is_quarter(offset):
+            if local.startswith("2016") and inhabited and is_half(offset):
                 texts.append(local + text)
     leap = known("date-time") & regex("2016-.{5}T.{6}60[^.]*")
     assert leap == Automaton.from_strings(texts)
@@ -105,7 +112,7 @@ def time_of(text: str, *, widest: bool) -> bool:
         return False
     offset = (-1 if sign == "-" else 1) * (60 * hours + minutes)
     in_utc = (60 * hour + minute - offset) % 1440
-    return second < 60 or (in_utc == 1439 and (widest or offset % 15 == 0))
+    return second < 60 or widest or (in_utc == 1439 and offset % 30 == 0)
 
 
 def date_time_of(text: str, *, widest: bool) -> bool:
@@ -125,7 +132,7 @@ def date_time_of(text: str, *, widest: bool) -> bool:
     at = datetime.combine(day, time.fromisoformat(text[11:16])) - offset
     inhabited = timedelta(hours=-12) <= offset <= timedelta(hours=14)
     month_ends = (at.month, at.day) in ((6, 30), (12, 31))
-    return is_quarter(offset) and inhabited and month_ends and text[10] != " "
+    return is_half(offset) and inhabited and month_ends and text[10] != " "
 
 
 two_digits = st.one_of(

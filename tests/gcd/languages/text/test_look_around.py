@@ -10,7 +10,7 @@ import pytest
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, WorkLimitError
-from gcd._languages.text.ecma_syntax import ecma_pattern
+from gcd._languages.text.dialects import search_language as ecma_pattern
 from gcd._languages.text.regex import regex
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("a-\n", repeat=n)]

@@ -25,8 +25,8 @@ from gcd import (
 )
 from gcd._automata.limits import count_work, state_limit, work_left
 from gcd._languages.text.code_points import one_of, ranges
-from gcd._languages.text.ecma_syntax import ecma_pattern
-from gcd._languages.text.python_syntax import parse
+from gcd._languages.text.dialects import search_language as ecma_pattern
+from gcd._languages.text.regex import parse
 from gcd._languages.text.syntax import literal_text
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("ab\n", repeat=n)]
@@ -49,6 +49,7 @@ QUANTIFIERS = [
     "{0,3}",
     "{0}",
     "{,2}",
+    "{,}",
     "{2,}",
     "{1,}?",
 ]
@@ -180,8 +181,8 @@ def test_comments_end_with_the_pattern(pattern, text):
         ("[a&&]", "a class operator .*at position 4 "),
         ("[&&a]", "a class operator"),
         ("[[:letter:]]", "the class"),
-        ("(?x)[a b]", "' ' in a class under the flag x.*at position 6 "),
-        ("(?x)[a#]", "'#' in a class"),
+        ("(?x)[a b]", "' ' here under the flag x.*at position 6 "),
+        ("(?x)[a#]", "'#' here under the flag x"),
         ("(?x)a\u2028", "white space"),
         (r"\p{Nonsense}", r"the property `\\p{Nonsense}`"),
         (r"\p", r"the property `\\p`"),

@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import state_limit
 from gcd._errors import StateLimitError
-from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
+from gcd._languages.text.code_points import (
+    SCALARS,
+    Ranges,
+    characters,
+    complement,
+    one_of,
+    ranges,
+    texts,
+)
 from gcd._languages.text.regex import regex
-from gcd._languages.text.texts import characters, texts
 from gcd._languages.values.json_text import quote
 from gcd._languages.values.json_values import json_string
 from tests.gcd.random_strings import random_strings
