@@ -244,7 +244,7 @@ def test_compiling_reports_the_same_as_the_library(tmp_path: Path) -> None:
     assert tokens["states"] == automaton.num_states
     assert tokens["classes"] == automaton.num_classes
     assert tokens["fewest_tokens"] == automaton.steps_to_accept[automaton.initial]
-    assert tokens["memory_bytes"] == gcd.ServedAutomaton(automaton).nbytes
+    assert tokens["memory_bytes"] == automaton.nbytes
     file = tmp_path / "drawing.dot"
     run("compile", "--regex", "ab|c", "--draw", str(file))
     assert file.read_text() == drawing.to_dot(gcd.regex("ab|c"))
