@@ -190,7 +190,7 @@ def compile_(
         lines += [
             ("tokens", f"{states}, {classes} of {vocabulary.size:,} tokens"),
             ("fewest", f"{fewest} tokens, EOS included"),
-            ("memory", f"{automaton.nbytes / 1e6:.2f} MB in a matcher"),
+            ("memory", f"{automaton.nbytes / 1e3:,.0f} kB"),
             ("time", f"{seconds:.2f} s to compile, {lifting:.2f} s to lift"),
         ]
     else:
