@@ -309,9 +309,8 @@ def _by_profiles(
 
 def _refuse_continuations(automaton: Automaton) -> None:
     """Refuse a language in which a string is a prefix of another one, as texts end without EOS."""
-    goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
-    if goes_on.any():
-        example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
+    example = automaton.shortest_prefix()
+    if example is not None:
         raise ConstraintError(
             'for eos="accept", expected that no string of the language is a prefix of another, got '
             f"{example!r}; end every string with a terminator such as a newline, or use a "
