@@ -395,13 +395,6 @@ class Automaton:
             )
         return graph.shortest(self.delta, self.accepting, self.class_of_byte, state)
 
-    def shortest_prefix(self) -> bytes | None:
-        """Return the shortest string of the language that is a prefix of another; None if none."""
-        goes_on = self.accepting & (self.delta >= 0).any(axis=1)
-        if not goes_on.any():
-            return None
-        return graph.shortest(self.delta, goes_on, self.class_of_byte, 0)
-
     @cached_property
     def longest_length(self) -> int | None:
         """Length in bytes of the longest string; None if unbounded, -1 if the language is empty."""

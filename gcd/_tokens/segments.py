@@ -130,23 +130,6 @@ class Segment:
             found - (found + Automaton.byte_set(range(NUM_BYTES)) + anything)
         )
 
-    def end(self, symbols: Sequence[int], begin: int) -> int | None:
-        """Return the last possible end of the part that starts at index `begin` of `symbols`.
-
-        Symbols are bytes, and -1 - id for a special token.
-        """
-        text, state, found = self.text, 0, None
-        for position, symbol in enumerate(symbols[begin:], begin):
-            if self.special is None and text.accepting[state]:
-                found = position
-            if symbol < 0:
-                ends = self.special == -1 - symbol and text.accepting[state]
-                return position + 1 if ends else found
-            state = int(text.delta[state, text.class_of_byte[symbol]])
-            if state < 0:
-                return found
-        return len(symbols) if self.special is None and text.accepting[state] else found
-
 
 class SegmentStates(NamedTuple):
     """Automaton over the bytes of all segments; see the module docstring.
@@ -248,7 +231,7 @@ class Segments:
         texts, begin = [], 0
         for index, part in enumerate(self.parts):
             is_last = index == len(self.parts) - 1
-            end = part.end(symbols, begin)
+            end = _end(part, symbols, begin)
             used = 0 if end is None else begun[end] - begun[begin] + is_last
             if (
                 end is None
@@ -318,7 +301,7 @@ def segments(parts: Iterable[Segment]) -> Segments:
                 f"{found.name(index)}: expected a language with at least one text, got an empty "
                 "language"
             )
-        shorter = part.text.shortest_prefix()
+        shorter = shortest_prefix(part.text)
         if part.special is None and index < len(found.parts) - 1 and shorter is not None:
             raise ConstraintError(
                 f"{found.name(index)}: expected an unambiguous end before the next segment, got "
@@ -326,6 +309,29 @@ def segments(parts: Iterable[Segment]) -> Segments:
                 "id of a special token"
             )
     return found
+
+
+def shortest_prefix(language: Automaton) -> bytes | None:
+    """Return the shortest text of a language that is a prefix of another; None if there is none."""
+    goes_on = language.accepting & (language.delta >= 0).any(axis=1)
+    if not goes_on.any():
+        return None
+    return Automaton.minimal(language.delta, goes_on, language.class_of_byte).shortest()
+
+
+def _end(part: Segment, symbols: Sequence[int], begin: int) -> int | None:
+    """Return the last possible end of a part that starts at index `begin` of `symbols`."""
+    text, state, found = part.text, 0, None
+    for position, symbol in enumerate(symbols[begin:], begin):
+        if part.special is None and text.accepting[state]:
+            found = position
+        if symbol < 0:
+            ends = part.special == -1 - symbol and text.accepting[state]
+            return position + 1 if ends else found
+        state = int(text.delta[state, text.class_of_byte[symbol]])
+        if state < 0:
+            return found
+    return len(symbols) if part.special is None and text.accepting[state] else found
 
 
 def count_tokens(
