@@ -48,7 +48,7 @@ from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.kernels.lifting import Ways
 from gcd._tokens.kernels.lifting_table import follow_classes
 from gcd._tokens.rows import Rows
-from gcd._tokens.segments import Segments, count_tokens
+from gcd._tokens.segments import Segments, count_tokens, shortest_prefix
 from gcd._tokens.spellings import LITERALS, canonical
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.trie import read_only
@@ -309,9 +309,8 @@ def _by_profiles(
 
 def _refuse_continuations(automaton: Automaton) -> None:
     """Refuse a language in which a string is a prefix of another one, as texts end without EOS."""
-    goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
-    if goes_on.any():
-        example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
+    example = shortest_prefix(automaton)
+    if example is not None:
         raise ConstraintError(
             'for eos="accept", expected that no string of the language is a prefix of another, got '
             f"{example!r}; end every string with a terminator such as a newline, or use a "
