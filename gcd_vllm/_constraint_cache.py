@@ -6,9 +6,9 @@ seconds while other requests wait. So these are cached by content (`ConstraintRe
 * lifted automata, the most recently used ones, up to a number of bytes;
 * errors of refused constraints, so that a repeated bad request isn't compiled again.
 
-Other requests don't have to wait while a constraint is compiled: `ConstraintCache.prepare`, called
+Other requests don't have to wait while a constraint is compiled. `ConstraintCache.prepare`, called
 in another thread, compiles in another process (`gcd._serving.compiler`) and lifts in its own
-thread, so that a call of `get` with the same request returns at once. Automata and languages can be
+thread. A call of `get` with the same request then returns at once. Automata and languages can be
 passed to another process as bytes (`export`, `put`).
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
