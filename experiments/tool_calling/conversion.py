@@ -98,7 +98,7 @@ def to_json_schema_tools(
         inner, parameters = declaration_of(tool), _parameters(tool)
         pointer = f"/{i}/parameters" if inner is tool else f"/{i}/function/parameters"
         converted = dict(inner)
-        if is_schema(parameters):
+        if parameters and is_schema(parameters):
             converted["parameters"] = _standard(parameters, pointer)
         elif parameters:
             converted["parameters"] = _by_name(

@@ -1,7 +1,7 @@
 """Tool-calling records from files and the hub.
 
-A record has a request, the available tools (as given; `tool_calling.conversion` turns them into JSON schemas),
-and the gold calls. Public data sets differ in format: xLAM stores tools and answers as JSON
+A record has a request, the available tools (as given; `conversion` makes their JSON schemas), and
+the gold calls. Public data sets differ in format: xLAM stores tools and answers as JSON
 strings, Hammer's conversions use `name`/`arguments` or `tool`/`parameters`, and a request may be a
 dialogue. All formats become a `ToolRecord`.
 """

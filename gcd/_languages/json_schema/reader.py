@@ -232,9 +232,7 @@ class Reader:
         ignored: keywords without effect in reachable schemas.
     """
 
-    def __init__(
-        self, root: Any, *, base: str, draft: Draft | None, assert_formats: bool
-    ) -> None:
+    def __init__(self, root: Any, *, base: str, draft: Draft | None, assert_formats: bool) -> None:
         self.schemas: dict[str, Any] = {}
         self.below: dict[str, set[str]] = {}
         self.bounds: list[Caveat] = []

@@ -87,7 +87,7 @@ class Tool:
     Attributes:
         name: the name, as written in a call.
         description: what the tool does, in words; may be empty.
-        schema: the JSON schema of the arguments, of type object.
+        schema: the JSON schema of the arguments, of type object; its inner schemas are as given.
         pointer: JSON pointer of that schema in the tool list, for messages.
     """
 
@@ -419,7 +419,7 @@ def _check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: st
     if not outside and kind != "function" and not locate_parameters(tool)[0]:
         raise ConstraintError(
             f"expected arguments for the tool {name!r} of type {show(kind)} at {pointer!r}, got "
-            f"none; put their schema under {_PARAMETERS!r}, or remove the tool if its provider runs it"
+            "none; put their schema under 'parameters', or remove the tool if its provider runs it"
         )
 
 
