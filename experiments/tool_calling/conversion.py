@@ -13,10 +13,14 @@ type, which is parsed but never evaluated:
 All names of `_NAMES` are known, in upper and lower case. A name only determines the kind of value:
 the width of a Java integer is not a bound. Everything else in a schema is left unchanged.
 
-A parameter of xLAM is optional if its type or another mark says so, if it has a default (also in
-words: "default is 10"), if a list `required` of the tool lacks it, or if it lacks the mark
-`"required": true` that another parameter in the tool list has. An unknown type, such as
-`Callable[[float], float]`, then stands for any JSON value; in a JSON schema, it is an error.
+A parameter of xLAM is optional in these cases:
+
+* its type or another mark says so, or it has a default (also in words: "default is 10");
+* the tool has a list `required` that lacks it;
+* another parameter in the tool list has `"required": true`, and this one doesn't.
+
+An unknown type of xLAM, such as `Callable[[float], float]`, stands for any JSON value. In a JSON
+schema, it is an error.
 """
 
 from __future__ import annotations
@@ -304,14 +308,15 @@ def _schema(tree: ast.expr, unknown: list[str]) -> Schema:
     match tree:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _any_of([_schema(left, unknown), _schema(right, unknown)])
-        case ast.Constant(value=(None | str()) as value):
-            outer = ast.Name(str(value))
-        case ast.Subscript(value=outer, slice=ast.Tuple(elts=inner)):
+        case ast.Constant(value=(None | str()) as text):
+            outer = ast.Name(str(text))
+        case (
+            ast.Subscript(value=outer, slice=ast.Tuple(elts=inner))
+            | ast.Call(func=outer, args=inner, keywords=[])  # `list(str)`
+        ):
             pass
         case ast.Subscript(value=outer, slice=single):
             inner = [single]
-        case ast.Call(func=outer, args=inner, keywords=[]):  # `list(str)`
-            pass
     if isinstance(outer, ast.Attribute) and ast.unparse(outer.value) in ("typing", "t"):
         outer = ast.Name(outer.attr)
     name = outer.id if isinstance(outer, ast.Name) else ""
@@ -323,14 +328,15 @@ def _schema(tree: ast.expr, unknown: list[str]) -> Schema:
         return {"enum": constants}
     if name == "Annotated" and inner:
         return _schema(inner[0], unknown)
-    is_container = base.get("type") in ("array", "object")
-    is_tuple, is_open = base.get(CONTAINER) == "tuple", constants == [...] and len(inner) == 2
-    if inner and (is_container or name in ("Union", "Optional")):
-        parts = [_schema(each, unknown) for each in (inner[:1] if is_tuple and is_open else inner)]
+    is_tuple = base.get(CONTAINER) == "tuple"
+    if is_tuple and len(inner) == 2 and constants == [...]:  # `Tuple[int, ...]`
+        is_tuple, inner = False, inner[:1]
+    if inner and (base.get("type") in ("array", "object") or name in ("Union", "Optional")):
+        parts = [_schema(each, unknown) for each in inner]
         match base.get("type"), parts:
             case None, _:
                 return _any_of([*parts, dict(_NULL)] if name == "Optional" else parts)
-            case "array", _ if is_tuple and not is_open:
+            case "array", _ if is_tuple:
                 return {**base, "prefixItems": parts, "items": False, "minItems": len(parts)}
             case "array", [items]:
                 return {**base, "items": items}

@@ -50,7 +50,7 @@ _UNCONSTRAINING = frozenset(
     ]
 )
 _SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
-# How the names of types begin, in JSON Schema and in other languages.
+# Beginnings of the names of types, in JSON Schema and in other languages.
 _TYPE = re.compile("(?i)str|int|num|float|double|bool|list|dict|array|object|tuple|set|null|any")
 
 _LISTS = ("tools", "functions")

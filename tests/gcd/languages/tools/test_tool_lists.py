@@ -1,4 +1,4 @@
-"""Tool lists in all supported forms; what would be lost or is no tool is refused by name."""
+"""Tool lists in all supported forms, and the refusal of everything else by name."""
 
 from __future__ import annotations
 
