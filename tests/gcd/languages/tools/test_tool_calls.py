@@ -375,6 +375,15 @@ def test_the_container_of_a_parameter_is_no_business_of_json() -> None:
     assert tool_calls([tool], style="python").accepts("[f(a={1})]")
 
 
+@pytest.mark.parametrize("draft", ["draft-04", "draft-07", "draft/2019-09", "draft/2020-12"])
+def test_containers_in_every_draft(draft: str) -> None:
+    tool = _tool("f", {"x": TUPLE | {"items": INT}})
+    tool["parameters"]["$schema"] = f"http://json-schema.org/{draft}/schema#"
+    language = tool_calls([tool], style="python")
+    assert language.accepts("[f(x=(1, 2))]")
+    assert not language.accepts("[f(x=(1.5, 2))]")
+
+
 # -- options of gcd.json_schema --------------------------------------------------------------
 
 
