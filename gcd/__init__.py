@@ -28,7 +28,7 @@ from gcd._languages.sql.sql import SqlDialect, sql, widest_dialect
 from gcd._languages.text.code_points import anything
 from gcd._languages.text.regex import regex
 from gcd._languages.tools.tool_calls import tool_calls
-from gcd._languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
+from gcd._languages.tools.tool_lists import Parameter, Tool, ToolList, parse_tools
 from gcd._removed import REMOVED
 from gcd._serving.batch import MatcherBatch
 from gcd._serving.matcher import Matcher

@@ -23,7 +23,8 @@ DATABASE = {
 }
 PARTS = [{"anything": True, "until": ";", "tokens": 4}, {"choice": ["a"]}]
 TOOLS = [{"name": "f", "parameters": {}}]
-LONG = [{"name": "f", "parameters": {"a": {"type": "str", "maxLength": 1 << 20, "format": "date"}}}]
+TEXT = {"type": "string", "maxLength": 1 << 20, "format": "date"}
+LONG = [{"name": "f", "parameters": {"properties": {"a": TEXT}, "required": ["a"]}}]
 LIMITS = {"style": "python", "max_bytes": 300, "formats": "ignore"}
 SAME = [
     ({"json_schema": {"const": 1}}, gcd.json_schema({"const": 1})),
