@@ -11,6 +11,7 @@ from typing import Any
 
 import gcd
 from experiments.harness.models import ROOT
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
@@ -52,7 +53,7 @@ def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.
     """Yield xLAM's records with the languages of their calls; refused records are skipped."""
     for record in read_xlam(path).records:
         try:
-            yield record, gcd.tool_calls(record.tools, style=style)
+            yield record, gcd.tool_calls(to_json_schema_tools(record.tools), style=style)
         except gcd.ConstraintError:
             continue
 

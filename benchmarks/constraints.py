@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import SCHEMAS, head, line, read_ranks, with_ranks
-from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, is_installed, longest_match
-from gcd import Automaton, ServedAutomaton, Vocabulary, json_schema, lift
+from benchmarks.engines import COMPETITORS, Engine, Ours, Row, is_installed, longest_match
+from gcd import Automaton, Vocabulary, json_schema, lift
+from gcd._serving.matcher import masks_of
 
 BATCH, BATCH_STEPS = 16, 64
 
@@ -274,13 +275,14 @@ def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
         times.append(time.perf_counter())
         lifted = lift(automaton, vocabulary)
         times.append(time.perf_counter())
-        compact = ServedAutomaton(lifted)
+        compact = masks_of(lifted)
         times.append(time.perf_counter())
         to_bytes, to_tokens, to_serve = np.diff(times) * 1e3
+        whole = 4 * lifted.num_states * lifted.num_classes
         yield (
             f"| {case.name} | {automaton.num_states} | {lifted.num_states} "
-            f"| {lifted.num_classes} | {compact.num_patterns} | {to_bytes:.1f} "
-            f"| {to_tokens:.1f} | {to_serve:.1f} | {lifted.delta.nbytes / 1e6:.1f} "
+            f"| {lifted.num_classes} | {lifted.rows.pattern_start.size - 1} | {to_bytes:.1f} "
+            f"| {to_tokens:.1f} | {to_serve:.1f} | {whole / 1e6:.1f} "
             f"| {compact.nbytes / 1e6:.1f} |"
         )
 
@@ -320,7 +322,7 @@ def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace
     compiled: dict[str, dict[str, Any]] = {}
     engines: list[Engine] = []
     results: list[Measured] = []
-    makers: dict[str, Any] = {"ours": Ours, "lazy": OursLazy}
+    makers: dict[str, Any] = {"ours": Ours}
     for module, maker in COMPETITORS.items():
         if module in arguments.without:
             continue

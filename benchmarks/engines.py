@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from gcd import LazyAutomaton, Matcher, MatcherBatch, ServedAutomaton, Vocabulary, json_schema, lift
-from gcd._tokens.bitmask import num_words
+from gcd import Matcher, MatcherBatch, TokenAutomaton, Vocabulary, json_schema, lift
+from gcd._serving.matcher import masks_of
+from gcd._tokens.vocabulary import num_words
 
 
 class Row:
@@ -84,8 +85,23 @@ class Engine(ABC):
         return None
 
 
-class _Ours(Engine):
-    """Matchers of this project."""
+class Ours(Engine):
+    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
+
+    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
+        del threads
+        self.name = "ours" if slack is None else "ours, tight budget"
+        self.vocabulary, self.slack = vocabulary, slack
+        self.length = 0  # length of the next matcher's answer
+        # Make the prefix tree, the tables of bounded strings, and the languages of all types.
+        lift(json_schema(_ALL_TYPES), vocabulary)
+
+    def compile(self, schema: Any) -> TokenAutomaton:
+        return lift(json_schema(schema), self.vocabulary)
+
+    def matcher(self, compiled: TokenAutomaton) -> Matcher:
+        masks_of(compiled).forget()
+        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
 
     def first(self, matcher: Matcher, row: Row) -> None:
         matcher.fill_mask(row.first)
@@ -105,27 +121,8 @@ class _Ours(Engine):
         matchers.advance(tokens)
         matchers.fill_masks(rows.array)
 
-    def num_bytes(self, compiled: ServedAutomaton | LazyAutomaton) -> int | None:
-        return compiled.nbytes
-
-
-class Ours(_Ours):
-    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
-
-    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
-        del threads
-        self.name = "ours" if slack is None else "ours, tight budget"
-        self.vocabulary, self.slack = vocabulary, slack
-        self.length = 0  # length of the next matcher's answer
-        # Make the prefix tree, and the tables of bounded strings.
-        lift(json_schema({"type": "string", "maxLength": 2}), vocabulary)
-
-    def compile(self, schema: Any) -> ServedAutomaton:
-        return ServedAutomaton(lift(json_schema(schema), self.vocabulary))
-
-    def matcher(self, compiled: ServedAutomaton) -> Matcher:
-        compiled.forget()
-        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
+    def num_bytes(self, compiled: TokenAutomaton) -> int | None:
+        return masks_of(compiled).nbytes
 
 
 _ALL_TYPES = {
@@ -138,27 +135,6 @@ _ALL_TYPES = {
     },
     "required": ["a"],
 }
-
-
-class OursLazy(_Ours):
-    """Matchers of this project before a constraint is lifted, without lifting it."""
-
-    name = "ours, lazy"
-
-    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
-        del threads
-        self.vocabulary = vocabulary
-        # Make the prefix tree, the tables of bounded strings, and the languages of all types.
-        json_schema(_ALL_TYPES)
-        language = json_schema({"type": "string"})
-        LazyAutomaton(language, vocabulary, exact="never").row(language.run(b'"'))
-
-    def compile(self, schema: Any) -> LazyAutomaton:
-        return LazyAutomaton(json_schema(schema), self.vocabulary, exact="never")
-
-    def matcher(self, compiled: LazyAutomaton) -> Matcher:
-        compiled.forget()
-        return Matcher(compiled)
 
 
 class XGrammar(Engine):

@@ -5,8 +5,7 @@
 The vocabulary is prepared beforehand. `--processes fork` measures each schema in a forked process,
 like a server's worker without earlier schemas; `one` measures all of them in one process. Times are
 processor time of one thread. *Steps* are those of an answer drawn at random from the engine's own
-masks: at the first visit, and for the same answer again. The lazy side of this project is measured
-without lifting (`exact="never"`).
+masks: at the first visit, and for the same answer again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from benchmarks.common import head, line, read_ranks, with_ranks
-from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, is_installed
+from benchmarks.engines import COMPETITORS, Engine, Ours, Row, is_installed
 from gcd import Vocabulary
 
 STEPS = 60
@@ -144,7 +143,7 @@ def run(
     """Measure engine by engine."""
     paths = sorted(arguments.schemas.glob("*.json"))[:: arguments.every]
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
-    makers: dict[str, Any] = {"ours": Ours, "ours, lazy": OursLazy}
+    makers: dict[str, Any] = {"ours": Ours}
     for module, maker in COMPETITORS.items():
         if is_installed(module) and module not in arguments.without:
             makers[module] = maker

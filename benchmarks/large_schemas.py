@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from benchmarks.common import head, line, read_ranks, with_ranks
 from benchmarks.engines import COMPETITORS, Engine, Ours, Row, is_installed
 from benchmarks.first_mask import call_forked
-from gcd import Matcher, ServedAutomaton
+from gcd import Matcher, TokenAutomaton
 
 SECONDS = 120
 BUDGET = 400  # tokens
@@ -85,7 +85,7 @@ def measure(engine: Engine, schema: Any) -> Measured | None:
     except Exception:  # engines raise different errors for refused schemas
         return None
     taken = time.process_time() - start
-    is_ours = isinstance(compiled, ServedAutomaton)
+    is_ours = isinstance(compiled, TokenAutomaton)
     engine.first(Matcher(compiled, budget=BUDGET) if is_ours else engine.matcher(compiled), row)
     first = time.process_time() - start
     size = engine.num_bytes(compiled)

@@ -34,6 +34,7 @@ import torch
 import gcd
 import hmm
 import smc
+from gcd._serving.matcher import CACHE_BYTES, masks_of
 from smc.testing import ToyLM, ToyRows
 
 HERE = Path(__file__).resolve()
@@ -100,7 +101,7 @@ class Workloads:
 
     def serve(self, file: str) -> Callable[[], object]:
         lifted = self.lifted[Path(file).stem]
-        return lambda: gcd.ServedAutomaton(lifted).num_patterns
+        return lambda: masks_of(lifted, CACHE_BYTES).nbytes
 
     def spell(self, text: bytes) -> list[int]:
         """Spell a text by the longest token at each position."""
@@ -109,7 +110,7 @@ class Workloads:
 
     def match(self, how: str) -> Callable[[], object]:
         together, warm, budget = how.startswith("16"), "warm" in how, "budget" in how
-        pairs = list(zip(map(gcd.ServedAutomaton, self.lifted.values()), self.answers, strict=True))
+        pairs = list(zip(self.lifted.values(), self.answers, strict=True))
         pairs = sorted(pairs, key=lambda pair: -len(pair[1]))[: 16 if together else None]
         matchers = [gcd.Matcher(s, budget=len(a) + 1 if budget else None) for s, a in pairs]
         batch = gcd.MatcherBatch(matchers)
@@ -120,7 +121,7 @@ class Workloads:
             for matcher, (served, _) in zip(matchers, pairs, strict=True):
                 matcher.reset()
                 if not warm:
-                    served.forget()
+                    masks_of(served).forget()
             for tokens in columns if together else ():
                 batch.fill_masks(rows)
                 batch.advance(tokens)

@@ -13,7 +13,6 @@ from gcd._errors import (
     InfeasibleBudgetError,
     OverlongBudgetError,
     StateLimitError,
-    UndecidedBudgetError,
     UnsupportedSchemaError,
     WorkLimitError,
 )
@@ -29,13 +28,11 @@ from gcd._languages.sql.sql import SqlDialect, sql, widest_dialect
 from gcd._languages.text.code_points import anything
 from gcd._languages.text.regex import regex
 from gcd._languages.tools.tool_calls import tool_calls
-from gcd._languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
+from gcd._languages.tools.tool_lists import Parameter, Tool, ToolList, parse_tools
 from gcd._removed import REMOVED
 from gcd._serving.batch import MatcherBatch
-from gcd._serving.lazy import LazyAutomaton
 from gcd._serving.matcher import Matcher
 from gcd._serving.scores import ScoresProcessor
-from gcd._serving.served import ServedAutomaton
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segment, Segments, segments
 from gcd._tokens.token_automaton import TokenAutomaton
@@ -44,10 +41,12 @@ from gcd._tokens.vocabulary import Vocabulary, eos_ids_of
 if TYPE_CHECKING:
     from gcd._tokens.batch import AutomatonBatch
     from gcd._tokens.budget import BudgetMask, check_budget
+    from gcd._tokens.tensor_automaton import TensorAutomaton
 
 _WITH_TORCH = {
     "AutomatonBatch": "gcd._tokens.batch",
     "BudgetMask": "gcd._tokens.budget",
+    "TensorAutomaton": "gcd._tokens.tensor_automaton",
     "check_budget": "gcd._tokens.budget",
 }
 
@@ -66,7 +65,6 @@ __all__ = [
     "IgnoredKeywordWarning",
     "InfeasibleBudgetError",
     "Infill",
-    "LazyAutomaton",
     "Matcher",
     "MatcherBatch",
     "OverlongBudgetError",
@@ -75,15 +73,14 @@ __all__ = [
     "ScoresProcessor",
     "Segment",
     "Segments",
-    "ServedAutomaton",
     "SqlDialect",
     "SqlSchema",
     "StateLimitError",
     "Table",
+    "TensorAutomaton",
     "TokenAutomaton",
     "Tool",
     "ToolList",
-    "UndecidedBudgetError",
     "UnsupportedSchemaError",
     "Vocabulary",
     "WorkLimitError",

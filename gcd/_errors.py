@@ -70,24 +70,6 @@ class InfeasibleBudgetError(ConstraintError):
         )
 
 
-class UndecidedBudgetError(InfeasibleBudgetError):
-    """Error for a budget that may be too small; the shortest completion's length is unknown.
-
-    Attributes:
-        needed: a budget in tokens, EOS included, that is certainly large enough. A smaller budget
-            may also be large enough.
-        budget: the budget in tokens.
-    """
-
-    def __init__(self, needed: int, budget: int, reason: str) -> None:
-        super().__init__(needed, budget)
-        self.args = (
-            f"expected a budget of at least {needed} tokens (EOS included), within which an answer "
-            f"is guaranteed, got {budget}; a smaller budget may be enough, but this cannot be "
-            f"decided because {reason}; raise the budget, or lift the constraint with gcd.lift",
-        )
-
-
 class OverlongBudgetError(ConstraintError):
     """Error for a budget that allows longer texts than the constraint was compiled for.
 

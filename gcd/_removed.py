@@ -6,6 +6,9 @@ _DRAW = "the command `gcd compile SCHEMA --draw FILE`"
 REMOVED = {
     "Coverage": _EXTENT,
     "GrammarMatcher": "gcd.Matcher",
+    "LazyAutomaton": "gcd.lift(language, vocabulary), which is as fast for nearly all schemas",
+    "ServedAutomaton": "gcd.Matcher(automaton), whose matchers share their masks",
+    "UndecidedBudgetError": "InfeasibleBudgetError, as every budget is decided exactly",
     "grammar_coverage": _EXTENT,
     "to_dot": _DRAW,
     "to_svg": _DRAW,

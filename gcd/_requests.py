@@ -14,7 +14,7 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
   `tokens` (the segment's maximum number of tokens).
 * `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
-  (`gcd._serving.constraint_cache`).
+  (`gcd_vllm._constraint_cache`).
 
 A request never contains a path, so clients cannot make the server read its own files.
 

@@ -176,22 +176,21 @@ def compile_(
     if vocabulary is not None:
         start = time.perf_counter()
         drawn = automaton = gcd.lift(language, vocabulary)
-        served = gcd.ServedAutomaton(automaton)
         lifting = time.perf_counter() - start
-        fewest = served.steps_to_accept(served.initial)
+        fewest = automaton.fewest_tokens
         report["tokens"] = {
             "vocabulary": vocabulary.size,
             "states": automaton.num_states,
             "classes": automaton.num_classes,
             "fewest_tokens": fewest,
-            "memory_bytes": served.nbytes,
+            "memory_bytes": automaton.nbytes,
             "seconds": lifting,
         }
         states, classes = f"{automaton.num_states:,} states", f"{automaton.num_classes} classes"
         lines += [
             ("tokens", f"{states}, {classes} of {vocabulary.size:,} tokens"),
             ("fewest", f"{fewest} tokens, EOS included"),
-            ("memory", f"{served.nbytes / 1e6:.2f} MB in a matcher"),
+            ("memory", f"{automaton.nbytes / 1e3:,.0f} kB"),
             ("time", f"{seconds:.2f} s to compile, {lifting:.2f} s to lift"),
         ]
     else:

@@ -18,19 +18,10 @@ from time import monotonic
 from typing import Any, NamedTuple
 from weakref import ref
 
-import numpy as np
-
-from gcd import (
-    ConstraintError,
-    LazyAutomaton,
-    OverlongBudgetError,
-    TokenAutomaton,
-    UndecidedBudgetError,
-    Vocabulary,
-)
+from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd._requests import ConstraintRequest
-from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Location
+from gcd_vllm._constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
@@ -88,7 +79,7 @@ class Admitted(NamedTuple):
         reason: the reason why it is refused; None if it is served.
     """
 
-    automaton: TokenAutomaton | LazyAutomaton | None
+    automaton: TokenAutomaton | None
     budget: int
     room: int = 1
     particle: ParticleRequest | None = None
@@ -155,21 +146,15 @@ class Admission:
         params: Any,
         text: str,
         prompt_length: int | None,
-        at_once: str = "no",
         particle: ParticleRequest | None = None,
-    ) -> tuple[TokenAutomaton | LazyAutomaton, int]:
+    ) -> tuple[TokenAutomaton, int]:
         """Compile a request's constraint, and check that it can be enforced.
 
         Args:
             params: vLLM's `SamplingParams`.
             text: the request's constraint.
             prompt_length: number of tokens of its prompt; None if not known yet.
-            particle: its particle request, if it is a particle. A particle always waits until its
-                constraint is lifted. Before, masks may forbid some valid answers, which would then
-                never be drawn.
-            at_once: whether a constraint may be returned before it is lifted. `"no"`: it is lifted.
-                `"check"`: it isn't lifted, because it is only checked here. `"serve"`: it is lifted
-                in the background.
+            particle: its particle request, if it is a particle.
 
         Returns:
             The automaton, and the maximum number of tokens of the answer.
@@ -181,11 +166,7 @@ class Admission:
         check_conflicts(params)
         check_deadline(request, self._config())
         begin = monotonic()
-        automaton: TokenAutomaton | LazyAutomaton = (
-            self.cache.get(request)
-            if at_once == "no" or particle is not None
-            else self.cache.get_or_start(request, lift=at_once == "serve")
-        )
+        automaton = self.cache.get(request)
         if monotonic() - begin > _LONG_WAIT:
             _LOG.warning(
                 "gcd compiled a constraint for %.1f s, and all requests of this process waited; a "
@@ -217,12 +198,6 @@ class Admission:
             "max_model_len less the prompt": room,
         }
         known = {name: limit for name, limit in limits.items() if limit is not None}
-        try:
-            return automaton, usable_budget(automaton, known)
-        except (UndecidedBudgetError, OverlongBudgetError):
-            if isinstance(automaton, TokenAutomaton):
-                raise
-        automaton = self.cache.get(request)  # which decides
         return automaton, usable_budget(automaton, known)
 
     def hand_over(self, params: Any, text: str) -> None:
@@ -231,20 +206,13 @@ class Admission:
         packed = self.cache.export(ConstraintRequest.parse(text))
         params.extra_args = given | ({} if packed is None else {COMPILED: packed})
 
-    def prepare(self, text: str, max_tokens: Any, is_particle: bool) -> None:
+    def prepare(self, text: str) -> None:
         """Compile a request's constraint in a thread, so that `admit` returns at once.
 
-        Args:
-            text: the request's constraint; `admit` refuses an invalid one.
-            max_tokens: the request's `max_tokens`, which is ignored unless it is an integer.
-            is_particle: whether the request is a particle.
+        `admit` refuses an invalid constraint.
         """
         with suppress(ConstraintError):
-            request = ConstraintRequest.parse(text)
-            limits = [each for each in (request.budget, max_tokens) if isinstance(each, int)]
-            config = self._config()
-            lift = is_particle or config is None or bool(config.use_v2_model_runner)
-            self.cache.prepare(request, lift=lift, budget=min(limits, default=None))
+            self.cache.prepare(ConstraintRequest.parse(text))
 
     def register(self, processor: Any) -> bool:
         """Return whether the processor is the first one of this engine, which masks requests."""
@@ -276,7 +244,6 @@ class Admission:
         params: Any,
         text: str,
         prompt_length: int | None,
-        at_once: str = "no",
         prompt: Sequence[int] | None = None,
     ) -> Admitted:
         """Admit a request as `admit` does, but return a refusal instead of raising an error.
@@ -293,7 +260,7 @@ class Admission:
             if isinstance(packed, bytes):
                 self.cache.put(ConstraintRequest.parse(text), packed)
             particle = ParticleRequest.of(params)
-            automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
+            automaton, budget = self.admit(params, text, prompt_length, particle)
             if particle is not None and prompt is not None:
                 check_prefix(automaton, budget, particle, prompt)
             return Admitted(automaton, budget, room, particle)
@@ -306,15 +273,15 @@ class Admission:
         Returns:
             The request, or its refusal; and the location of its automaton in `pool`.
         """
-        if not isinstance(admitted.automaton, TokenAutomaton):
-            return admitted, END  # an automaton that is not lifted is masked on the host
+        if admitted.automaton is None:
+            return admitted, END
         try:
             return admitted, pool.enter(admitted.automaton)
         except Exception as error:
             refusal = self.refuse(error, admitted.room)
         with suppress(Exception):  # no room for that either
             automaton = refusal.automaton
-            return refusal, pool.enter(automaton) if isinstance(automaton, TokenAutomaton) else END
+            return refusal, END if automaton is None else pool.enter(automaton)
         return Admitted(None, 1, reason=refusal.reason), END
 
     def refuse(self, error: Exception, room: int) -> Admitted:
@@ -350,7 +317,7 @@ def check_twist(pgcd: PGCD, config: Any) -> None:
 
 
 def check_prefix(
-    automaton: TokenAutomaton | LazyAutomaton,
+    automaton: TokenAutomaton,
     budget: int,
     particle: ParticleRequest,
     prompt: Sequence[int],
@@ -358,7 +325,7 @@ def check_prefix(
     """Raise an error if a particle's prefix isn't the beginning of an answer within the budget.
 
     Args:
-        automaton: the particle's constraint, lifted.
+        automaton: the particle's constraint.
         budget: maximum number of tokens of the whole answer.
         particle: the particle request. Its `prefix_tokens` are the tokens at the end of the prompt
             that belong to the answer.
@@ -374,7 +341,6 @@ def check_prefix(
             f"expected prefix_tokens of at most {len(prompt)}, the length of the prompt; got "
             f"{particle.prefix_tokens}"
         )
-    assert isinstance(automaton, TokenAutomaton), "particles wait for the exact form"
     state = automaton.initial
     for number, token in enumerate(prefix):
         state = automaton.step(state, token) if 0 <= token < automaton.vocabulary.size else -1
@@ -451,17 +417,12 @@ def check_conflicts(params: Any) -> None:
         )
 
 
-def check_stops(params: Any, automaton: TokenAutomaton | LazyAutomaton) -> None:
+def check_stops(params: Any, automaton: TokenAutomaton) -> None:
     """Raise `ConstraintError` for stop token ids that may occur inside an answer."""
     vocabulary = automaton.vocabulary
     ids = set(params.stop_token_ids or ()) - set(vocabulary.eos_ids)
     for token in sorted(token for token in ids if 0 <= token < vocabulary.size):
-        is_used = (
-            automaton.uses(token)
-            if isinstance(automaton, LazyAutomaton)
-            else np.any(automaton.delta[:, automaton.class_of[token]] >= 0)
-        )
-        if is_used:
+        if automaton.rows.allow(int(automaton.class_of[token])).any():
             raise ConstraintError(
                 "expected stop_token_ids that can't occur inside an answer, got "
                 f"{params.stop_token_ids!r}, where {token} may end an answer early; omit {token}"

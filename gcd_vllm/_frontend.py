@@ -8,8 +8,7 @@ vocabulary (`gcd_vllm._admission`).
 
 vLLM's server makes these checks on its event loop, which waits while a new constraint is compiled,
 unless `gcd_vllm._middleware` has compiled it before. Constraints are compiled once: the result is
-added to the request for the engine. V1 doesn't need lifted constraints (`gcd._serving.lazy`) unless
-a budget requires the exact distance to the end. V2 always needs them.
+added to the request for the engine.
 """
 
 from __future__ import annotations
@@ -91,9 +90,8 @@ def validate(params: Any) -> None:
         raise ConstraintError(NO_WEIGHTS)
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
     length = None if known is None else len(known)
-    at_once = "no" if config.use_v2_model_runner else "check"
     admission = admission_of(config)
-    automaton, budget = admission.admit(params, text, length, at_once, particle)
+    automaton, budget = admission.admit(params, text, length, particle)
     admission.hand_over(params, text)
     if particle is not None:
         check_prefix(automaton, budget, particle, prompt.get("prompt_token_ids") or ())

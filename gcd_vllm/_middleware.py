@@ -20,7 +20,6 @@ from typing import Any
 from gcd._serving.compiler import COMPILERS
 from gcd_vllm._admission import NAME, Admission, admission_of
 from gcd_vllm._frontend import adopt
-from gcd_vllm._particle_request import PARTICLE
 
 _LOG = logging.getLogger("vllm.gcd")
 _THREADS = 64  # maximum number of requests that are compiled or wait for a process that compiles
@@ -86,8 +85,7 @@ class CompilingMiddleware:
             text = adopt(_read_wanted(request))
         admission = _admission(scope)
         if admission is not None and isinstance(text, str):
-            limit = request.get("max_completion_tokens") or request.get("max_tokens")
-            admission.prepare(text, limit, extra.get(PARTICLE) is not None)
+            admission.prepare(text)
 
 
 def _read_wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:

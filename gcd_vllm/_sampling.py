@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, check_budget
 from gcd._requests import ConstraintRequest
-from gcd._serving.constraint_cache import ConstraintCache
+from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._in_process import InProcessEngine
 from gcd_vllm._particles import ParticleTask, run

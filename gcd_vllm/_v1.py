@@ -6,11 +6,7 @@ the engine, which may truncate it (preemption, discarded steps) or replace place
 after them. Otherwise it starts from the beginning. States are computed on the host, and masks on
 the device of the logits.
 
-A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of its rows are
-computed on the host, even after lifting is done. For later requests with the same constraint, the
-lifted automaton is on the device.
-
-Rows of particles (`gcd_vllm._particle_request`) use lifted constraints, and their weights are
+The weights of particles' rows (`gcd_vllm._particle_request`) are
 stored (`gcd_vllm._step_weights`). Particles of P-GCD are drawn from another distribution
 (`gcd_vllm._twist`).
 """
@@ -19,20 +15,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gcd import LazyAutomaton, Matcher, TokenAutomaton
 from gcd._serving.pool import DEAD, AutomatonPool, Location, on_device
-from gcd._serving.token_lists import LazyReader, TokenReader
-from gcd._tokens.bitmask import unpack
-from gcd._tokens.vocabulary import num_words
 from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, admission_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
+from gcd_vllm._token_lists import TokenReader
 from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
 from gcd_vllm._weight_table import Record
 
@@ -58,38 +50,19 @@ class _Row:
             self.budget -= len(prefix)
             if admitted.particle.proposal == "lcd":
                 self.budget = MANY
-        self._reader: TokenReader | LazyReader | None = None
-        if isinstance(self.automaton, LazyAutomaton):
-            self._reader = LazyReader(Matcher(self.automaton, budget=self.budget))
-        elif self.automaton is not None:
-            self._reader = TokenReader(self.automaton, prefix)
-
-    @property
-    def is_lazy(self) -> bool:
-        """Return whether the row's masks are computed on the host."""
-        return isinstance(self._reader, LazyReader)
-
-    def fill_mask(self, out: np.ndarray, fit: int) -> None:
-        """Write the packed mask of a row whose masks are computed on the host.
-
-        Args:
-            out: the array that the mask is written to.
-            fit: number of further tokens that fit before the deadline.
-        """
-        assert isinstance(self._reader, LazyReader)
-        self._reader.fill_mask(self.tokens, out, fit)
+        self._reader = None if self.automaton is None else TokenReader(self.automaton, prefix)
 
     def state(self) -> int:
         """Return the automaton state after the row's tokens.
 
         The state is `DEAD` if a token isn't allowed, or isn't known yet.
         """
-        return self._reader.state(self.tokens) if isinstance(self._reader, TokenReader) else DEAD
+        return DEAD if self._reader is None else self._reader.state(self.tokens)
 
     def left(self, state: int, fit: int) -> int:
         """Return the number of tokens left in this state, limited by the time that is left."""
         left = self.budget - len(self.tokens)
-        if not isinstance(self.automaton, TokenAutomaton) or state == DEAD or fit >= left:
+        if self.automaton is None or state == DEAD or fit >= left:
             return left
         return min(left, max(fit, int(self.automaton.steps_to_accept[state])))
 
@@ -138,9 +111,7 @@ class EngineProcessor(Processor):
         if self._pool is None:
             self._pool = self._admission.pool(self._device)
         length = None if prompt is None else len(prompt)
-        taken = self._admission.admit_or_refuse(
-            params, text, length, at_once="serve", prompt=prompt or ()
-        )
+        taken = self._admission.admit_or_refuse(params, text, length, prompt=prompt or ())
         until = self._deadlines.begin(params, text)
         prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
         taken, twist = self._twist(taken, prefix, tokens, params.temperature)
@@ -160,7 +131,7 @@ class EngineProcessor(Processor):
             the row fails, a refusal and None.
         """
         pgcd = None if taken.particle is None else taken.particle.pgcd
-        if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
+        if pgcd is None or taken.automaton is None:
             return taken, None
         if self._twists is None:
             self._twists = Twists(self._device)
@@ -186,13 +157,13 @@ class EngineProcessor(Processor):
             self._leave(row)
 
     def _leave(self, row: _Row) -> None:
-        if self._pool is not None and isinstance(row.automaton, TokenAutomaton):
+        if self._pool is not None and row.automaton is not None:
             self._pool.leave(row.automaton)
 
     def apply(self, logits: Tensor) -> Tensor:
         if not self._rows or self._pool is None:
             return logits
-        now, lazy, rows = self._deadlines.step(), [], []
+        now, rows = self._deadlines.step(), []
         weighted = self._weighted
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
@@ -200,26 +171,12 @@ class EngineProcessor(Processor):
         twisted = self._twists.of(logits, twists) if twists and self._twists is not None else []
         for index, row in self._rows.items():
             fit = self._deadlines.tokens_within(row.until, now)
-            if row.is_lazy:
-                lazy.append((index, row, fit))
-            else:
-                state = row.state()
-                rows.append((index, state, row.left(state, fit), *row.location))
+            state = row.state()
+            rows.append((index, state, row.left(state, fit), *row.location))
         if rows:
             numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
             at, states, left = numbers[:, :3].unbind(1)
             self._pool.mask_(logits, numbers[:, 3:], states, left, at)
-        if lazy:
-            masks = torch.empty(
-                (len(lazy), num_words(logits.shape[1])), dtype=torch.int32, device="cpu"
-            )
-            for out, (_, row, fit) in zip(masks.numpy(), lazy, strict=True):
-                row.fill_mask(out, fit)
-            indices = torch.tensor([index for index, _, _ in lazy], device="cpu")
-            refused = ~unpack(on_device(masks, logits.device), logits.shape[1])
-            penalty = torch.zeros(refused.shape, dtype=logits.dtype, device=logits.device)
-            penalty.masked_fill_(refused, -torch.inf)
-            logits.index_add_(0, on_device(indices, logits.device), penalty)
         write(logits, twisted)
         if weighted is not None and self._weights is not None:
             log_z = log_z_of(twisted, len(logits))

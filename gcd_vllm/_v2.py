@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcd import LazyAutomaton, TokenAutomaton
+from gcd import TokenAutomaton
 from gcd._serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, admission_of
@@ -169,7 +169,6 @@ class EngineProcessor(Processor):
                 new.append([slot, *location, budget, location.initial, 0, prefix, weights])
             else:
                 begun.append([slot, *location])
-            assert not isinstance(admitted.automaton, LazyAutomaton), "the device needs its table"
             self._taken[slot], self._placed[slot] = admitted, admitted.automaton
         if begun:
             written = on_device(torch.tensor(begun, device="cpu"), self._slots.device)

@@ -22,7 +22,6 @@ import argparse
 import json
 import statistics
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,8 +31,9 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from experiments.tool_calling.answers import Call, write_answer
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import read_xlam
-from gcd import ConstraintError, UnsupportedSchemaError, parse_tools, tool_calls
+from gcd import ConstraintError, UnsupportedSchemaError, tool_calls
 from gcd_cli._explaining import standing
 
 Style = Literal["json", "python"]
@@ -138,16 +138,15 @@ def check(records: Sequence[Record], style: Style) -> Report:
     for record in tqdm(records, desc=style, leave=False):
         started = time.perf_counter()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # unknown types are counted below
-                language = tool_calls(record.tools, style=style)
+            unknown = Counter[str]()
+            language = tool_calls(to_json_schema_tools(record.tools, unknown), style=style)
         except ConstraintError as error:
             report.refused.append((record.id, str(error)))
             report.reasons[_reason(error)] += 1
             continue
         seconds = time.perf_counter() - started
         report.compiled.append((seconds, language.num_states, record.id))
-        report.unknown_types.update(parse_tools(record.tools).unknown_types)
+        report.unknown_types.update(unknown)
         if record.calls is None:
             continue
         report.answers += 1

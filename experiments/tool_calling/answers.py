@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from experiments.harness.metrics import Metric
 from experiments.harness.settings import one_of
-from gcd._languages.tools.tool_keys import get_parameters
+from gcd._languages.tools.tool_lists import is_schema, locate_parameters
 from gcd._languages.values.python_values import is_python_name
 
 STYLES = ("json", "python")
@@ -63,22 +63,15 @@ def declaration_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return the declared parameters of an xLAM or JSON Schema tool, by name."""
-    parameters = get_parameters(declaration_of(tool))
-    if not isinstance(parameters, Mapping):
-        return {}
-    return dict(parameters["properties"] if is_schema(parameters) else parameters)
+    parameters = get_parameters(tool)
+    if is_schema(parameters):
+        return dict(parameters.get("properties", {}))
+    return dict(parameters) if isinstance(parameters, Mapping) else {}
 
 
-def is_schema(parameters: Mapping[str, Any]) -> bool:
-    """Return whether a tool's `parameters` are a JSON schema or parameters by name.
-
-    A tool in the flat format may have a parameter called `properties`, which then holds a type and
-    a description instead of declarations.
-    """
-    properties = parameters.get("properties")
-    return isinstance(properties, Mapping) and all(
-        isinstance(declaration, Mapping | bool) for declaration in properties.values()
-    )
+def get_parameters(tool: Mapping[str, Any]) -> Any:
+    """Return the value that describes the parameters of a tool: a JSON schema, or one by name."""
+    return locate_parameters(declaration_of(tool))[1]
 
 
 def name_of(tool: Mapping[str, Any]) -> str:

@@ -10,9 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import gcd
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord
 
 DEMANDS = ("nothing", "argument")
+
+
+def _read_tools(record: ToolRecord) -> tuple[gcd.Tool, ...]:
+    """Return the record's tools with JSON schemas."""
+    return gcd.parse_tools(to_json_schema_tools(record.tools)).tools
 
 
 def list_demanded(record: ToolRecord) -> dict[str, str]:
@@ -21,7 +27,7 @@ def list_demanded(record: ToolRecord) -> dict[str, str]:
     for call in record.calls:
         given.setdefault(call.name, set()).update(call.arguments)
     demanded: dict[str, str] = {}
-    for tool in gcd.parse_tools(record.tools).tools:
+    for tool in _read_tools(record):
         for parameter in tool.parameters:
             if not parameter.required and parameter.name not in given.get(tool.name, ()):
                 demanded.setdefault(tool.name, parameter.name)
@@ -51,5 +57,5 @@ def demanding_tools(record: ToolRecord) -> list[dict[str, Any]]:
                 ],
             },
         }
-        for tool in gcd.parse_tools(record.tools).tools
+        for tool in _read_tools(record)
     ]

@@ -24,12 +24,12 @@ from experiments.harness.settings import one_of
 from experiments.tool_calling.answers import (
     STYLES,
     declaration_of,
-    is_schema,
+    get_parameters,
     name_of,
     parameters_of,
 )
 from experiments.tool_calling.records import ToolRecord
-from gcd._languages.tools.tool_keys import get_parameters
+from gcd._languages.tools.tool_lists import is_schema
 
 _DESCRIPTION_WORDS = 12
 _ENUM_VALUES = 6
@@ -75,14 +75,11 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 def _list_required(tool: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the names of required parameters; None if the tool doesn't list them."""
-    inner = declaration_of(tool)
-    parameters = get_parameters(inner)
-    for schema in (parameters, inner):
+    parameters = get_parameters(tool)
+    for schema in (parameters, declaration_of(tool)):
         if isinstance(schema, Mapping) and isinstance(schema.get("required"), list):
             return frozenset(str(name) for name in schema["required"])
-    if isinstance(parameters, Mapping) and is_schema(parameters):
-        return frozenset()
-    return None
+    return frozenset() if is_schema(parameters) else None
 
 
 def _parameter(name: str, declaration: Any, required: frozenset[str] | None) -> str:

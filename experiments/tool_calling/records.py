@@ -1,7 +1,7 @@
 """Tool-calling records from files and the hub.
 
-A record has a request, the available tools (as given; the constraint interprets the declarations),
-and the gold calls. Public data sets differ in format: xLAM stores tools and answers as JSON
+A record has a request, the available tools (as given; `conversion` makes their JSON schemas), and
+the gold calls. Public data sets differ in format: xLAM stores tools and answers as JSON
 strings, Hammer's conversions use `name`/`arguments` or `tool`/`parameters`, and a request may be a
 dialogue. All formats become a `ToolRecord`.
 """
@@ -18,8 +18,7 @@ from experiments.harness import records
 from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT
 from experiments.harness.records import ReadResult, refuse_unwritable
-from experiments.tool_calling.answers import Call, declaration_of, name_of
-from gcd._languages.tools.tool_keys import get_parameters
+from experiments.tool_calling.answers import Call, declaration_of, get_parameters, name_of
 
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 """Records in the repository that no adapter or HMM is trained on."""
@@ -84,10 +83,9 @@ def _parse(value: Any, field: str) -> list[Any]:
 def _check_tool(tool: Any) -> None:
     if not isinstance(tool, Mapping):
         raise ValueError(f"expected a tool to be an object, got {type(tool).__name__}")
-    inner = declaration_of(tool)
-    if not isinstance(inner.get("name"), str):
+    if not isinstance(declaration_of(tool).get("name"), str):
         raise ValueError(f"expected a tool with a name, got {str(tool)[:80]}")
-    if not isinstance(get_parameters(inner), Mapping):
+    if not isinstance(get_parameters(tool), Mapping):
         raise ValueError(f"expected the parameters of {name_of(tool)!r} to be an object")
 
 

@@ -26,6 +26,7 @@ from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records, distinct, one_of
 from experiments.harness.vllm_model import load_engine
 from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.demand import (
     DEMANDS,
     demanding_tools,
@@ -106,12 +107,11 @@ def record_handler(
 
     def language(request: Request) -> gcd.Automaton:
         record, style = request
-        unknown_types.update(gcd.parse_tools(record.tools).unknown_types)
+        tools = to_json_schema_tools(record.tools, unknown_types)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # counted above and reported once
-            tools = demanding_tools(record) if demanding else record.tools
+            warnings.simplefilter("ignore")
             calls = gcd.tool_calls(
-                tools,
+                demanding_tools(record) if demanding else tools,
                 style=style,
                 max_calls=config.task.max_calls,
                 formats=config.task.formats,

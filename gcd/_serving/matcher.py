@@ -7,10 +7,7 @@ and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, 
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd._tokens.bitmask`). A lifted constraint is served as a
-`gcd._serving.served.ServedAutomaton`, whose masks take microseconds. A constraint that isn't lifted
-yet is served at once as a `gcd._serving.lazy.LazyAutomaton`, with upper bounds instead of
-`steps_to_accept`. Its lifted form replaces it between two tokens.
+as packed words (`gcd._tokens.budget.pack`), which take microseconds (`gcd._serving.kernels.masks`).
 
 A `MatcherBatch` (`gcd._serving.batch`) serves many matchers, of different automata, in one compiled
 call.
@@ -28,62 +25,73 @@ from jaxtyping import Int32, Int64, Integer
 from gcd._arguments import check_budget_of, check_whole, rows, whole_number, whole_numbers
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
+from gcd._serving.kernels.masks import NO_BUDGET, Masks
 from gcd._serving.kernels.sequences import TokenSequence
-from gcd._serving.kernels.steps import fill_row
-from gcd._serving.lazy import LazyAutomaton, lazy
-from gcd._serving.served import ServedAutomaton, tokens_left
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segments
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 
-Constraint = TokenAutomaton | ServedAutomaton | LazyAutomaton | Automaton | Segments
+Constraint = TokenAutomaton | Automaton | Segments
 """Constraints that a matcher accepts."""
 
-_SERVED: WeakKeyDictionary[TokenAutomaton, ServedAutomaton] = WeakKeyDictionary()
-_SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakKeyDictionary()
+CACHE_BYTES = 3 << 19
+"""Maximum size in bytes of the masks that are cached for one automaton."""
+_MASKS: WeakKeyDictionary[TokenAutomaton, Masks] = WeakKeyDictionary()
+_LIFTED: WeakKeyDictionary[Automaton | Segments, dict[Vocabulary, TokenAutomaton]] = (
+    WeakKeyDictionary()
+)
 
 
-def serve(
-    automaton: Constraint, vocabulary: Vocabulary | None = None, exact: str = "when_ready"
-) -> ServedAutomaton | LazyAutomaton:
-    """Return the form in which a constraint is served; it is created once per constraint.
+def masks_of(automaton: TokenAutomaton, cache_bytes: int | None = None) -> Masks:
+    """Return the masks of an automaton, which its matchers share.
 
     Args:
-        automaton: the constraint, lifted or not.
-        vocabulary: the tokens, for a constraint that is not lifted.
-        exact: when such a constraint is replaced by its lifted form, as in `Matcher`.
+        automaton: the automaton.
+        cache_bytes: maximum size of the cached masks in bytes; None for the shared ones.
+    """
+    found = _MASKS.get(automaton) if cache_bytes is None else None
+    if found is None:
+        found = Masks(
+            automaton.class_of,
+            automaton.rows,
+            automaton.steps_to_accept,
+            automaton.reach,
+            automaton.num_classes,
+            CACHE_BYTES if cache_bytes is None else cache_bytes,
+        )
+        if cache_bytes is None:
+            _MASKS[automaton] = found
+    return found
+
+
+def _lift_once(constraint: Constraint, vocabulary: Vocabulary | None) -> TokenAutomaton:
+    """Return the lifted form of a constraint; a language is lifted once for each vocabulary.
 
     Raises:
         ConstraintError: the vocabulary is missing for a constraint that is not lifted, or is given
             for a lifted constraint.
     """
-    if isinstance(automaton, Automaton | Segments):
+    if isinstance(constraint, Automaton | Segments):
         if vocabulary is None:
             raise ConstraintError(
-                f"expected a vocabulary for {type(automaton).__name__}, got none; "
+                f"expected a vocabulary for {type(constraint).__name__}, got none; "
                 "pass vocabulary=, or lift it with gcd.lift(language, vocabulary)"
             )
-        if isinstance(automaton, Automaton):
-            return lazy(automaton, vocabulary, exact)
-        known = _SEGMENTS.setdefault(automaton, {})
+        known = _LIFTED.setdefault(constraint, {})
         if vocabulary not in known:
-            known[vocabulary] = lift(automaton, vocabulary)
-        return serve(known[vocabulary])
-    if vocabulary is not None:
+            known[vocabulary] = lift(constraint, vocabulary)
+        return known[vocabulary]
+    if not isinstance(constraint, TokenAutomaton):
         raise ConstraintError(
-            f"expected no vocabulary for {type(automaton).__name__}, which already has one; omit it"
-        )
-    if isinstance(automaton, ServedAutomaton | LazyAutomaton):
-        return automaton
-    if not isinstance(automaton, TokenAutomaton):
-        raise ConstraintError(
-            f"expected a constraint over tokens, got {type(automaton).__name__}; lift a language "
+            f"expected a constraint over tokens, got {type(constraint).__name__}; lift a language "
             "with gcd.lift(language, vocabulary)"
         )
-    if automaton not in _SERVED:
-        _SERVED[automaton] = ServedAutomaton(automaton)
-    return _SERVED[automaton]
+    if vocabulary is not None:
+        raise ConstraintError(
+            "expected no vocabulary for TokenAutomaton, which already has one; omit it"
+        )
+    return constraint
 
 
 class Membership:
@@ -104,19 +112,14 @@ class Matcher:
 
     Args:
         automaton: the constraint, as `gcd.lift` returns it. Matchers of one automaton share its
-            masks. It may also be a language that is not lifted; its masks are available at once
-            (`gcd._serving.lazy`).
+            masks. It may also be a language, which the first matcher lifts.
         vocabulary: the tokens, for a language that is not lifted.
         budget: maximum number of tokens of a whole text, EOS included; None for no budget.
-        exact: when a language is replaced by its lifted form: `"when_ready"` (between two tokens),
-            `"wait"` (before the first token) or `"never"`.
 
     Raises:
         ConstraintError: if the budget is not a whole number, or the vocabulary is missing for a
             language that is not lifted.
         InfeasibleBudgetError: if no text of the language fits into the budget.
-        UndecidedBudgetError: if it is unknown whether a text fits, because the language could not
-            be lifted.
         OverlongBudgetError: if a text of this many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
 
@@ -124,10 +127,11 @@ class Matcher:
     it; it doesn't count toward the budget.
 
     Attributes:
+        automaton: the lifted constraint.
         budget: the current budget, which `finish_within` may reduce.
     """
 
-    __slots__ = ("_given_budget", "_membership", "_sequence", "_shared", "budget")
+    __slots__ = ("_given_budget", "_membership", "_sequence", "automaton", "budget")
 
     def __init__(
         self,
@@ -135,38 +139,21 @@ class Matcher:
         vocabulary: Vocabulary | None = None,
         *,
         budget: int | None = None,
-        exact: str = "when_ready",
     ) -> None:
         if budget is not None:
             check_whole(budget)
-        shared = serve(automaton, vocabulary, exact)
-        self._shared = shared.form(budget) if isinstance(shared, LazyAutomaton) else shared
-        check_budget_of(self._shared, self._shared.steps_to_accept(self._shared.initial), budget)
+        self.automaton = _lift_once(automaton, vocabulary)
+        check_budget_of(self.automaton, self.automaton.fewest_tokens, budget)
         self.budget = self._given_budget = budget
         self._membership: Membership | None = None
-        self._sequence = TokenSequence(
-            self._shared._table, tokens_left(budget), self._shared.initial
-        )
-
-    @property
-    def automaton(self) -> ServedAutomaton | LazyAutomaton:
-        """Current form of the constraint, lifted or not; `state` is a state of this form."""
-        shared = self._shared
-        if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
-            assert shared.exact is not None, "the sequence has switched to the lifted form"
-            self._shared = shared.exact
-        return self._shared
-
-    @property
-    def is_exact(self) -> bool:
-        """True if masks are computed from exact distances to the end, instead of upper bounds."""
-        return isinstance(self.automaton, ServedAutomaton)
+        masks = masks_of(self.automaton)
+        self._sequence = TokenSequence(masks, _tokens_left(budget), self.automaton.initial)
 
     def reset(self) -> None:
         """Reset to the beginning of a text, and to the budget passed to the constructor."""
         self._sequence.reset(self.automaton.initial)
         self.budget = self._given_budget
-        self._sequence.limit(tokens_left(self.budget))
+        self._sequence.limit(_tokens_left(self.budget))
 
     def finish_within(self, tokens: int) -> int:
         """Limit the rest of the text to `tokens`, or to a shortest completion if that needs more.
@@ -188,10 +175,10 @@ class Matcher:
             raise ValueError(f"expected a number of tokens of at least 0, got {tokens}")
         if self.is_finished:
             return 0
-        needed = self.automaton.steps_to_accept(self.state)
+        needed = int(self.automaton.steps_to_accept[self.state])
         left = max(needed, tokens if self.remaining is None else min(tokens, self.remaining))
         self.budget = self.num_tokens + left
-        self._sequence.limit(tokens_left(left))
+        self._sequence.limit(_tokens_left(left))
         return left
 
     def finish(self) -> int:
@@ -206,13 +193,7 @@ class Matcher:
         """True if the budget excludes tokens that the constraint would allow next."""
         if self.budget is None or self.is_finished:
             return False
-        automaton = self.automaton
-        if isinstance(automaton, ServedAutomaton):
-            return bool(automaton._table.arrays.reach[self.state] >= self.remaining)
-        within, without = (np.empty(automaton.num_words, np.int32) for _ in range(2))
-        self.fill_mask(within)
-        fill_row(automaton._table, self.state, tokens_left(None), without)
-        return not np.array_equal(within, without)
+        return bool(self.automaton.reach[self.state] >= self.remaining)
 
     @property
     def state(self) -> int:
@@ -249,7 +230,7 @@ class Matcher:
             return self._sequence.advance(token)
         except OverflowError:
             raise ValueError(
-                f"expected a token id in 0..{self._shared.vocabulary.size - 1}, got {token}"
+                f"expected a token id in 0..{self.automaton.vocabulary.size - 1}, got {token}"
             ) from None
 
     def rollback(self, num_tokens: int = 1) -> None:
@@ -274,11 +255,11 @@ class Matcher:
         Raises:
             ValueError: if `out` has another shape, type or device.
         """
-        self._sequence.fill_mask(rows(out, (self._shared.num_words,)))
+        self._sequence.fill_mask(rows(out, (self.automaton.num_words,)))
 
     def mask(self) -> Int32[np.ndarray, "W"]:
         """Return the packed mask of next tokens, as a new array."""
-        out = np.empty(self._shared.num_words, np.int32)
+        out = np.empty(self.automaton.num_words, np.int32)
         self._sequence.fill_mask(out)
         return out
 
@@ -348,7 +329,7 @@ class Matcher:
     def copy(self) -> Matcher:
         """Return an independent copy in the same state, which doesn't belong to a batch."""
         other = object.__new__(Matcher)
-        other._shared, other.budget = self._shared, self.budget
+        other.automaton, other.budget = self.automaton, self.budget
         other._given_budget = self._given_budget
         other._membership, other._sequence = None, self._sequence.copy()
         return other
@@ -361,6 +342,11 @@ class Matcher:
 
     def __repr__(self) -> str:
         return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"
+
+
+def _tokens_left(remaining: int | None) -> int:
+    """Return the number of tokens left as compiled code expects it; None is for no budget."""
+    return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)
 
 
 def follow(matcher: Matcher, read: list[int], tokens: Sequence[int]) -> bool:

@@ -28,7 +28,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -134,7 +133,8 @@ class AutomatonPool:
             )
         entry = self._entries.get(automaton)
         if entry is None:
-            entry = _Entry(self._room(automaton), automaton.delta.size)
+            size = automaton.num_states * automaton.num_classes
+            entry = _Entry(self._room(automaton, size), size)
             self._write(automaton, entry)  # may raise if memory is exhausted
             self._entries[automaton] = entry
         entry.users += 1
@@ -148,9 +148,8 @@ class AutomatonPool:
         used = (entry.location.width for entry in self._entries.values() if entry.users)
         self.widest = max((END.width, *used))
 
-    def _room(self, automaton: TokenAutomaton) -> Location:
+    def _room(self, automaton: TokenAutomaton, needed: int) -> Location:
         """Find memory for an automaton; if needed, grow the pool or evict unused automata."""
-        needed = automaton.delta.size
         while True:
             base, row = self._gap(needed), self._free_row()
             if base is not None and row is not None:
@@ -199,14 +198,10 @@ class AutomatonPool:
         return True
 
     def _write(self, automaton: TokenAutomaton, entry: _Entry) -> None:
-        steps = np.where(
-            automaton.delta >= 0, automaton.steps_to_accept[automaton.delta], UNREACHABLE
-        )
+        delta, steps = automaton.rows.dense(automaton.num_classes), automaton.steps_after()
         here = slice(entry.location.base, entry.location.base + entry.size)
         device = self.after_flat.device
-        self.after_flat[here] = on_device(
-            torch.tensor(automaton.delta, device="cpu").flatten(), device
-        )
+        self.after_flat[here] = on_device(torch.tensor(delta, device="cpu").flatten(), device)
         self.steps_flat[here] = on_device(torch.tensor(steps, device="cpu").flatten(), device)
         self.class_of[entry.location.row] = on_device(
             torch.tensor(automaton.class_of, device="cpu"), device

@@ -27,7 +27,7 @@ class ScoresProcessor:
         automaton: the constraint, as `gcd.lift` returns it. If it was lifted with
             `literals="canonical"`, fixed text only has the tokenizer's own tokens.
         budget: maximum number of tokens of the answer, EOS included.
-        vocabulary, exact: as in `gcd.Matcher`, for a language that is not lifted.
+        vocabulary: the tokens, for a language that is not lifted.
         array: function that converts a numpy array to the runtime's type, such as `mlx.core.array`.
             It is needed if the runtime's scores can't be changed in place. The masked scores are
             then a new array.
@@ -43,11 +43,10 @@ class ScoresProcessor:
         budget: int,
         *,
         vocabulary: Vocabulary | None = None,
-        exact: str = "when_ready",
         array: Callable[[np.ndarray], Any] | None = None,
         prompt_length: int | None = None,
     ) -> None:
-        self._matcher = Matcher(automaton, vocabulary, budget=budget, exact=exact)
+        self._matcher = Matcher(automaton, vocabulary, budget=budget)
         self._array, self._start = array, prompt_length
         self._read: list[int] = []
 

@@ -15,7 +15,8 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES
 from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError
-from gcd._tokens.distances import steps_to_accept
+from gcd._tokens.distances import distances_to
+from gcd._tokens.rows import Rows
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 
@@ -25,15 +26,18 @@ _LEVEL = 1  # compression level; more takes longer and saves little, as tables a
 def pack(found: Automaton | TokenAutomaton) -> bytes:
     """Serialize a language without its `factors`, or a lifted automaton without its vocabulary."""
     if isinstance(found, TokenAutomaton):
-        class_of, vocabulary = found.class_of, found.vocabulary.fingerprint.hex()
+        vocabulary, last = found.vocabulary.fingerprint.hex(), found.eos_class
+        arrays = [found.class_of, *found.rows]
     else:
-        class_of, vocabulary = found.class_of_byte, ""
-    dtype = np.dtype("<i2" if max(found.delta.shape) < 1 << 15 else "<i4")
+        vocabulary, last = "", found.delta.shape[1] - 1
+        arrays = [found.class_of_byte.astype(np.int32), found.delta.ravel()]
+    arrays = [*arrays, found.accepting.astype(np.int32)]
+    sizes = [array.size for array in arrays]
+    small = all(array.max(initial=0) < 1 << 15 for array in arrays)
+    dtype = np.dtype("<i2" if small else "<i4")
+    content = zlib.compress(b"".join(array.astype(dtype).tobytes() for array in arrays), _LEVEL)
     more = (found.initial, found.max_bytes, found.caveats)
-    arrays = (found.delta.astype(dtype), class_of.astype(dtype), found.accepting)
-    content = zlib.compress(b"".join(array.tobytes() for array in arrays), _LEVEL)
-    header = json.dumps([vocabulary, *found.delta.shape, dtype.str, *more])
-    return header.encode() + b"\n" + content
+    return json.dumps([vocabulary, last, dtype.str, sizes, *more]).encode() + b"\n" + content
 
 
 def unpack(packed: bytes, vocabulary: Vocabulary | None = None) -> Automaton | TokenAutomaton:
@@ -48,35 +52,28 @@ def unpack(packed: bytes, vocabulary: Vocabulary | None = None) -> Automaton | T
     """
     try:
         header, _, compressed = packed.partition(b"\n")
-        lifted_to, num_states, num_classes, kind, initial, max_bytes, known = json.loads(header)
-        dtype, content = np.dtype(kind), zlib.decompress(compressed)
-        table = num_states * num_classes * dtype.itemsize
-        delta = np.frombuffer(content[:table], dtype).reshape(num_states, num_classes)
-        class_of = np.frombuffer(content[table:-num_states], dtype)
-        accepting = np.frombuffer(content[-num_states:], np.bool_)
-        if dtype.kind != "i":
-            raise ValueError("the arrays aren't of whole numbers")
-        if not lifted_to:
-            vocabulary, size = None, NUM_BYTES
-        elif vocabulary is not None and vocabulary.fingerprint.hex() == lifted_to:
-            size = vocabulary.size
-        else:
-            raise ValueError("it is lifted to another vocabulary")
-        if accepting.shape != (num_states,) or class_of.shape != (size,):
+        lifted_to, last, kind, sizes, initial, max_bytes, known = json.loads(header)
+        numbers = np.frombuffer(zlib.decompress(compressed), np.dtype(kind)).astype(np.int32)
+        caveats = tuple(Caveat(*each) for each in known)
+        if sum(sizes) != numbers.size:
             raise ValueError("the arrays have other lengths than the header says")
-        if delta.min() < -1 or not max(delta.max(), initial) < num_states or initial < 0:
-            raise ValueError("a state is out of range")
-        if class_of.min() < 0 or class_of.max() >= num_classes:
-            raise ValueError("a class is out of range")
-        delta, caveats = delta.astype(np.int32), tuple(Caveat(*each) for each in known)
-        if vocabulary is None:
+        class_of, *rest, ends = np.split(numbers, np.cumsum(sizes)[:-1])
+        if class_of.min() < 0 or class_of.max() > last or not 0 <= initial < ends.size:
+            raise ValueError("a class or a state is out of range")
+        if not lifted_to:
+            delta = rest[0].reshape(ends.size, last + 1)
+            if class_of.size != NUM_BYTES or delta.min() < -1 or delta.max() >= ends.size:
+                raise ValueError("a byte or a state is out of range")
             class_of_byte = class_of.astype(np.uint8)
-            return Automaton(delta, accepting, class_of_byte, max_bytes, caveats=caveats)
-        steps = steps_to_accept(delta, num_states - 1)
+            return Automaton(delta, ends > 0, class_of_byte, max_bytes, caveats=caveats)
+        if vocabulary is None or vocabulary.fingerprint.hex() != lifted_to:
+            raise ValueError("it is lifted to another vocabulary")
+        rows = Rows(*rest)
+        rows.check(ends.size, last + 1)
+        steps = distances_to(ends.size - 1, rows.edges, ends.size)
         return TokenAutomaton(
-            vocabulary, class_of.astype(np.int32), delta, accepting, steps, initial,
-            num_classes - 1, max_bytes, caveats,
-        )  # fmt: skip
+            vocabulary, class_of, rows, ends > 0, steps, initial, last, max_bytes, caveats
+        )
     except (AssertionError, ValueError, TypeError, zlib.error) as error:
         raise ConstraintError(
             f"expected the bytes of a packed constraint, got other bytes: {error}"

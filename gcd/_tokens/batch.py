@@ -31,7 +31,6 @@ from torch import Tensor
 
 from gcd._arguments import check_indices
 from gcd._errors import ConstraintError
-from gcd._tokens.distances import UNREACHABLE
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 
@@ -118,12 +117,9 @@ class AutomatonBatch:
         is_final = np.zeros(offset[-1], np.bool_)
         is_final[offset[1:] - 1] = True
         distinct = {id(a): a for a in automata}
-        starts = np.cumsum([0, *(a.delta.size for a in distinct.values())])
+        starts = np.cumsum([0, *(a.num_states * a.num_classes for a in distinct.values())])
         start_of = dict(zip(distinct, starts[:-1].tolist(), strict=True))
-        steps_after = [
-            np.where(a.delta >= 0, a.steps_to_accept[a.delta], UNREACHABLE).ravel()
-            for a in distinct.values()
-        ]
+        steps_after = [a.steps_after().ravel() for a in distinct.values()]
         row_start = [start_of[id(a)] + a.num_classes * np.arange(a.num_states) for a in automata]
         arrays = {
             "class_of": (np.stack([a.class_of for a in automata]), torch.int32),

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from gcd._automata.kernels.graph import distinct_edges
-from gcd._tokens.kernels import token_graph as kernels
-from gcd._tokens.trie import read_only
+from gcd._automata.kernels.graph import levels
+from gcd._support.kernels.grouping import by_key
 
 UNREACHABLE = 2**30
 """Distance of a state that doesn't lead to `final`; it exceeds every budget and fits into int32."""
@@ -35,30 +34,18 @@ def fits(steps_after: Any, remaining: Any) -> Any:
     return steps_after < remaining  # equals steps_after <= remaining - 1, without the subtraction
 
 
-def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
-    """Return the fewest tokens from each state to the final one, or `UNREACHABLE`; O(S C)."""
-    return kernels.distances(edges(delta), delta.shape[0], final, UNREACHABLE, True)
+def distances_to(final: int, edges: Int32[np.ndarray, "2 E"], num_states: int) -> Int32[Any, "S"]:
+    """Return the fewest edges from each state to `final`, or `UNREACHABLE`.
 
-
-def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
-    """Return the pairs (state, next state) of a table, each once; O(S C).
-
-    A table has hundreds of classes, but few distinct targets per row.
-    """
-    # A read-only view, because compiled code accepts a single array type.
-    start, targets = distinct_edges(read_only(delta.view()))
-    source = np.repeat(np.arange(delta.shape[0], dtype=np.int32), np.diff(start))
-    return np.stack([source, targets], axis=1)
-
-
-def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int32[np.ndarray, "S"]:
-    """Return, for each state, the largest `steps` after any allowed next token; O(S C).
-
-    If more tokens than that are left, the budget doesn't exclude any token.
+    Swapped edges give the distances from this state.
 
     Args:
-        delta: state after (state, class), -1 for none; every state has at least one next state.
-        steps: `steps_to_accept` of each state.
+        final: the state.
+        edges: pairs of a state and a next state.
+        num_states: the number of states.
     """
-    start, targets = distinct_edges(read_only(delta.view()))
-    return np.maximum.reduceat(steps[targets], start[:-1])
+    is_final = np.zeros(num_states, np.bool_)
+    is_final[final] = True
+    distance = levels(*by_key(edges[1], num_states, edges[0]), is_final)
+    distance[distance < 0] = UNREACHABLE
+    return distance

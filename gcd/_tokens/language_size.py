@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcd._tokens.distances import UNREACHABLE, edges, fits
+from gcd._tokens.distances import fits
 from gcd._tokens.token_automaton import TokenAutomaton
 
 
 def longest_answer(automaton: TokenAutomaton) -> int | None:
     """Return the number of tokens of a longest answer, EOS included; None if unbounded."""
-    pairs = edges(automaton.delta)
+    pairs = automaton.rows.edges.T
     pairs = pairs[pairs[:, 0] != automaton.final]  # without the loop of the final state
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     start = np.searchsorted(pairs[:, 0], np.arange(automaton.num_states + 1))
     waiting = np.bincount(pairs[:, 1], minlength=automaton.num_states)
     layer = np.array([automaton.initial]) if waiting[automaton.initial] == 0 else np.zeros(0, int)
@@ -49,10 +48,11 @@ def count_prefixes(automaton: TokenAutomaton, budget: int, most: int) -> int:
     for remaining in range(budget, 0, -1):
         after: dict[int, int] = {}
         for state, count in paths.items():
-            row = automaton.delta[state]
-            steps = np.where(row >= 0, automaton.steps_to_accept[row], UNREACHABLE)
-            goes_on = np.flatnonzero(fits(steps, remaining) & (row != automaton.final))
-            for target, tokens in zip(row[goes_on].tolist(), width[goes_on].tolist(), strict=True):
+            classes, targets = automaton.rows.row(state)
+            goes_on = fits(automaton.steps_to_accept[targets], remaining)
+            goes_on &= targets != automaton.final
+            tokens_of = width[classes[goes_on]].tolist()
+            for target, tokens in zip(targets[goes_on].tolist(), tokens_of, strict=True):
                 after[target] = after.get(target, 0) + count * tokens
         total += sum(after.values())
         if total > most or not after:

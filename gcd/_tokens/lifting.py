@@ -29,7 +29,7 @@ to acceptance. Other states are dropped, for example a state in the middle of a 
 token begins there. Classes that only these states distinguished are merged.
 
 Cost: O(V) once; for each state outside of counted runs, the allowed nodes of the tree; for each
-state inside, the allowed classes; and the table itself (states x classes).
+state inside, the allowed classes.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
+from jaxtyping import Bool, Int32, Int64, UInt8
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError, check_kind
-from gcd._support.stopping import stop_if_asked
 from gcd._tokens.kernels import lifting as kernels
 from gcd._tokens.kernels.classes import from_classes, number_tokens, one_class, refine
 from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.kernels.lifting import Ways
-from gcd._tokens.kernels.lifting_table import pass_over_rows
-from gcd._tokens.segments import Segments, count_tokens
+from gcd._tokens.kernels.lifting_table import follow_classes
+from gcd._tokens.rows import Rows
+from gcd._tokens.segments import Segments, count_tokens, shortest_prefix
 from gcd._tokens.spellings import LITERALS, canonical
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.trie import read_only
-from gcd._tokens.trimming import ENDINGS, TokenTable, add_end, trim, trim_numbered, with_final
+from gcd._tokens.trimming import ENDINGS, TokenTable, trim, trim_rows, with_final
 from gcd._tokens.unit_profiles import UnitProfile
 from gcd._tokens.vocabulary import Vocabulary
 
@@ -139,60 +139,16 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
         )
     if eos == "accept":
         _refuse_continuations(automaton)
+    accepting = automaton.accepting
+    ends = accepting if eos == "token" else np.zeros_like(accepting)
+    rows, class_of, num_classes = lift_rows(
+        automaton.delta, automaton.class_of_byte, ends, vocabulary, automaton.factors
+    )
     if eos == "token":
-        found = _build_numbered(automaton, vocabulary, None)
-        return None if found is None else found[0]
-    delta, class_of, _ = lift_arrays(
-        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
-    )
-    accepting = automaton.accepting
-    delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
+        return trim_rows(rows, class_of, 0, num_classes)
+    delta = rows.dense(num_classes)[:-1, :-1]
+    delta, class_of = with_final(delta, accepting, class_of, eos)
     return trim(delta, class_of, accepting.size if accepting[0] else 0)
-
-
-def _build_numbered(
-    automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
-) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
-    """Return the token automaton of a language, and its state for each state of `automaton`.
-
-    Texts end with EOS. The last number is that of the final state; -1 stands for removed states.
-    Return None if the tokens can't spell any string.
-    """
-    delta, class_of, edges = lift_arrays(
-        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
-    )
-    accepting = automaton.accepting
-    ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
-    add_end(delta, accepting)
-    class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
-    edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
-    return trim_numbered(delta, class_of, 0, edges)
-
-
-def lift_numbered(
-    automaton: Automaton, vocabulary: Vocabulary, max_bytes: int
-) -> tuple[TokenAutomaton, Int32[np.ndarray, "S1"]]:
-    """Lift a language as `lift` does, and return the number of each byte state in the result.
-
-    Args:
-        automaton: the language; the tokens can spell at least one of its strings.
-        vocabulary: the tokens, EOS included.
-        max_bytes: maximum size of the table in bytes.
-
-    Returns:
-        The token automaton, and its state for each byte state, followed by its final state. The
-        number is -1 for byte states to which no whole tokens lead.
-
-    Raises:
-        ConstraintError: the table would be larger than `max_bytes`.
-    """
-    found = _build_numbered(automaton, vocabulary, max_bytes)
-    assert found is not None, "some string can be written"
-    table, number = found
-    lifted = TokenAutomaton(
-        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
-    )
-    return lifted, number
 
 
 def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
@@ -204,36 +160,36 @@ def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> 
         )
     segments.check(vocabulary)
     states = segments.states()
-    delta, class_of, _ = lift_arrays(states.delta, states.class_of_byte, vocabulary)
-    return count_tokens(segments, states, delta[:-1, :-1], class_of)
+    never = np.zeros(states.delta.shape[0], np.bool_)
+    rows, class_of, num_classes = lift_rows(states.delta, states.class_of_byte, never, vocabulary)
+    is_eos = class_of == num_classes - 1
+    class_of[is_eos] = -1
+    return count_tokens(segments, states, rows.dense(num_classes)[:-1, :-1], class_of)
 
 
-def lift_arrays(
+def lift_rows(
     delta: Int32[np.ndarray, "S K"],
     class_of_byte: UInt8[np.ndarray, "256"],
+    ends: Bool[np.ndarray, "S"],
     vocabulary: Vocabulary,
     factors: Sequence[Automaton] = (),
-    max_bytes: int | None = None,
-) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
-    """Return the transitions of a byte automaton under all tokens except EOS.
+) -> tuple[Rows, Int32[np.ndarray, "V"], int]:
+    """Return the transitions of a byte automaton under all tokens.
 
-    The automaton's initial state is 0.
-
-    If the automaton is known to be a Boolean combination of other automata, these are `factors`. A
-    table of more than `max_bytes` is refused (`ConstraintError`).
+    The automaton's initial state is 0. If it is known to be a Boolean combination of other
+    automata, these are `factors`. In the states `ends`, EOS leads to an additional last state,
+    whose only transition is a loop under EOS.
 
     Returns:
-        table: the state after a token of each class, -1 for none. It has a row for every byte
-            state, and one more row and column for the end of the text.
-        class_of: class of every token id, -1 for EOS. Classes are numbered by their first id. Two
-            ids share a class exactly if they lead to the same state from every state.
-        edges: the pairs (state, next state), without repetition.
+        rows: the transitions of the S + 1 states.
+        class_of: class of every token id. Classes are numbered by their first id; EOS is the last.
+            Two ids share a class exactly if they lead to the same state from every state.
+        num_classes: the number of classes.
     """
     trie = vocabulary.trie
     runs = _Runs.of(delta, class_of_byte, vocabulary)
     partition: tuple[np.ndarray, ...] | None = None
     for part in [_Runs.of(f.delta, f.class_of_byte, vocabulary) for f in factors] or [runs]:
-        stop_if_asked()
         partition = _split(partition, part, vocabulary)
     assert partition is not None
 
@@ -245,28 +201,18 @@ def lift_arrays(
         partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
     )
     nodes, arrays = trie.part(trie.entry_of_token[first])
-    tree = (read_only(runs.tree[0][nodes]), *arrays)
-    rows = (runs.delta, tree, trie.max_depth, runs.cells, runs.ways)
-    total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
-    same = np.arange(first.size)
-    stop_if_asked()
-    pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
-    alone, agree = same, False
-    same = _equal_columns(total, live)
-    while not agree:
-        stop_if_asked()
-        column = np.cumsum(same == alone) - 1
-        num_bytes = 4 * (delta.shape[0] + 1) * (int(column[-1]) + 2 if alone.size else 1)
-        if max_bytes is not None and num_bytes > max_bytes:
-            raise ConstraintError(
-                f"expected a table of at most {max_bytes >> 20} MiB, got {num_bytes >> 20} MiB; "
-                "simplify the constraint or raise the limit"
-            )
-        table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
-        edges, agree = pass_over_rows(*rows, total, live, same, column, table)
-        same, merged = alone, column[same]  # columns of one sum differ: merge none
-    class_of[class_of >= 0] = merged[class_of[class_of >= 0]]
-    return table, class_of, edges
+    tree = (read_only(trie.byte[nodes]), *arrays, runs.tree[-1])
+    parts = (runs.delta, tree, trie.max_depth, runs.cells, runs.ways, ends, first.size)
+    rows = Rows(*follow_classes(*parts))
+    same = rows.equal_classes(first.size + 1)
+    is_first = same == np.arange(same.size)
+    number = np.where(is_first, np.cumsum(is_first) - 1, -1).astype(np.int32)
+    if not is_first.all():
+        rows = rows.renumber_classes(number)
+        class_of = number[same].take(class_of)
+    # EOS is the last class.
+    class_of[list(vocabulary.eos_ids)] = number[-1]
+    return rows, class_of, int(number[-1]) + 1
 
 
 class _Runs(NamedTuple):
@@ -275,7 +221,7 @@ class _Runs(NamedTuple):
     Attributes:
         delta: its transitions.
         width: number of bytes in each of its byte classes.
-        tree: the prefix tree of the vocabulary, labeled with its byte classes.
+        tree: the prefix tree of the vocabulary, and the class of each byte.
         cells, ways: its counted runs, and the transitions that leave them.
         profiles: the profile of each unit that these runs repeat.
     """
@@ -297,7 +243,6 @@ class _Runs(NamedTuple):
         """Find the repetitions in an automaton, and how tokens behave inside of them."""
         trie = vocabulary.trie
         delta = read_only(np.ascontiguousarray(delta).view())
-        label = read_only(class_of_byte[trie.byte])
         width = np.bincount(class_of_byte, minlength=delta.shape[1])
         cells = Cells(*find_cells(delta, width))
         ways = Ways(*kernels.ways_out(delta, cells))
@@ -306,7 +251,7 @@ class _Runs(NamedTuple):
             vocabulary.profile(np.ascontiguousarray(cells.units[i:j, class_of_byte]))
             for i, j in bounds
         ]
-        tree = (label, trie.depth, trie.skip, trie.entry)
+        tree = (trie.byte, trie.depth, trie.skip, trie.entry, read_only(class_of_byte.view()))
         return cls(delta, width, tree, cells, ways, profiles)
 
 
@@ -331,23 +276,6 @@ def _split(
     reference = kernels.references(delta, width, cells, tree)
     kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
     return partition
-
-
-def _equal_columns(
-    total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
-) -> Int64[np.ndarray, "C"]:
-    """Return, for each table column, the first one with the same `total` and `live`.
-
-    `total` is a weighted sum of a column's next states, and `live` is their number.
-    """
-    order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
-    if not order.size:
-        return order
-    differs = (np.diff(total[order]) != 0) | (np.diff(live[order]) != 0)
-    starts = np.flatnonzero(np.append(True, differs))
-    first = np.empty_like(order)
-    first[order] = np.repeat(order[starts], np.diff(np.append(starts, order.size)))
-    return first
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
@@ -381,9 +309,8 @@ def _by_profiles(
 
 def _refuse_continuations(automaton: Automaton) -> None:
     """Refuse a language in which a string is a prefix of another one, as texts end without EOS."""
-    goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
-    if goes_on.any():
-        example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
+    example = shortest_prefix(automaton)
+    if example is not None:
         raise ConstraintError(
             'for eos="accept", expected that no string of the language is a prefix of another, got '
             f"{example!r}; end every string with a terminator such as a newline, or use a "

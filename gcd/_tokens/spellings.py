@@ -36,8 +36,7 @@ from jaxtyping import Bool, Int, Int32, Int64, UInt64
 from gcd._errors import ConstraintError
 from gcd._support.kernels.grouping import number_by_first
 from gcd._tokens.canonical_pairs import START, Segmentation
-from gcd._tokens.distances import UNREACHABLE, edges
-from gcd._tokens.kernels import token_graph as graph
+from gcd._tokens.distances import UNREACHABLE, distances_to
 from gcd._tokens.kernels.classes import from_classes, refine
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.trimming import TokenTable, add_end, trim
@@ -278,12 +277,12 @@ class _Product:
         self._source = automaton.num_states + behaviors.of[adjacent.pair_arrival[self._used]]
 
         num_nodes = automaton.num_states + self._owner.size
-        pairs = np.concatenate([*self._edges()]).astype(np.int32)
-        steps = graph.distances(pairs, num_nodes, automaton.final, UNREACHABLE, True)
+        edges = np.ascontiguousarray(np.concatenate([*self._edges()]).T, np.int32)
+        steps = distances_to(automaton.final, edges, num_nodes)
         self.leads_on = steps[self._live_node] < UNREACHABLE
         initial = np.array([automaton.initial])
         self._initial = int(self._after(initial, np.array([START]))[0])
-        ahead = graph.distances(pairs, num_nodes, self._initial, UNREACHABLE, False)
+        ahead = distances_to(self._initial, edges[::-1], num_nodes)
         self._alive = (steps < UNREACHABLE) & (ahead < UNREACHABLE)
 
     def _after(
@@ -300,7 +299,7 @@ class _Product:
         """List the product's edges (state, next state), including those to the final state."""
         adjacent, behaviors = self._adjacent, self._behaviors
         automaton, literal = adjacent.automaton, adjacent.is_literal
-        plain = edges(automaton.delta)
+        plain = automaton.rows.edges.T
         plain = plain[~literal[plain[:, 0]] & ~literal[plain[:, 1]]]
         inner = np.stack([self._source, self._live_node[adjacent.pair_live[self._used]]], 1)
         # From other states, a class leads to all behaviors of its tokens.

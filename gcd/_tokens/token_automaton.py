@@ -1,10 +1,10 @@
 """Automata over tokens, the result of lifting byte automata for one vocabulary.
 
 `delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that lead to the
-same state from every state. So `class_of` (one entry per token) and a narrow table replace a table
-that is hundreds of times wider. The tokens that end a text form the class `eos_class`. It is
-allowed exactly in accepting states and leads to the state `final`, whose only edge is a loop with
-the same class.
+same state from every state. So `class_of` (one entry per token) and a narrow table, which is stored
+in compressed form (`gcd._tokens.rows`), replace a table that is hundreds of times wider. The tokens
+that end a text form the class `eos_class`. It is allowed exactly in accepting states and leads to
+the state `final`, whose only edge is a loop with the same class.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. A text in state s can be
 completed with r tokens if and only if `steps_to_accept[s] <= r`. So one integer per state serves
@@ -23,10 +23,12 @@ from jaxtyping import Bool, Int32, Int64
 from gcd._arguments import Ids, whole_number
 from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.distances import UNREACHABLE, fits, reach, steps_to_accept
+from gcd._tokens.distances import UNREACHABLE, distances_to, fits
 from gcd._tokens.kernels.classes import number_tokens, one_class, refine
+from gcd._tokens.rows import Rows
+from gcd._tokens.trie import read_only
 from gcd._tokens.trimming import ENDINGS, TokenTable, trim, with_final
-from gcd._tokens.vocabulary import Vocabulary
+from gcd._tokens.vocabulary import Vocabulary, num_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class TokenAutomaton:
     Attributes:
         vocabulary: the tokens.
         class_of: class of every token id. Ids that no state allows share one class.
-        delta: state after (state, class), -1 if the class is not allowed there.
+        rows: the transitions, compressed (`gcd._tokens.rows`).
         accepting: for each state, whether the tokens so far spell a string of the language, so that
             `delta[s, eos_class] == final`. Also true for `final`.
         steps_to_accept: fewest tokens, EOS included, from each state to `final`; 0 for `final`.
@@ -53,7 +55,7 @@ class TokenAutomaton:
 
     vocabulary: Vocabulary
     class_of: Int32[np.ndarray, "V"]
-    delta: Int32[np.ndarray, "S C"]
+    rows: Rows
     accepting: Bool[np.ndarray, "S"]
     steps_to_accept: Int32[np.ndarray, "S"]
     initial: int
@@ -62,29 +64,27 @@ class TokenAutomaton:
     caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the arguments in O(S + C + V); `check` validates the whole table.
-
-        The table becomes C-contiguous, because kernels are compiled for this layout.
-        """
-        object.__setattr__(self, "delta", np.ascontiguousarray(self.delta))
-        num_states, num_classes = self.delta.shape
-        loop = np.full(num_classes, -1)
-        loop[self.eos_class] = self.final
+        """Check the arguments in O(S + V); `check` validates the whole table."""
+        num_states, num_classes = self.num_states, self.num_classes
+        loop = self.rows.targets[self.rows.target_start[self.final] :]
         assert self.class_of.shape == (self.vocabulary.size,), "one class for every token"
-        assert ((self.class_of >= 0) & (self.class_of < num_classes)).all(), "classes exist"
+        assert self.class_of.min(initial=0) >= 0, "classes exist"
+        assert self.class_of.max(initial=0) < num_classes, "classes exist"
         assert (self.class_of[list(self.vocabulary.eos_ids)] == self.eos_class).all()
         assert 0 <= self.initial < num_states, "the initial state exists"
-        assert (self.delta[self.final] == loop).all(), "the final state only loops under EOS"
-        assert ((self.delta[:, self.eos_class] == self.final) == self.accepting).all()
+        assert loop.tolist() == [self.final], "the final state only loops under EOS"
+        assert self.accepting.shape == self.steps_to_accept.shape == (num_states,)
         assert self.steps_to_accept[self.final] == 0, "the final state is the end"
         assert self.steps_to_accept.max() < UNREACHABLE, "every state leads to the final one"
-        for array in (self.class_of, self.delta, self.accepting, self.steps_to_accept):
+        for array in (self.class_of, self.accepting, self.steps_to_accept, *self.rows):
             array.flags.writeable = False
 
     def check(self) -> None:
         """Assert that all targets exist and all distances are correct."""
-        assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
-        assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
+        self.rows.check(self.num_states, self.num_classes)
+        assert (self.rows.allow(self.eos_class) == self.accepting).all()
+        steps = distances_to(self.final, self.rows.edges, self.num_states)
+        assert (self.steps_to_accept == steps).all()
 
     @classmethod
     def from_position_sets(
@@ -118,16 +118,40 @@ class TokenAutomaton:
 
     @property
     def num_states(self) -> int:
-        return self.delta.shape[0]
+        return self.rows.pattern_of.size
 
     @property
     def num_classes(self) -> int:
-        return self.delta.shape[1]
+        return self.eos_class + 1
 
     @property
     def final(self) -> int:
         """State after the end of a text, which is the last state."""
-        return self.delta.shape[0] - 1
+        return self.num_states - 1
+
+    @property
+    def num_words(self) -> int:
+        """Number of int32 words in a packed mask."""
+        return num_words(self.vocabulary.size)
+
+    @cached_property
+    def delta(self) -> Int32[np.ndarray, "S C"]:
+        """State after (state, class), -1 if the class is not allowed there.
+
+        The table is made when it is first used, and may take hundreds of megabytes.
+        """
+        return read_only(self.rows.dense(self.num_classes))
+
+    def steps_after(self) -> Int32[np.ndarray, "S C"]:
+        """Return `steps_to_accept` after (state, class), a large number if it is not allowed."""
+        steps = self.steps_to_accept[self.rows.targets]
+        return self.rows.dense(self.num_classes, steps, UNREACHABLE)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes of the arrays, without `delta`."""
+        arrays = (self.class_of, self.accepting, self.steps_to_accept, *self.rows)
+        return sum(array.nbytes for array in arrays)
 
     @cached_property
     def tokens_per_class(self) -> Int64[np.ndarray, "C"]:
@@ -147,7 +171,8 @@ class TokenAutomaton:
 
         A budget excludes tokens in a state only if at most this many tokens are left.
         """
-        return reach(self.delta, self.steps_to_accept)
+        steps = self.steps_to_accept[self.rows.targets]
+        return np.maximum.reduceat(steps, self.rows.target_start[:-1])
 
     @property
     def fewest_tokens(self) -> int:
@@ -159,9 +184,9 @@ class TokenAutomaton:
         """Largest budget for which no text exceeds `max_bytes`; None if there is no such limit."""
         if self.max_bytes is None:
             return None
-        classes = np.flatnonzero((self.delta >= 0).any(axis=0))
-        tokens = np.flatnonzero(np.isin(self.class_of, classes)).tolist()
-        longest = max((len(self.vocabulary.token_bytes[token]) for token in tokens), default=1)
+        used = np.zeros(self.num_classes, np.bool_)
+        used[self.rows.pattern_class] = True
+        longest = int(self.vocabulary.lengths[used[self.class_of]].max(initial=1))
         return self.max_bytes // max(longest, 1) + 1
 
     def step(self, state: int, token: int) -> int:
@@ -171,16 +196,22 @@ class TokenAutomaton:
             ValueError: if the state or the token id is out of range.
         """
         token = self.vocabulary.check_id(token)
-        state = self._state(state)
-        return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
+        return self._after(self._state(state), token)
+
+    def _after(self, state: int, token: int) -> int:
+        """Return the state after a valid token id; -1 if it is not allowed or `state` is -1."""
+        if state < 0:
+            return -1
+        classes, targets = self.rows.row(state)
+        place = int(np.searchsorted(classes, self.class_of[token]))
+        allowed = place < classes.size and classes[place] == self.class_of[token]
+        return int(targets[place]) if allowed else -1
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
         """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
         state = self.initial if state is None else self._state(state)
-        delta, class_of, check_id = self.delta, self.class_of, self.vocabulary.check_id
         for token in tokens:
-            token = check_id(token)
-            state = int(delta[state, class_of[token]]) if state >= 0 else -1
+            state = self._after(state, self.vocabulary.check_id(token))
             if state < 0:
                 return -1
         return state
@@ -201,10 +232,11 @@ class TokenAutomaton:
             ValueError: if the state is out of range.
         """
         state = self._state(state)
-        after = self.delta[state] if state >= 0 else np.full(self.num_classes, -1, np.int32)
-        good = after >= 0
-        if remaining is not None:
-            good &= fits(self.steps_to_accept[after], remaining)
+        good = np.zeros(self.num_classes, np.bool_)
+        if state >= 0:
+            classes, targets = self.rows.row(state)
+            left = UNREACHABLE if remaining is None else remaining
+            good[classes[fits(self.steps_to_accept[targets], left)]] = True
         return np.flatnonzero(good[self.class_of])
 
     def _state(self, state: int) -> int:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Integer
+from jaxtyping import Bool, Int32
 
 from gcd._support.kernels.grouping import number_by_first
-from gcd._tokens.distances import UNREACHABLE
-from gcd._tokens.distances import edges as edges_of
-from gcd._tokens.kernels import token_graph as graph
-from gcd._tokens.kernels.classes import first_equal
+from gcd._tokens.distances import UNREACHABLE, distances_to
+from gcd._tokens.rows import Rows
 
 ENDINGS = ("token", "accept")
 
@@ -24,11 +22,24 @@ class TokenTable(NamedTuple):
     """Constructor arguments of a `TokenAutomaton` after its vocabulary, in order."""
 
     class_of: Int32[np.ndarray, "V"]
-    delta: Int32[np.ndarray, "S C"]
+    rows: Rows
     accepting: Bool[np.ndarray, "S"]
     steps_to_accept: Int32[np.ndarray, "S"]
     initial: int
     eos_class: int
+
+    @classmethod
+    def of(
+        cls,
+        class_of: Int32[np.ndarray, "V"],
+        rows: Rows,
+        steps: Int32[np.ndarray, "S"],
+        initial: int,
+        eos_class: int,
+    ) -> TokenTable:
+        """Make the arguments from a table, in which a state accepts if it allows EOS."""
+        accepting = rows.allow(eos_class)
+        return cls(class_of, rows, accepting, steps, initial, eos_class)
 
 
 def with_final(
@@ -62,73 +73,58 @@ def trim(
     delta: Int32[np.ndarray, "S C"],
     class_of: Int32[np.ndarray, "V"],
     initial: int,
-    edges: Int32[np.ndarray, "E 2"] | None = None,
     *,
     merge: bool = False,
 ) -> TokenTable | None:
     """Remove the states that aren't on a path from `initial` to the final state (the last).
 
-    `edges` are the pairs (state, next state) of the table, if known. Equal token classes are merged
-    if states were removed or `merge` is set. Return None if no tokens lead from `initial` to the
-    final state.
+    Equal token classes are merged if states were removed or `merge` is set. Return None if no
+    tokens lead from `initial` to the final state.
     """
-    found = trim_numbered(delta, class_of, initial, edges, merge=merge)
-    return None if found is None else found[0]
-
-
-def trim_numbered(
-    delta: Int32[np.ndarray, "S C"],
-    class_of: Int32[np.ndarray, "V"],
-    initial: int,
-    edges: Int32[np.ndarray, "E 2"] | None = None,
-    *,
-    merge: bool = False,
-) -> tuple[TokenTable, Int32[np.ndarray, "S"]] | None:
-    """Return what `trim` returns, and the new number of each state, -1 if it was removed."""
-    edges = edges_of(delta) if edges is None else edges
-    num_states = delta.shape[0]
-    final, eos_class = num_states - 1, delta.shape[1] - 1
-    steps = graph.distances(edges, num_states, final, UNREACHABLE, True)
-    if steps[initial] == UNREACHABLE:
+    rows = Rows.of(delta)
+    alive, steps = _measure(rows, initial)
+    if not alive[initial]:
         return None
-    ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
-    alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
-    number = np.full(num_states + 1, -1, np.int32)
+    if not merge and alive.all():
+        return TokenTable.of(class_of, rows, steps, initial, delta.shape[1] - 1)
+    eos_class = delta.shape[1] - 1
+    number = np.full(delta.shape[0] + 1, -1, np.int32)
     number[:-1][alive] = np.arange(alive.sum())
-    if merge or not alive.all():
-        delta = number[delta[alive]]
-        final, initial = delta.shape[0] - 1, int(number[initial])
-        is_eos = class_of == eos_class
-        targets, class_of = merge_classes(
-            np.ascontiguousarray(delta[:, :eos_class]), np.where(is_eos, 0, class_of), is_eos
-        )
-        delta = np.concatenate([targets, delta[:, eos_class:]], axis=1)
-        eos_class = delta.shape[1] - 1
-        class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
-        steps = steps[alive]
-    table = TokenTable(
-        class_of,
-        delta,
-        delta[:, eos_class] == final,
-        steps,
-        initial,
-        eos_class,
-    )
-    return table, number[:-1]
+    rows, class_of, eos_class = _merge_classes(Rows.of(number[delta[alive]]), class_of, eos_class)
+    return TokenTable.of(class_of, rows, steps[alive], int(number[initial]), eos_class)
 
 
-def merge_classes(
-    table: Int32[np.ndarray, "S C"],
-    class_of: Integer[np.ndarray, "V"],
-    apart: Bool[np.ndarray, "V"],
-) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
-    """Merge token classes with equal table columns, and number the classes by first token.
+def trim_rows(
+    rows: Rows, class_of: Int32[np.ndarray, "V"], initial: int, num_classes: int
+) -> TokenTable | None:
+    """Do the same as `trim` for a compressed table, in which dead ends are rare."""
+    alive, steps = _measure(rows, initial)
+    if alive.all():
+        return TokenTable.of(class_of, rows, steps, initial, num_classes - 1)
+    return trim(rows.dense(num_classes), class_of, initial) if alive[initial] else None
 
-    Tokens marked `apart` get the number -1 instead of a class. Classes without tokens are dropped.
+
+def _measure(rows: Rows, initial: int) -> tuple[Bool[np.ndarray, "S"], Int32[np.ndarray, "S"]]:
+    """Return which states are on a path from `initial` to the last, and their distances to it."""
+    edges, num_states = rows.edges, rows.pattern_of.size
+    steps = distances_to(num_states - 1, edges, num_states)
+    ahead = distances_to(initial, edges[::-1], num_states)
+    return (ahead < UNREACHABLE) & (steps < UNREACHABLE), steps
+
+
+def _merge_classes(
+    rows: Rows, class_of: Int32[np.ndarray, "V"], eos_class: int
+) -> tuple[Rows, Int32[np.ndarray, "V"], int]:
+    """Merge equal token classes, and number the classes by first token; EOS stays the last.
+
+    Classes without tokens are dropped.
     """
-    same = first_equal(table, *table.shape)
-    # Number 0 is for the tokens marked `apart`; classes are numbered by their first token.
-    merged = np.where(apart, 0, same[class_of] + 1)
-    merged, first = number_by_first(np.append(0, merged), same.size + 1)
-    kept = class_of[first[1:] - 1]
-    return np.ascontiguousarray(table[:, kept]), merged[1:] - 1
+    same, is_eos = rows.equal_classes(eos_class + 1), class_of == eos_class
+    # Number 0 is for EOS; other classes are numbered by their first token.
+    merged = np.where(is_eos, 0, same[class_of] + 1)
+    merged, first = number_by_first(np.append(0, merged), eos_class + 2)
+    number = np.full(eos_class + 1, -1, np.int32)
+    number[same[class_of[first[1:] - 1]]] = np.arange(first.size - 1)
+    number[eos_class] = first.size - 1
+    class_of = np.where(is_eos, first.size - 1, merged[1:] - 1).astype(np.int32)
+    return rows.renumber_classes(number), class_of, first.size - 1

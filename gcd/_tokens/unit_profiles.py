@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int16, Int32, Int64
 
+from gcd._automata.byte_classes import NUM_BYTES
 from gcd._tokens.kernels import lifting as kernels
-from gcd._tokens.trie import Trie
+from gcd._tokens.trie import Trie, read_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,5 +53,6 @@ class UnitProfile:
                 and -1 for a byte that is not part of the unit.
             trie: the prefix tree of the vocabulary.
         """
-        tree = (trie.byte, trie.depth, trie.skip, trie.entry)
+        column = read_only(np.arange(NUM_BYTES, dtype=np.uint8))
+        tree = (trie.byte, trie.depth, trie.skip, trie.entry, column)
         return cls(*kernels.profile(unit, tree, trie.num_entries, trie.max_depth))

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int16
+from jaxtyping import Int16, Int64
 
 from gcd._arguments import Ids, as_ids, whole_number
 from gcd._errors import ConstraintError, check_kind
@@ -35,7 +35,7 @@ _PROFILES_LOCK = Lock()  # constraints are lifted in several threads
 _PROFILES = 16  # cached for one vocabulary; each takes some 10 bytes per token
 
 BITS = 32
-"""Number of tokens in a word of a packed mask (`gcd._tokens.bitmask`)."""
+"""Number of tokens in a word of a packed mask (`gcd._tokens.budget.pack`)."""
 
 
 def num_words(num_tokens: int) -> int:
@@ -209,6 +209,11 @@ class Vocabulary:
         """Prefix tree of the tokens."""
         return Trie.build(self.token_bytes)
 
+    @cached_property
+    def lengths(self) -> Int64[np.ndarray, "V"]:
+        """Number of bytes of each id."""
+        return np.fromiter(map(len, self.token_bytes), np.int64, self.size)
+
     def profile(self, unit: Int16[np.ndarray, "phases 256"]) -> UnitProfile:
         """Return how each token behaves inside a repeated `unit` (`gcd._tokens.unit_profiles`).
 
@@ -237,7 +242,7 @@ class Vocabulary:
         """Digest of the ids, their bytes and the EOS ids: equal for equal vocabularies."""
         digest = blake2b(digest_size=16)
         digest.update(np.array([self.size, *self.eos_ids], np.int64).tobytes())
-        digest.update(np.fromiter(map(len, self.token_bytes), np.int64, self.size).tobytes())
+        digest.update(self.lengths.tobytes())
         digest.update(b"".join(self.token_bytes))
         return digest.digest()
 

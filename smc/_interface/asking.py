@@ -29,8 +29,7 @@ from typing import Any, TypeAlias
 
 from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, parse_tools, tool_calls
 from gcd._languages.json_schema.schema import is_class
-from gcd._languages.tools.tool_keys import get_parameters, is_schema
-from gcd._languages.tools.tool_wrappers import CONTAINERS, declarations
+from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from smc._inference.settings import check_options
 from smc._interface.interface import sample
 from smc._models.checks import check_list, check_model, check_thoughts
@@ -320,15 +319,9 @@ def _tools_for_chat(tools: Any) -> list[dict[str, Any]]:
         else {each.__name__: each for each in tools if isinstance(each, type)}
     )
     found = []
-    for tool, declared in zip(parse_tools(tools).tools, declarations(tools), strict=True):
-        parameters = dict(tool.schema)
-        if tool.flat:  # the descriptions don't constrain calls, so the schema lacks them
-            given = get_parameters(declared.entry)
-            parameters["properties"] = {
-                name: {**{k: v for k, v in given[name].items() if k == "description"}, **schema}
-                for name, schema in tool.schema["properties"].items()
-            }
-        elif tool.name in classes:  # gcd's own schema of a class has patterns that aren't JSON
+    for tool in parse_tools(tools).tools:
+        parameters = tool.schema
+        if tool.name in classes:  # gcd's own schema of a class has patterns that aren't JSON
             from pydantic import TypeAdapter
 
             parameters = TypeAdapter(classes[tool.name]).json_schema()

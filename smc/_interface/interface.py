@@ -243,7 +243,7 @@ def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequ
         automata = {task.automaton for task in some}
         return Room(
             rows=settings.particles * len(some),
-            automata=sum(ENTRY_BYTES * automaton.delta.size for automaton in automata),
+            automata=sum(ENTRY_BYTES * a.num_states * a.num_classes for a in automata),
             lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
         )
 

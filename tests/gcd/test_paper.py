@@ -11,6 +11,7 @@ from gcd._automata.automaton import Automaton
 from gcd._errors import EmptyLanguageError
 from gcd._tokens.distances import UNREACHABLE
 from gcd._tokens.lifting import lift
+from gcd._tokens.tensor_automaton import TensorAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
     EdgeList,
@@ -21,14 +22,6 @@ from tests.gcd.oracles import (
     strings,
     vocabularies,
 )
-from tests.gcd.paper import (
-    TensorAutomaton,
-    allowed_classes,
-    backward_pass,
-    forward_pass,
-    state_sets,
-    steps_to_accept,
-)
 
 pytestmark = checked_inside_strategies
 
@@ -37,6 +30,11 @@ LENGTH = 5
 
 def _members(vector: torch.Tensor) -> set[int]:
     return set(vector.nonzero().flatten().tolist())
+
+
+def _sets(states: torch.Tensor, num_states: int) -> torch.Tensor:
+    """Turn single states into boolean vectors; a state of -1 gives the empty set."""
+    return states.unsqueeze(-1) == torch.arange(num_states)
 
 
 def _vector(members: set[int], size: int) -> torch.Tensor:
@@ -116,10 +114,10 @@ def test_a_lifted_automaton_moves_alike_as_tensors(
     assert _members(tensors.initial) == {lifted.initial}
     assert _members(tensors.accepting) == {lifted.final}
     # All states at once as singletons, a batch of sets.
-    singletons = state_sets(torch.arange(lifted.num_states), lifted.num_states)
+    singletons = _sets(torch.arange(lifted.num_states), lifted.num_states)
     for symbol in range(lifted.num_classes):
         under = _vector({symbol}, lifted.num_classes).expand(lifted.num_states, -1)
-        after = state_sets(torch.from_numpy(lifted.delta[:, symbol].copy()), lifted.num_states)
+        after = _sets(torch.from_numpy(lifted.delta[:, symbol].copy()), lifted.num_states)
         assert torch.equal(tensors.forward(singletons, under), after)
 
 
@@ -146,7 +144,7 @@ def test_edges_out_of_range_are_refused(
 @settings(max_examples=60)
 @given(edge_lists())
 def test_backward_pass_finds_completions_of_exactly_each_length(nfa: EdgeList) -> None:
-    alive = backward_pass(TensorAutomaton.from_edges(*nfa), LENGTH)
+    alive = TensorAutomaton.from_edges(*nfa).backward_pass(LENGTH)
     accepting = set(nfa.accepting)
     for state in range(nfa.num_states):
         lengths = {
@@ -165,7 +163,7 @@ def test_forward_pass_finds_the_states_that_strings_lead_to(
     row = st.lists(st.booleans(), min_size=nfa.num_classes, max_size=nfa.num_classes)
     classes = torch.tensor(data.draw(st.lists(row, min_size=4, max_size=4)))
     automaton = TensorAutomaton.from_edges(*nfa)
-    free, restricted = forward_pass(automaton, 4), forward_pass(automaton, 4, classes)
+    free, restricted = automaton.forward_pass(4), automaton.forward_pass(4, classes)
     for t in range(5):
         anything, allowed = set(), set()
         for string in strings(range(nfa.num_classes), t):
@@ -182,7 +180,7 @@ def test_forward_pass_finds_the_states_that_strings_lead_to(
 @given(edge_lists())
 def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) -> None:
     automaton = TensorAutomaton.from_edges(*nfa)
-    alive = backward_pass(automaton, LENGTH)
+    alive = automaton.backward_pass(LENGTH)
     words = {
         string
         for string in strings(range(nfa.num_classes), LENGTH)
@@ -192,7 +190,8 @@ def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) ->
         members = nfa_states(nfa, nfa.initial, prefix)
         states = torch.tensor([s in members for s in range(nfa.num_states)])
         for total in range(len(prefix) + 1, LENGTH + 1):
-            allowed = allowed_classes(automaton, states, alive[total - len(prefix) - 1])
+            left = torch.tensor([total - len(prefix)])
+            (allowed,) = automaton.class_mask(states.unsqueeze(0), left, alive)
             truth = {
                 w[len(prefix)] for w in words if len(w) == total and w[: len(prefix)] == prefix
             }
@@ -203,7 +202,7 @@ def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) ->
 @given(edge_lists(looping=True))
 def test_the_two_forms_are_the_same_function(nfa: EdgeList) -> None:
     automaton = TensorAutomaton.from_edges(*nfa)
-    steps = steps_to_accept(automaton)
-    for remaining, alive in enumerate(backward_pass(automaton, 2 * nfa.num_states)):
+    steps = automaton.steps_to_accept()
+    for remaining, alive in enumerate(automaton.backward_pass(2 * nfa.num_states)):
         assert torch.equal(alive, steps <= remaining)
     assert ((steps < nfa.num_states) | (steps == UNREACHABLE)).all()

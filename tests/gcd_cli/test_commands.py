@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tests/models/stories260K"
 ALARM = "docs/alarm.json"
 PATTERN = " (little|big) [a-z]{3,9}"
+INTEGER_A = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,7 @@ def test_an_option_is_named_exactly_if_it_would_help(
     schema = tmp_path / "schema.json"
     schema.write_text((ROOT / "docs" / "alarm.json").read_text())
     if given == "tools":
-        schema.write_text(json.dumps([{"name": "f", "parameters": {"a": {"type": "int"}}}]))
+        schema.write_text(json.dumps([{"name": "f", "parameters": INTEGER_A}]))
         value = [{"name": "f", "arguments": {"a": 1}}]
     file = tmp_path / "answer.json"
     file.write_text(write(value))
@@ -244,7 +245,7 @@ def test_compiling_reports_the_same_as_the_library(tmp_path: Path) -> None:
     assert tokens["states"] == automaton.num_states
     assert tokens["classes"] == automaton.num_classes
     assert tokens["fewest_tokens"] == automaton.steps_to_accept[automaton.initial]
-    assert tokens["memory_bytes"] == gcd.ServedAutomaton(automaton).nbytes
+    assert tokens["memory_bytes"] == automaton.nbytes
     file = tmp_path / "drawing.dot"
     run("compile", "--regex", "ab|c", "--draw", str(file))
     assert file.read_text() == drawing.to_dot(gcd.regex("ab|c"))
@@ -252,7 +253,7 @@ def test_compiling_reports_the_same_as_the_library(tmp_path: Path) -> None:
 
 def test_other_languages(tmp_path: Path) -> None:
     tools = tmp_path / "tools.json"
-    tools.write_text(json.dumps([{"name": "f", "parameters": {"a": {"type": "int"}}}]))
+    tools.write_text(json.dumps([{"name": "f", "parameters": INTEGER_A}]))
     call = '[{"name": "f", "arguments": {"a": 1}}]'
     assert report("check", "--tools", str(tools), "-", stdin=call)["in_language"]
     database = tmp_path / "people.sqlite"

@@ -95,7 +95,7 @@ def test_masks_are_those_of_a_matcher_that_is_told_how_many_tokens_fit(
         given = json.dumps({"json_schema": SCHEMA, "deadline_ms": milliseconds})
         params = SamplingParams(max_tokens=150, extra_args={"gcd": given})
         matcher = gcd.Matcher(lifted(constraint, tokens), budget=150)
-        needed = matcher.automaton.steps_to_accept(matcher.state)
+        needed = int(matcher.automaton.steps_to_accept[matcher.state])
         run, steps = engine(tokens, params, []), 0
         while not matcher.is_finished:
             left = begin + milliseconds / 1000 - clock.now

@@ -49,7 +49,8 @@ class Color(Enum):
 
 
 SCHEMA = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 1}
-TOOLS = [{"name": "f", "description": "", "parameters": {"x": {"type": "boolean"}}}]
+BOOLEAN = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
+TOOLS = [{"name": "f", "description": "", "parameters": BOOLEAN}]
 
 
 @pytest.mark.parametrize(
@@ -174,12 +175,6 @@ FUNCTION = {
 }
 PARAMETERS = FUNCTION["parameters"]
 WRAPPED = {"type": "function", "function": FUNCTION}
-FLAT = {
-    **FUNCTION,
-    "parameters": {"day": {"type": "integer", "enum": [1, 2], "description": "When."}},
-}
-
-
 MCP = {"name": "go", "description": "Go there.", "inputSchema": PARAMETERS}
 BEDROCK = {**MCP, "inputSchema": {"json": PARAMETERS}}
 
@@ -189,7 +184,6 @@ BEDROCK = {**MCP, "inputSchema": {"json": PARAMETERS}}
     [
         [WRAPPED],
         [FUNCTION],
-        [FLAT],
         {"tools": [WRAPPED]},
         [{"name": "go", "description": "Go there.", "input_schema": PARAMETERS}],
         {"result": {"tools": [MCP]}},

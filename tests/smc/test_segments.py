@@ -26,10 +26,10 @@ PLANS = {
         Segment(gcd.regex("b+"), tokens=3),
     ],
     "special": [Segment(gcd.regex("a*"), until=4, tokens=2), Segment(gcd.regex("b|ab"))],
-    "ambiguous": [Segment(gcd.regex("a*"), tokens=1), Segment(gcd.regex("a?b"), tokens=3)],
+    "choice": [Segment(gcd.choice(["a", "ba"]), tokens=1), Segment(gcd.regex("a?b"), tokens=3)],
     "forced": [Segment(gcd.regex("a?"), until="ba", tokens=3), Segment(gcd.literal("ab"))],
 }
-BUDGET = {"straddling": 4, "special": 4, "ambiguous": 3, "forced": 5}
+BUDGET = {"straddling": 4, "special": 4, "choice": 4, "forced": 5}
 PROPOSALS = {
     "lcd": smc.LCD,
     "gcd": smc.GCD,

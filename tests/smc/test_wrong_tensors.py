@@ -226,7 +226,6 @@ STATES: dict[str, Entrance] = {
     "mask": lambda states: MASK.mask(torch.tensor(states), torch.tensor([3])),
     "packed": lambda states: MASK.packed(torch.tensor(states), torch.tensor([3])),
     "mask without budget": lambda states: MASK.lcd_mask(torch.tensor(states)),
-    "row": lambda states: gcd.Matcher(AUTOMATON).automaton.row(states[0]),
     "classes": lambda states: hmm.expect_classes(
         TABLE, MODEL.initial.expand(1, -1), torch.tensor(states), torch.tensor([3])
     ),

@@ -86,8 +86,9 @@ class Restriction:
     @classmethod
     def of(cls, automaton: TokenAutomaton) -> Restriction:
         """Restrict a constraint; states and classes of allowed tokens stay the same."""
-        delta, last = automaton.delta, automaton.eos_class
-        allowed = np.asarray((delta >= 0).any(axis=0))
+        last = automaton.eos_class
+        allowed = np.zeros(automaton.num_classes, np.bool_)
+        allowed[automaton.rows.pattern_class] = True
         ids = np.flatnonzero(allowed[automaton.class_of])
         # All other tokens are one forbidden class; EOS stays the last class.
         kept = np.flatnonzero(allowed)
@@ -95,7 +96,6 @@ class Restriction:
         number = np.full(automaton.num_classes, len(kept), np.int32)
         number[kept] = np.arange(len(kept))
         number[last] = len(kept) + 1
-        nowhere = np.full((delta.shape[0], 1), -1, np.int32)
         vocabulary = automaton.vocabulary
         index = {int(token): i for i, token in enumerate(ids)}
         small = Vocabulary.from_bytes(
@@ -108,7 +108,7 @@ class Restriction:
                 automaton,
                 vocabulary=small,
                 class_of=np.append(number[automaton.class_of[ids]], np.int32(len(kept))),
-                delta=np.concatenate([delta[:, kept], nowhere, delta[:, [last]]], axis=1),
+                rows=automaton.rows.renumber_classes(number),
                 eos_class=len(kept) + 1,
             ),
         )

@@ -72,8 +72,6 @@ class Document:
     Args:
         root: the schema, as parsed JSON.
         base: JSON pointer of the schema within the user's input, for messages.
-        hidden: prefix of pointers in this document that messages leave out, because the user's
-            input doesn't have this level.
         max_depth: how often a recursive schema may be entered on one path.
         assert_formats: whether `format` constrains values.
         draft: the draft of the schema; None for the draft that `$schema` names, or else 2020-12
@@ -90,7 +88,6 @@ class Document:
         root: Any,
         *,
         base: str = "",
-        hidden: str = "",
         max_depth: int,
         assert_formats: bool = True,
         draft: str | None = None,
@@ -103,9 +100,7 @@ class Document:
                 f"expected the schema to be an object in draft {draft}, got {root}; write an "
                 "object, or select a newer draft"
             )
-        self._reader = Reader(
-            root, base=base, hidden=hidden, draft=chosen, assert_formats=assert_formats
-        )
+        self._reader = Reader(root, base=base, draft=chosen, assert_formats=assert_formats)
         self._closures: dict[Conjunction, Conjunction] = {}
         self.approximations: dict[Node, Any] = {}
         self.bounds = self._reader.bounds

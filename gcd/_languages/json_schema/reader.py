@@ -220,7 +220,7 @@ class Reader:
     """Schemas of a document, in the vocabulary of draft 2020-12.
 
     Args:
-        root, base, hidden, assert_formats: as in `document.Document`.
+        root, base, assert_formats: as in `document.Document`.
         draft: draft of the document, overriding `$schema`; None to follow `$schema`.
 
     Attributes:
@@ -232,14 +232,12 @@ class Reader:
         ignored: keywords without effect in reachable schemas.
     """
 
-    def __init__(
-        self, root: Any, *, base: str, hidden: str, draft: Draft | None, assert_formats: bool
-    ) -> None:
+    def __init__(self, root: Any, *, base: str, draft: Draft | None, assert_formats: bool) -> None:
         self.schemas: dict[str, Any] = {}
         self.below: dict[str, set[str]] = {}
         self.bounds: list[Caveat] = []
         self.validators: list[Caveat] = []
-        self._base, self._hidden = base, hidden
+        self._base = base
         self._draft = draft
         self._assert_formats = assert_formats
         self._resource_of: dict[str, _Resource] = {}  # by pointer of a schema in the resource
@@ -251,7 +249,7 @@ class Reader:
 
     def rebase(self, pointer: str) -> str:
         """Convert a pointer from the document's root to one from the root of the user's input."""
-        return self._base + pointer.removeprefix(self._hidden)
+        return self._base + pointer
 
     # -- every schema ------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ automaton then contains each tool only once. With `max_calls=n`, it contains n c
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,7 +36,7 @@ from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.reader import warn_of
 from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
-from gcd._languages.tools.tool_types import Tool, parse_tools
+from gcd._languages.tools.tool_lists import Tool, parse_tools
 from gcd._languages.values.arrays import array
 from gcd._languages.values.json_values import json_notation
 from gcd._languages.values.notation import mark, separators
@@ -70,25 +69,24 @@ def tool_calls(
     """Return the language of all lists of valid calls of the given tools, in JSON or in Python.
 
     Args:
-        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM,
-            functions, or classes that pydantic validates, as `gcd.parse_tools` reads them.
+        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini or Bedrock, functions, or
+            classes that pydantic validates, as `gcd.parse_tools` reads them.
         style: "json" or "python".
         min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
-        max_depth: greatest nesting depth of values whose type is not described, such as `any`.
+        max_depth: greatest nesting depth of values whose type is not described.
         escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
             tools.
         max_bytes: compile only answers of at most this many bytes for all calls together, as in
             `gcd.json_schema`.
 
     Raises:
-        UnsupportedSchemaError: a keyword or a type in a schema is not supported.
+        UnsupportedSchemaError: a keyword in a schema is not supported.
         ConstraintError: the tool list is malformed, or a name cannot be written in the style.
         EmptyLanguageError: there is no valid answer, for example because there are no tools.
         StateLimitError: the automaton has more states than `gcd.state_limit` allows.
 
     Warns:
-        UserWarning: some types of parameters are unknown, and are treated as any JSON value.
         IgnoredKeywordWarning: once, naming the keywords without effect.
         CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text.
     """
@@ -97,10 +95,7 @@ def tool_calls(
         check_count("max_calls (at least min_calls)", max_calls, min_calls)
     check_depth(max_depth)
     check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
-    parsed = parse_tools(tools)
-    if parsed.unknown_types:
-        listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
-        warnings.warn(f"unknown types are treated as any JSON value: {listed}", stacklevel=2)
+    parsed = parse_tools(tools).tools
     if style == "json":
         notation = json_notation(whitespace, escapes)
         write: Callable[[Tool, SchemaLanguages], Call] = _json_call
@@ -114,12 +109,11 @@ def tool_calls(
         Document(
             tool.schema,
             base=tool.pointer,
-            hidden="/properties" if tool.flat else "",
             max_depth=max_depth,
             assert_formats=formats == "assert",
             refuse_unknown=unknown == "refuse",
         )
-        for tool in parsed.tools
+        for tool in parsed
     ]
     if unsupported == "refuse":
         for document in documents:
@@ -133,7 +127,7 @@ def tool_calls(
         why_none = ""  # why the first tool without valid calls has none
         caveats: list[Caveat] = []
         sizes: list[int] = []
-        for tool, document in zip(parsed.tools, documents, strict=True):
+        for tool, document in zip(parsed, documents, strict=True):
             caveats += document.validators
             values = SchemaLanguages(
                 document,
@@ -159,7 +153,7 @@ def tool_calls(
         try:
             call = graph.build(start, end)
         except LimitError as error:
-            largest = parsed.tools[max(range(len(sizes)), key=sizes.__getitem__)]
+            largest = parsed[max(range(len(sizes)), key=sizes.__getitem__)]
             error.add(
                 f"; the largest of {len(sizes)} tools is {show(largest.name)} {at(largest.pointer)}"
             )
@@ -173,7 +167,7 @@ def tool_calls(
         if language.is_empty:
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
-            reason = reason if parsed.tools else "there are no tools; add one"
+            reason = reason if parsed else "there are no tools; add one"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])

@@ -1,306 +1,466 @@
-"""Packed masks of a served constraint, and a cache for masks of many tokens.
+"""Packed masks of a token automaton, for engines that mask on the host.
 
-A mask is passed as a pointer to its first word or, if the code isn't compiled, as an array.
+The mask of state s with r tokens left of the budget is
+
+    mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
+
+as packed words (`gcd._tokens.budget.pack`), 19 kB for 152,000 tokens. It is assembled from the
+token classes that the state allows. A class of many tokens is stored as a whole mask, any other
+class as pairs (index of a word, bits in it). Masks of many tokens from which the budget excludes
+nothing are cached by the pattern of the state's row (`gcd._tokens.rows`); a full cache replaces the
+oldest one. Another mask is computed from a cached mask if that takes fewer changes: inside a string
+of bounded length, the masks before and after a character differ little.
+
+A mask is passed as a pointer to its first word or, if the code isn't compiled, as an array. Indices
+in the arrays of a `TokenAutomaton` are valid. Token ids and states from outside are checked before
+they are used. Compiled steps hold the interpreter's lock, so there is one writer at a time.
 """
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import cython
+import numpy as np
+
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.rows import Rows
 
 if cython.compiled:
-    from cython.cimports.gcd._serving.kernels.table import Table
     from cython.cimports.libc.string import memcpy, memset
-else:
-    from gcd._serving.kernels.table import Table
 
-_UNKNOWN = cython.declare(cython.int, -1)
-# Marks a mask of so few tokens that writing them is as fast as copying the mask.
-_NARROW = cython.declare(cython.int, -2)
-
+NO_BUDGET = UNREACHABLE
+# A class is stored as a whole mask if its pairs would take more than this fraction of a mask's
+# words (a half), because pairs then take as much memory.
+_DENSE_PART = cython.declare(cython.int, 2)
 # A mask is cached if writing it takes more than this fraction of its words (a quarter), because
 # copying is vectorized.
-NARROW_PART = 4
-_PART = cython.declare(cython.int, NARROW_PART)
-_NEIGHBORS = cython.declare(cython.int, 4)  # latest cached masks that a new mask is compared with
+_NARROW_PART = cython.declare(cython.int, 4)
+_NEIGHBORS = cython.declare(cython.int, 4)  # latest cached masks that a new one is compared with
+_MAX_ROWS = 1024  # in the cache, if masks are short
 
-_FACTOR = cython.declare(cython.ulonglong, 0x5851F42D4C957F2D)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
-_ONE = cython.declare(cython.ulonglong, 1)
+_ONE = cython.declare(cython.uint, 1)
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _get_cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
-    """Return the mask stored at index `slot` of the cache."""
-    if cython.compiled:
-        return cython.address(table.row[slot, 0])
-    return table.row[slot]
+def pairs_of_classes(
+    class_of: np.ndarray, num_classes: cython.Py_ssize_t
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return each class's tokens as bits of a mask: the index of each nonzero word, and its bits.
 
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _copy(out: cython.p_int, source: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Copy a mask."""
-    if cython.compiled:
-        memcpy(out, source, num_words * cython.sizeof(cython.int))
-    else:
-        out[:] = source
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Write a mask that doesn't allow any token."""
-    if cython.compiled:
-        memset(out, 0, num_words * cython.sizeof(cython.int))
-    else:
-        out[:] = 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _add(table: Table, token_class: cython.int, row: cython.p_int) -> cython.void:
-    """Allow the tokens of a token class in a mask."""
-    i: cython.Py_ssize_t
-    dense: cython.Py_ssize_t = table.dense_of[token_class]
-    if dense >= 0:
-        for i in range(table.num_words):
-            row[i] = row[i] | table.dense[dense, i]
-        return
-    for i in range(table.pair_start[token_class], table.pair_start[token_class + 1]):
-        row[table.pair_word[i]] = row[table.pair_word[i]] | table.pair_bits[i]
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _remove(table: Table, token_class: cython.int, row: cython.p_int) -> cython.void:
-    """Exclude the tokens of a token class from a mask."""
-    i: cython.Py_ssize_t
-    dense: cython.Py_ssize_t = table.dense_of[token_class]
-    if dense >= 0:
-        for i in range(table.num_words):
-            row[i] = row[i] & ~table.dense[dense, i]
-        return
-    for i in range(table.pair_start[token_class], table.pair_start[token_class + 1]):
-        row[table.pair_word[i]] = row[table.pair_word[i]] & ~table.pair_bits[i]
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _lowest(bits: cython.ulonglong) -> cython.int:
-    """Return the position of the lowest set bit."""
-    position: cython.int = 0
-    while not (bits >> position) & 255:
-        position += 8
-    while not (bits >> position) & 1:
-        position += 1
-    return position
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> cython.ulonglong:
-    """Return the token classes in which a cached mask differs from the wanted mask.
-
-    The result is word i of these classes as bits; `table.bits` has the classes of the wanted mask.
+    Returns:
+        (start of each class in the next two arrays, indices of words, bits in these words, number
+        of tokens of each class, one token of each class). O(V).
     """
-    return cython.cast(cython.ulonglong, table.key[slot, i]) ^ cython.cast(
-        cython.ulonglong, table.bits[i]
-    )
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cython.Py_ssize_t:
-    """Return the index of the cached mask that is the best starting point for a new mask.
-
-    `table.bits` has the token classes of the new mask. Candidates are the mask at index 0, which
-    has the most tokens, and the latest masks: inside a string of bounded length, the masks before
-    and after a character differ little. Return -1 if starting from an empty mask is faster.
-    """
-    nearest: cython.Py_ssize_t = -1
-    other: cython.Py_ssize_t
+    start_array = np.zeros(num_classes + 1, np.int32)
+    size_array = np.zeros(num_classes, np.int64)
+    token_array = np.zeros(num_classes, np.int64)
+    classes: cython.const[cython.int][::1] = class_of
+    start: cython.int[::1] = start_array
+    size: cython.longlong[::1] = size_array
+    a_token: cython.longlong[::1] = token_array
+    last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # the latest word of each class
+    pair: cython.int[::1] = np.empty(num_classes, np.int32)  # the latest pair of each class
+    num_tokens: cython.Py_ssize_t = classes.shape[0]
+    token: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    word: cython.int
+    c: cython.int
     i: cython.Py_ssize_t
-    price: cython.longlong
-    differ: cython.ulonglong
-    latest: cython.longlong = table.clock[0]
-    for other in range(table.serial.shape[0]):
-        if other == slot or table.serial[other] < 0:
-            continue
-        if other > 0 and table.serial[other] < latest - _NEIGHBORS:
-            continue
-        price = table.num_words // _PART
-        for i in range(table.bits.shape[0]):
-            differ = _difference(table, other, i)
-            while differ != 0 and price < cost:
-                price += table.cost[64 * i + _lowest(differ)]
-                differ &= differ - 1
-            if price >= cost:
+    # Most successive tokens are in one class, so a run of them in a word is processed at once.
+    while token < num_tokens:
+        c = classes[token]
+        word = token >> 5
+        end = token + 1
+        while end & 31 and end < num_tokens and classes[end] == c:
+            end += 1
+        start[c + 1] += last[c] != word
+        last[c] = word
+        size[c] += end - token
+        a_token[c] = token
+        token = end
+    for c in range(num_classes):
+        start[c + 1] += start[c]
+        last[c] = -1
+        pair[c] = start[c] - 1
+    words_array = np.empty(start[num_classes], np.int32)
+    bits_array = np.zeros(start[num_classes], np.uint32)
+    words: cython.int[::1] = words_array
+    bits: cython.uint[::1] = bits_array
+    token = 0
+    while token < num_tokens:
+        c = classes[token]
+        word = token >> 5
+        i = pair[c] + (last[c] != word)
+        last[c] = word
+        pair[c] = i
+        words[i] = word
+        while True:
+            bits[i] |= _ONE << (token & 31)
+            token += 1
+            if not token & 31 or token >= num_tokens or classes[token] != c:
                 break
-        if price < cost:
-            cost = price
-            nearest = other
-    return nearest
+    return start_array, words_array, bits_array.view(np.int32), size_array, token_array
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _assemble(
-    table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong, slot: cython.Py_ssize_t
-) -> cython.void:
-    """Write the mask of the token classes in `table.chosen` to index `slot` of the cache.
+def spread(
+    start: np.ndarray,
+    words: np.ndarray,
+    bits: np.ndarray,
+    alive: np.ndarray,
+    num_words: cython.Py_ssize_t,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Convert token classes with tokens in many words of a mask to whole masks.
 
-    Start from the cached mask that needs the fewest changes, or from an empty mask.
+    Other classes remain pairs (index of a word, bits in it), from `start`, `words` and `bits`.
+    Classes that no state allows (`alive` is false) are stored in neither form.
     """
-    row: cython.p_int = _get_cached(table, slot)
-    nearest: cython.Py_ssize_t = _nearest(table, slot, cost)
-    i: cython.Py_ssize_t
-    position: cython.int
-    differ: cython.ulonglong
-    if nearest < 0:
-        _clear(row, table.num_words)
-        for i in range(num_chosen):
-            _add(table, table.chosen[i], row)
-        return
-    _copy(row, _get_cached(table, nearest), table.num_words)
-    for i in range(table.bits.shape[0]):
-        differ = _difference(table, nearest, i)
-        while differ != 0:
-            position = _lowest(differ)
-            if (cython.cast(cython.ulonglong, table.bits[i]) >> position) & 1:
-                _add(table, 64 * i + position, row)
-            else:
-                _remove(table, 64 * i + position, row)
-            differ &= differ - 1
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _slot_of(
-    table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong
-) -> cython.Py_ssize_t:
-    """Return the cache index of the mask of the token classes in `table.chosen`.
-
-    If the mask isn't cached, compute it, and evict another mask if the cache is full.
-    """
-    num_slots: cython.Py_ssize_t = table.serial.shape[0]
-    num_keys: cython.Py_ssize_t = table.bits.shape[0]
-    free: cython.Py_ssize_t = -1
-    slot: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    token_class: cython.int
-    same: cython.bint
-    tag: cython.ulonglong = 0
-    for i in range(num_keys):
-        table.bits[i] = 0
-    for i in range(num_chosen):
-        token_class = cython.cast(cython.int, table.chosen[i])
-        table.bits[token_class >> 6] |= _ONE << (token_class & 63)
-    for i in range(num_keys):
-        tag = ((tag ^ cython.cast(cython.ulonglong, table.bits[i])) * _FACTOR) & _64_BITS
-        tag ^= tag >> 29
-    for slot in range(num_slots):
-        if table.serial[slot] < 0:
-            free = slot
-            break  # slots are filled in order and never emptied, so the others are empty
-        if table.tag[slot] == tag:
-            same = True
-            for i in range(num_keys):
-                if table.key[slot, i] != table.bits[i]:
-                    same = False
-                    break
-            if same:
-                return slot
-    if free < 0:
-        # Second-chance algorithm: the clock hand skips masks used since its last visit. Slot 0 is
-        # never evicted.
-        free = table.clock[1]
-        while table.used[free] != 0 or (free == 0 and num_slots > 1):
-            table.used[free] = 0
-            free = (free + 1) % num_slots
-        table.clock[1] = (free + 1) % num_slots
-    _assemble(table, num_chosen, cost, free)
-    for i in range(num_keys):
-        table.key[free, i] = table.bits[i]
-    table.tag[free] = tag
-    table.serial[free] = table.clock[0]
-    table.clock[0] += 1
-    return free
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _write_row(
-    table: Table, state: cython.int, remaining: cython.longlong, out: cython.p_int
-) -> cython.void:
-    """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
-    pattern: cython.Py_ssize_t
+    start_of: cython.const[cython.int][::1] = start
+    word: cython.const[cython.int][::1] = words
+    bit: cython.const[cython.int][::1] = bits
+    lives: cython.const[cython.uchar][::1] = alive.view(np.uint8)
+    num_classes: cython.Py_ssize_t = start_of.shape[0] - 1
+    dense_of_array = np.full(num_classes, -1, np.int32)
+    kept_array = np.zeros(num_classes + 1, np.int32)
+    dense_of: cython.int[::1] = dense_of_array
+    kept: cython.int[::1] = kept_array
+    num_dense: cython.int = 0
+    count: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
     first: cython.Py_ssize_t
-    last: cython.Py_ssize_t
-    own: cython.Py_ssize_t
-    slot: cython.Py_ssize_t
+    c: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    free: cython.bint
-    known: cython.int
-    token_class: cython.int
-    count: cython.Py_ssize_t = 0
-    cost: cython.longlong = 0
-    if state < 0:
-        _clear(out, table.num_words)
-        return
-    pattern = table.pattern_of[state]
-    free = table.reach[state] < remaining
-    known = table.known_slot[pattern] if free else _UNKNOWN
-    if known >= 0 and table.serial[known] == table.known_serial[pattern]:
-        table.used[known] = 1
-        _copy(out, _get_cached(table, known), table.num_words)
-        return
-    first = table.pattern_start[pattern]
-    last = table.pattern_start[pattern + 1]
-    if known == _NARROW:
-        _clear(out, table.num_words)
-        for i in range(first, last):
-            _add(table, table.pattern_class[i], out)
-        return
+    for c in range(num_classes):
+        count = start_of[c + 1] - start_of[c]
+        if not lives[c]:
+            count = 0
+        elif _DENSE_PART * count >= num_words:
+            dense_of[c] = num_dense
+            num_dense += 1
+            count = 0
+        kept[c + 1] = kept[c] + count
+    dense_array = np.zeros((num_dense, num_words), np.int32)
+    kept_words_array = np.empty(kept[num_classes], np.int32)
+    kept_bits_array = np.empty(kept[num_classes], np.int32)
+    dense: cython.int[:, ::1] = dense_array
+    kept_words: cython.int[::1] = kept_words_array
+    kept_bits: cython.int[::1] = kept_bits_array
+    for c in range(num_classes):
+        if dense_of[c] >= 0:
+            for i in range(start_of[c], start_of[c + 1]):
+                dense[dense_of[c], word[i]] = bit[i]
+        else:
+            begin = kept[c]
+            first = start_of[c]
+            for i in range(kept[c + 1] - begin):
+                kept_words[begin + i] = word[first + i]
+                kept_bits[begin + i] = bit[first + i]
+    return kept_array, kept_words_array, kept_bits_array, dense_of_array, dense_array
 
-    own = table.target_start[state]
-    for i in range(first, last):
-        if free or table.steps[table.targets[own + table.pattern_target[i]]] < remaining:
-            token_class = table.pattern_class[i]
-            table.chosen[count] = token_class
-            cost += table.cost[token_class]
-            count += 1
-    if _PART * cost < table.num_words or table.serial.shape[0] == 0:
-        if free:
-            table.known_slot[pattern] = _NARROW
-        _clear(out, table.num_words)
-        for i in range(count):
-            _add(table, table.chosen[i], out)
-        return
-    slot = _slot_of(table, count, cost)
-    table.used[slot] = 1
-    if free:
-        table.known_slot[pattern] = slot
-        table.known_serial[pattern] = table.serial[slot]
-    _copy(out, _get_cached(table, slot), table.num_words)
+
+def refuse_to_pickle() -> NoReturn:
+    """Raise the error of objects that cannot be pickled or copied."""
+    raise TypeError(
+        "expected an object that can be pickled, got the masks of a constraint or one of its "
+        "matchers; pickle the TokenAutomaton instead, and make a new matcher from it"
+    )
 
 
 @cython.final
 @cython.cclass
-class ServedTable(Table):
-    """Table of a served constraint that also computes and caches its packed masks."""
+class Masks:
+    """Transitions and masks of a token automaton, shared by its matchers.
+
+    Args:
+        class_of: class of every token id.
+        rows: the transitions.
+        steps, reach: the attributes of the `TokenAutomaton`.
+        num_classes: the number of token classes.
+        cache_bytes: maximum size of the cached masks in bytes.
+    """
+
+    def __init__(
+        self,
+        class_of: np.ndarray,
+        rows: Rows,
+        steps: np.ndarray,
+        reach: np.ndarray,
+        num_classes: cython.Py_ssize_t,
+        cache_bytes: cython.Py_ssize_t,
+    ) -> None:
+        self.final = steps.size - 1
+        self.vocabulary_size = class_of.size
+        self.num_words = (class_of.size + 31) // 32
+        alive = np.zeros(num_classes, np.bool_)
+        alive[rows.pattern_class] = True
+        start, word, bits, size, token = pairs_of_classes(class_of, num_classes)
+        pairs = spread(start, word, bits, alive, self.num_words)
+        num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 4))
+        slots = (
+            np.empty((num_slots, self.num_words), np.int32),
+            np.full(num_slots, -1, np.int32),
+            np.full(rows.pattern_start.size - 1, -1, np.int32),
+        )
+        self.arrays = (class_of, steps, reach, *rows, size, token, *pairs, *slots)
+        (
+            self.class_of,
+            self.steps,
+            self.reach,
+            self.pattern_of,
+            self.target_start,
+            self.targets,
+            self.pattern_start,
+            self.pattern_class,
+            self.pattern_target,
+            self.class_size,
+            self.class_token,
+            self.pair_start,
+            self.pair_word,
+            self.pair_bits,
+            self.dense_of,
+            self.dense,
+            self.cached,
+            self.owner,
+            self.slot_of,
+        ) = self.arrays
+        self.next_slot = 0
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle()
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes of all arrays, including the cache and those of the automaton."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def forget(self) -> None:
+        """Empty the cache, so that the next visit to each state computes its mask again."""
+        self.owner[:] = -1
+        self.slot_of[:] = -1
+
+    def row(self, state: cython.int, remaining: cython.longlong = NO_BUDGET) -> np.ndarray:
+        """Return the packed mask of a valid state, or -1, with `remaining` tokens left."""
+        out = np.empty(self.num_words, np.int32)
+        words: cython.int[::1] = out
+        if cython.compiled:
+            self.write_row(state, remaining, cython.address(words[0]))
+        else:
+            self.write_row(state, remaining, words)
+        return out
 
     @cython.cfunc
-    @cython.exceptval(-1, check=True)
+    @cython.exceptval(check=False)
+    def next_state(
+        self, state: cython.int, remaining: cython.longlong, token: cython.longlong
+    ) -> cython.int:
+        """Return the state after a token; -1 if the language or the budget refuses the token.
+
+        The token's class is searched among the classes that the state allows, which are sorted.
+        """
+        pattern: cython.Py_ssize_t
+        low: cython.Py_ssize_t
+        high: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        middle: cython.Py_ssize_t
+        after: cython.int
+        token_class: cython.int
+        if state < 0:
+            return -1
+        token_class = self.class_of[token]
+        pattern = self.pattern_of[state]
+        low = self.pattern_start[pattern]
+        high = end = self.pattern_start[pattern + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if self.pattern_class[middle] < token_class:
+                low = middle + 1
+            else:
+                high = middle
+        if low == end or self.pattern_class[low] != token_class:
+            return -1
+        after = self.target(state, low)
+        # The rule of `gcd._tokens.distances.fits`.
+        return after if self.steps[after] < remaining else -1
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def target(self, state: cython.int, place: cython.Py_ssize_t) -> cython.int:
+        """Return the next state of a state under the class at `place` in its pattern."""
+        after: cython.int = self.targets[self.target_start[state] + self.pattern_target[place]]
+        return after
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def num_allowed(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
+        """Count the tokens of a state's mask."""
+        pattern: cython.Py_ssize_t = self.pattern_of[state]
+        count: cython.longlong = 0
+        i: cython.Py_ssize_t
+        for i in range(self.pattern_start[pattern], self.pattern_start[pattern + 1]):
+            if self.steps[self.target(state, i)] < remaining:
+                count += self.class_size[self.pattern_class[i]]
+        return count
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
+        """Return the only token of a state's mask; -1 if it has none or several."""
+        pattern: cython.Py_ssize_t = self.pattern_of[state]
+        allowed: cython.longlong = 0
+        token: cython.longlong = -1
+        i: cython.Py_ssize_t
+        for i in range(self.pattern_start[pattern], self.pattern_start[pattern + 1]):
+            if self.steps[self.target(state, i)] < remaining:
+                allowed += self.class_size[self.pattern_class[i]]
+                token = self.class_token[self.pattern_class[i]]
+                if allowed > 1:
+                    return -1
+        return token
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
-    ) -> cython.int:
+    ) -> cython.void:
         """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
-        _write_row(self, state, remaining, out)
-        return 0
+        pattern: cython.Py_ssize_t
+        slot: cython.Py_ssize_t
+        base: cython.Py_ssize_t = -1
+        turn: cython.int
+        free: cython.bint
+        cost: cython.Py_ssize_t
+        price: cython.Py_ssize_t
+        if state < 0:
+            self.clear(out)
+            return
+        pattern = self.pattern_of[state]
+        free = self.reach[state] < remaining
+        slot = self.slot_of[pattern]
+        if free and slot >= 0:
+            self.copy(out, self.address(slot))
+            return
+        cost = self.change(state, remaining, -1, out, False)
+        if _NARROW_PART * cost < self.num_words or self.owner.shape[0] == 0:
+            self.clear(out)
+            self.change(state, remaining, -1, out, True)
+            return
+        # Start from a similar mask: that of the same pattern, or one of the latest.
+        for turn in range(_NEIGHBORS + 1):
+            if turn:
+                slot = self.next_slot - turn
+                if slot < 0:
+                    slot += self.owner.shape[0]
+            if slot < 0 or self.owner[slot] < 0:
+                continue
+            price = self.change(state, remaining, self.owner[slot], out, False)
+            price += self.num_words // _NARROW_PART
+            if price < cost:
+                cost = price
+                base = slot
+        if base < 0:
+            self.clear(out)
+        else:
+            self.copy(out, self.address(base))
+        self.change(state, remaining, self.owner[base] if base >= 0 else -1, out, True)
+        if not free:
+            return
+        slot = self.next_slot
+        self.next_slot = (slot + 1) % self.owner.shape[0]
+        if self.owner[slot] >= 0:
+            self.slot_of[self.owner[slot]] = -1
+        self.copy(self.address(slot), out)
+        self.owner[slot] = pattern
+        self.slot_of[pattern] = slot
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def change(
+        self,
+        state: cython.int,
+        remaining: cython.longlong,
+        base: cython.Py_ssize_t,
+        row: cython.p_int,
+        write: cython.bint,
+    ) -> cython.Py_ssize_t:
+        """Turn the mask of all classes of a pattern (`base`; -1 for none) into a state's mask.
+
+        Return the cost, in words. Only change the mask if `write` is true.
+        """
+        pattern: cython.Py_ssize_t = self.pattern_of[state]
+        i: cython.Py_ssize_t = self.pattern_start[pattern]
+        end: cython.Py_ssize_t = self.pattern_start[pattern + 1]
+        j: cython.Py_ssize_t = self.pattern_start[base] if base >= 0 else 0
+        last: cython.Py_ssize_t = self.pattern_start[base + 1] if base >= 0 else 0
+        cost: cython.Py_ssize_t = 0
+        wanted: cython.bint
+        had: cython.bint
+        c: cython.int
+        while i < end or j < last:
+            wanted = i < end and (j == last or self.pattern_class[i] <= self.pattern_class[j])
+            had = j < last and (i == end or self.pattern_class[j] <= self.pattern_class[i])
+            c = self.pattern_class[i] if wanted else self.pattern_class[j]
+            if wanted:
+                wanted = self.steps[self.target(state, i)] < remaining
+                i += 1
+            if had:
+                j += 1
+            if wanted == had:
+                continue
+            if self.dense_of[c] >= 0:
+                cost += self.num_words // _NARROW_PART
+            else:
+                cost += self.pair_start[c + 1] - self.pair_start[c]
+            if write:
+                self.put(c, wanted, row)
+        return cost
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def put(self, token_class: cython.int, allowed: cython.bint, row: cython.p_int) -> cython.void:
+        """Allow or exclude the tokens of a class in a mask."""
+        i: cython.Py_ssize_t
+        dense: cython.Py_ssize_t = self.dense_of[token_class]
+        first: cython.Py_ssize_t = self.pair_start[token_class]
+        last: cython.Py_ssize_t = self.pair_start[token_class + 1]
+        if dense >= 0 and allowed:
+            for i in range(self.num_words):
+                row[i] = row[i] | self.dense[dense, i]
+        elif dense >= 0:
+            for i in range(self.num_words):
+                row[i] = row[i] & ~self.dense[dense, i]
+        elif allowed:
+            for i in range(first, last):
+                row[self.pair_word[i]] = row[self.pair_word[i]] | self.pair_bits[i]
+        else:
+            for i in range(first, last):
+                row[self.pair_word[i]] = row[self.pair_word[i]] & ~self.pair_bits[i]
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def address(self, slot: cython.Py_ssize_t) -> cython.p_int:
+        """Return the cached mask with this index."""
+        if cython.compiled:
+            return cython.address(self.cached[slot, 0])
+        return self.cached[slot]
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def copy(self, out: cython.p_int, source: cython.p_int) -> cython.void:
+        """Copy a mask."""
+        if cython.compiled:
+            memcpy(out, source, self.num_words * cython.sizeof(cython.int))
+        else:
+            out[:] = source
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def clear(self, out: cython.p_int) -> cython.void:
+        """Write a mask that doesn't allow any token."""
+        if cython.compiled:
+            memset(out, 0, self.num_words * cython.sizeof(cython.int))
+        else:
+            out[:] = 0

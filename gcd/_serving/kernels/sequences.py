@@ -7,15 +7,13 @@ from typing import NoReturn
 import cython
 import numpy as np
 
-from gcd._serving.kernels.steps import refuse_to_pickle
-from gcd._tokens.distances import UNREACHABLE
+from gcd._serving.kernels.masks import NO_BUDGET, refuse_to_pickle
 
 if cython.compiled:
-    from cython.cimports.gcd._serving.kernels.steps import Steps
+    from cython.cimports.gcd._serving.kernels.masks import Masks
 else:
-    from gcd._serving.kernels.steps import Steps
+    from gcd._serving.kernels.masks import Masks
 
-NO_BUDGET = UNREACHABLE
 _NO_BUDGET = cython.declare(cython.longlong, NO_BUDGET)
 
 
@@ -35,14 +33,14 @@ class TokenSequence:
         end: number of tokens up to the end of the text; -1 if the text hasn't ended.
     """
 
-    table = cython.declare(Steps, visibility="readonly")
+    table = cython.declare(Masks, visibility="readonly")
     budget: cython.longlong
     history: cython.int[::1]  # state before each token
     state = cython.declare(cython.int, visibility="readonly")
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     end = cython.declare(cython.Py_ssize_t, visibility="readonly")
 
-    def __init__(self, table: Steps, budget: cython.longlong, initial: cython.int) -> None:
+    def __init__(self, table: Masks, budget: cython.longlong, initial: cython.int) -> None:
         self.table = table
         self.budget = budget
         self.history = np.empty(64, np.int32)
@@ -96,22 +94,7 @@ class TokenSequence:
         self.state = after
         if self.end < 0 and after == self.table.final:
             self.end = self.count
-        if self.table.successor is not None:
-            self.hand_over()
         return True
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def hand_over(self) -> cython.void:
-        """Switch to another form of the constraint (`table.successor`), such as the lifted form.
-
-        All states so far are converted to the numbering of that form.
-        """
-        i: cython.Py_ssize_t
-        for i in range(self.count):
-            self.history[i] = self.table.number[self.history[i]]
-        self.state = self.table.number[self.state]
-        self.table = self.table.successor
 
     def advance(self, token: cython.longlong) -> bool:
         """Append a token; return False, without a change, if the mask refuses it.
@@ -134,9 +117,10 @@ class TokenSequence:
             self.end = -1
 
     @cython.cfunc
-    def write(self, out: cython.p_int) -> cython.int:
+    @cython.exceptval(check=False)
+    def write(self, out: cython.p_int) -> cython.void:
         """Write the mask of next tokens to a pointer; for compiled callers."""
-        return self.table.write_row(self.state, self.left(), out)
+        self.table.write_row(self.state, self.left(), out)
 
     def fill_mask(self, out: np.ndarray) -> None:
         """Write the packed mask of next tokens to `out`, an array of W words."""
@@ -157,7 +141,7 @@ class TokenSequence:
         """
         tokens: cython.const[cython.longlong][::1] = draft
         rows: cython.int[:, ::1] = out
-        table: Steps = self.table
+        table: Masks = self.table
         state: cython.int = self.state
         left: cython.longlong = self.left()
         accepted: cython.Py_ssize_t = 0
@@ -191,7 +175,7 @@ class TokenSequence:
 
     def forced(self, limit: cython.Py_ssize_t) -> list[int]:
         """Return at most `limit` next tokens that are forced: no other token is allowed."""
-        table: Steps = self.table
+        table: Masks = self.table
         found: list = []
         state: cython.int = self.state
         token: cython.longlong

@@ -1,5 +1,6 @@
 cdef class Tree:
-    cdef const unsigned char[::1] label
+    cdef const unsigned char[::1] byte
+    cdef const unsigned char[::1] column
     cdef const int[::1] depth
     cdef const int[::1] skip
     cdef const int[::1] entry

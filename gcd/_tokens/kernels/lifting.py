@@ -1,9 +1,9 @@
 """Loops that follow the prefix tree of a vocabulary through a byte automaton.
 
-`delta[s, k]` is the state after byte class k, -1 for none. A `tree` is a tuple of arrays (label,
-depth, skip, entry) of a `gcd._tokens.trie.Trie`; its entries are the distinct strings of tokens.
-`label[node]` is the byte class on the edge into a node, or the byte itself if the table has a
-column for each byte. Long loops release the interpreter's lock, for lifting in the background.
+`delta[s, k]` is the state after byte class k, -1 for none. A `tree` is a tuple of arrays: `byte`,
+`depth`, `skip` and `entry` of a `gcd._tokens.trie.Trie`, whose entries are the distinct strings of
+tokens, and `column`, the class of each byte. Long loops release the interpreter's lock, so that
+other threads go on.
 
 `walk` follows all strings of the tree from one state. `walk_unit` follows them from a state (phase)
 of a unit, which a counted run repeats many times (`gcd._tokens.kernels.counted_runs`). If a string
@@ -54,7 +54,7 @@ class Tree:
     """Views of a prefix tree's arrays, for compiled loops."""
 
     def __init__(self, tree: tuple[np.ndarray, ...]) -> None:
-        self.label, self.depth, self.skip, self.entry = tree
+        self.byte, self.depth, self.skip, self.entry, self.column = tree
 
 
 def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
@@ -91,7 +91,7 @@ def walk(
         states[tree.depth[node]] = state
     while node < last:
         d = tree.depth[node]
-        after = delta[states[d], tree.label[node]]
+        after = delta[states[d], tree.column[tree.byte[node]]]
         if after < 0:
             node = tree.skip[node]
             continue
@@ -121,7 +121,7 @@ def walk_apart(
 
     `found` receives the entries, and `target` the states that they lead to from `state`.
     """
-    num_nodes: cython.Py_ssize_t = tree.label.shape[0]
+    num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
     d: cython.Py_ssize_t
@@ -131,8 +131,8 @@ def walk_apart(
     others[0] = other
     while node < num_nodes:
         d = tree.depth[node]
-        after = delta[states[d], tree.label[node]] if states[d] >= 0 else -1
-        beside = delta[others[d], tree.label[node]] if others[d] >= 0 else -1
+        after = delta[states[d], tree.column[tree.byte[node]]] if states[d] >= 0 else -1
+        beside = delta[others[d], tree.column[tree.byte[node]]] if others[d] >= 0 else -1
         if after == beside:
             node = tree.skip[node]
             continue
@@ -165,7 +165,7 @@ def walk_unit(
     times `PHASES`, plus its last phase. A row of `exits` is a tree node whose byte leaves the run,
     and the number of copies completed before. Return the numbers of strings and of exits.
     """
-    num_nodes: cython.Py_ssize_t = tree.label.shape[0]
+    num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     count: cython.Py_ssize_t = 0
     num_exits: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
@@ -175,7 +175,7 @@ def walk_unit(
     passed[0] = 0
     while node < num_nodes:
         d = tree.depth[node]
-        after = unit[phases[d], tree.label[node]]
+        after = unit[phases[d], tree.column[tree.byte[node]]]
         if after < 0:
             if phases[d] == 0:
                 exits[num_exits, 0] = node
@@ -345,7 +345,7 @@ def split_by_exits(
         for phase in range(begin.shape[0] - 1):
             size = 0
             for i in range(begin[phase], begin[phase + 1]):
-                if live[walked.label[exit_of[i, 0]]]:
+                if live[walked.column[walked.byte[exit_of[i, 0]]]]:
                     nodes[size, 0] = exit_of[i, 0]
                     nodes[size, 1] = exit_of[i, 1]
                     size += 1
@@ -353,7 +353,7 @@ def split_by_exits(
                 count = 0
                 for i in range(size):
                     node = nodes[i, 0]
-                    if step[way_state[way], walked.label[node]] < 0:
+                    if step[way_state[way], walked.column[walked.byte[node]]] < 0:
                         continue
                     first = count
                     count = walk(
@@ -389,8 +389,8 @@ def references(
     num_classes: cython.Py_ssize_t = step.shape[1]
     below: cython.longlong[::1] = np.zeros(num_classes, np.int64)
     node: cython.Py_ssize_t = 0
-    while node < walked.label.shape[0]:
-        below[walked.label[node]] += walked.skip[node] - node
+    while node < walked.byte.shape[0]:
+        below[walked.column[walked.byte[node]]] += walked.skip[node] - node
         node = walked.skip[node]
     before: cython.int[::1] = np.full(num_states, -1, np.int32)
     reference_array = np.full(num_states, -1, np.int32)
@@ -461,7 +461,7 @@ def split_by_states(
     other: cython.const[cython.int][::1] = reference
     views: Views = Views(partition)
     walked: Tree = Tree(tree)
-    num_nodes: cython.Py_ssize_t = walked.label.shape[0]
+    num_nodes: cython.Py_ssize_t = walked.byte.shape[0]
     states: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     others: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     found: cython.int[::1] = np.empty(partition[0].size, np.int32)

@@ -1,16 +1,10 @@
-"""Table of a lifted automaton: the state after each class of tokens.
+"""Rows of a lifted automaton: the state after each class of tokens.
 
 The prefix tree contains one token string (entry) for each class, so here an entry is a class. For
 states in a counted run (copies of an automaton, the unit), the tree is followed once from each
 state (phase) of the unit (`gcd._tokens.kernels.lifting`). A class that stays in the run advances by
 a fixed number of copies. A class that leaves the run is followed once for all copies that the same
 transitions leave. For every other state, the tree is followed from the state.
-
-**Two passes.** Most rows are nearly empty, and the table is by far the largest array, so it is
-written once and never read. The first pass only computes a sum for each column. Every state has a
-random weight, and equal columns have equal sums of weight times target. The second pass merges
-columns with equal sums, writes the table, verifies that merged columns are equal, and lists the
-edges of the automaton.
 """
 
 from __future__ import annotations
@@ -20,16 +14,15 @@ import numpy as np
 
 from gcd._tokens.kernels.counted_runs import PHASES, Cells
 from gcd._tokens.kernels.lifting import Ways, more_rows
+from gcd._tokens.kernels.row_store import RowStore
 
 if cython.compiled:
-    from cython.cimports.gcd._support.kernels.mixing import mix
     from cython.cimports.gcd._tokens.kernels.lifting import Tree, walk, walk_unit
+    from cython.cimports.gcd._tokens.kernels.row_store import RowStore
 else:
-    from gcd._support.kernels.mixing import mix
     from gcd._tokens.kernels.lifting import Tree, walk, walk_unit
 
 _PHASES = cython.declare(cython.int, PHASES)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 
 
 @cython.cclass
@@ -159,86 +152,34 @@ def _row_in_run(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _weigh(
-    state: cython.int,
-    found: cython.const[cython.int][::1],
-    target: cython.const[cython.int][::1],
+def _store(
+    state: cython.Py_ssize_t,
+    ends: cython.bint,
+    found: cython.int[::1],
+    target: cython.int[::1],
     count: cython.Py_ssize_t,
-    total: cython.ulonglong[::1],
-    live: cython.longlong[::1],
+    store: RowStore,
 ) -> cython.void:
-    """Add a state's next states, times a random weight, to the sums of their table columns."""
-    weight: cython.ulonglong = mix(state + 1)
-    bits: cython.ulonglong = _64_BITS
-    i: cython.Py_ssize_t
-    for i in range(count):
-        goal: cython.ulonglong = int(target[i])
-        before: cython.ulonglong = int(total[found[i]])
-        total[found[i]] = (before + weight * (goal + 1)) & bits
-        live[found[i]] += 1
+    """Store a state's row, and if a text may end there, a transition to the end."""
+    if ends:
+        found[count] = store.num_classes - 1
+        target[count] = store.pattern_of.shape[0] - 1
+        count += 1
+    store.add(state, found, target, count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _write(
-    state: cython.int,
-    found: cython.const[cython.int][::1],
-    target: cython.const[cython.int][::1],
-    count: cython.Py_ssize_t,
-    first: cython.const[cython.longlong][::1],
-    column: cython.const[cython.longlong][::1],
-    row: cython.int[::1],
-    seen: cython.int[::1],
-    edges: cython.int[:, ::1],
-    num_edges: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Write a state's next states to its row of the table, and the edges to them to `edges`.
-
-    Return the new number of edges; -1 if columns that were merged differ in this row.
-    """
-    merged: cython.bint = False
-    entry: cython.int
-    t: cython.int
-    i: cython.Py_ssize_t
-    for i in range(count):
-        entry = found[i]
-        t = target[i]
-        if first[entry] != entry:
-            merged = True
-            continue
-        row[column[entry]] = t
-        if seen[t] != state:
-            seen[t] = state
-            edges[num_edges, 0] = state
-            edges[num_edges, 1] = t
-            num_edges += 1
-    if merged:
-        for i in range(count):
-            if row[column[first[found[i]]]] != target[i]:
-                return -1
-    return num_edges
-
-
-def pass_over_rows(
+def follow_classes(
     delta: np.ndarray,
     tree: tuple[np.ndarray, ...],
     max_depth: int,
     cells: Cells,
     ways: Ways,
-    total: np.ndarray,
-    live: np.ndarray,
-    first: np.ndarray,
-    column: np.ndarray,
-    table: np.ndarray,
-) -> tuple[np.ndarray, bool]:
-    """Compute the sums of the table's columns; if `table` has rows, write the table instead.
+    ends: np.ndarray,
+    num_entries: cython.Py_ssize_t,
+) -> tuple[np.ndarray, ...]:
+    """Return the fields of `gcd._tokens.rows.Rows`, with a class for each of the entries.
 
-    These are the first and the second pass of the module docstring.
-
-    Returns:
-        edges: the pairs (state, next state), without repetition; from the second pass only.
-        agree: whether merged columns are equal; from the second pass only.
+    A text may end in the states `ends`. The table has a last state and a last class for this end.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     walked: Tree = Tree(tree)
@@ -248,35 +189,26 @@ def pass_over_rows(
     cell: cython.const[cython.int][::1] = cells.cell
     way_state: cython.const[cython.int][::1] = ways.state
     way_unit: cython.const[cython.int][::1] = ways.unit
-    sums: cython.ulonglong[::1] = total
-    counts: cython.longlong[::1] = live
-    first_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(first, np.int64)
-    column_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(column, np.int64)
-    rows: cython.int[:, ::1] = table
+    is_end: cython.const[cython.uchar][::1] = ends.view(np.uint8)
     num_states: cython.Py_ssize_t = step.shape[0]
-    num_entries: cython.Py_ssize_t = sums.shape[0]
     num_cells: cython.Py_ssize_t = chains.unit_of.shape[0]
     num_ways: cython.Py_ssize_t = way_state.shape[0]
-    num_nodes: cython.Py_ssize_t = walked.label.shape[0]
-    writing: cython.bint = rows.shape[0] > 0
+    num_nodes: cython.Py_ssize_t = walked.byte.shape[0]
+    store: RowStore = RowStore(num_states + 1, num_entries + 1)
     path: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     passed: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     inner: cython.int[::1] = np.empty(num_entries, np.int32)
     goal: cython.int[::1] = np.empty(num_entries, np.int32)
     goal_passed: cython.int[::1] = np.empty(num_entries, np.int32)
     goal_phase: cython.int[::1] = np.empty(num_entries, np.int32)
-    found: cython.int[::1] = np.empty(num_entries, np.int32)
-    target: cython.int[::1] = np.empty(num_entries, np.int32)
+    found: cython.int[::1] = np.empty(num_entries + 1, np.int32)
+    target: cython.int[::1] = np.empty(num_entries + 1, np.int32)
     exits: cython.int[:, ::1] = np.empty((num_nodes, 2), np.int32)
     # Entries that leave the run, after how many boundaries, and to which state, by way out.
     left_array = np.empty((1024, 3), np.int32)
     left: cython.int[:, ::1] = left_array
     left_start: cython.longlong[::1] = np.zeros(num_ways + 1, np.int64)
     ahead: cython.int[:, ::1] = np.empty((max_depth + 2, 3), np.int32)
-    seen: cython.int[::1] = np.full(num_states, -1, np.int32)
-    edge_array = np.empty((4096, 2), np.int32)
-    edges: cython.int[:, ::1] = edge_array
-    num_edges: cython.Py_ssize_t = 0
     unit: cython.const[cython.short][:, ::1]
     phase: cython.int
     stay: cython.Py_ssize_t
@@ -313,7 +245,7 @@ def pass_over_rows(
                     for i in range(num_exits):
                         node = exits[i, 0]
                         far = exits[i, 1]
-                        if step[state, walked.label[node]] < 0:
+                        if step[state, walked.column[walked.byte[node]]] < 0:
                             continue
                         more = walk(
                             state, node, walked.skip[node], step, walked, path, found, target, 0
@@ -340,40 +272,20 @@ def pass_over_rows(
                         stay, inner, goal_passed, goal_phase, left, left_start,
                         ahead, length, loops, furthest, chains, found, target,
                     )  # fmt: skip
-                    if not writing:
-                        _weigh(state, found, target, count, sums, counts)
-                        continue
-                    if num_edges + count > edges.shape[0]:
+                    if not store.has_room():
                         with cython.gil:
-                            edge_array = more_rows(edge_array, num_edges + count)
-                            edges = edge_array
-                    num_edges = _write(
-                        state, found, target, count, first_of, column_of,
-                        rows[state], seen, edges, num_edges,
-                    )  # fmt: skip
-                    if num_edges < 0:
-                        break
-                if num_edges < 0:
-                    break
-            if num_edges < 0:
-                break
+                            store.grow()
+                    _store(state, is_end[state], found, target, count, store)
         for state in range(num_states):
-            if num_edges < 0:
-                break
             if cell[state] >= 0:
                 continue
             count = walk(state, 0, num_nodes, step, walked, path, found, target, 0)
-            if not writing:
-                _weigh(state, found, target, count, sums, counts)
-                continue
-            if num_edges + count > edges.shape[0]:
+            if not store.has_room():
                 with cython.gil:
-                    edge_array = more_rows(edge_array, num_edges + count)
-                    edges = edge_array
-            num_edges = _write(
-                state, found, target, count, first_of, column_of,
-                rows[state], seen, edges, num_edges,
-            )  # fmt: skip
-    if num_edges < 0:  # merged columns differ
-        return edge_array[:0].copy(), False
-    return edge_array[:num_edges].copy(), True
+                    store.grow()
+            _store(state, is_end[state], found, target, count, store)
+        if not store.has_room():
+            with cython.gil:
+                store.grow()
+        _store(num_states, True, found, target, 0, store)
+    return store.arrays()

@@ -8,6 +8,7 @@ import pytest
 
 import gcd
 from experiments.tool_calling.answers import Call, makes_calls, write_answer
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.demand import (
     demanding_tools,
     list_demanded,
@@ -50,7 +51,7 @@ def record(tool, **arguments):
 def test_an_argument_that_the_gold_calls_leave_open_has_to_be_given(tool, style):
     asked = record(tool, days=3)
     assert list_demanded(asked) == {"weather": "unit"}
-    free = gcd.tool_calls(asked.tools, style=style)
+    free = gcd.tool_calls(to_json_schema_tools(asked.tools), style=style)
     demanding = gcd.tool_calls(demanding_tools(asked), style=style)
 
     def text(**arguments):

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import gcd
 from experiments.harness.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord
 from experiments.tool_calling.task import Request, record_handler
 from smc._results.posterior import Diagnostics
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int"}}}
-LANGUAGE = gcd.tool_calls([TOOL])
+LANGUAGE = gcd.tool_calls(to_json_schema_tools([TOOL]))
 RECORD = ToolRecord("7", "Call f with 1.", (TOOL,), (Call("f", {"a": 1}),))
 EXAMPLE = Example(
     3, Request(RECORD, "json"), LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60, {}

@@ -9,6 +9,7 @@ import pytest
 
 import gcd
 from experiments.tool_calling.answers import Call, write_answer
+from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord
 from experiments.tool_calling.task import Request, record_handler
@@ -27,7 +28,7 @@ RECORD = ToolRecord("7", "Call f.", (TOOL,), (Call("f", {"a": "x"}),))
 @pytest.mark.parametrize("style", ["json", "python"])
 @pytest.mark.parametrize("thinking", ["free", 12])
 def test_an_answer_is_thoughts_and_calls(style, thinking):
-    language = thoughts(style, thinking) + gcd.tool_calls([TOOL], style=style)
+    language = thoughts(style, thinking) + gcd.tool_calls(to_json_schema_tools([TOOL]), style=style)
     end = cue(style).encode()
     calls = write_answer(RECORD.calls, RECORD.tools, style).encode()
     for thought in (b"", " Twelve, é\n?".encode(), b"\n\nCalls in"):

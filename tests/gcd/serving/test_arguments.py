@@ -12,7 +12,7 @@ import torch
 
 import gcd
 from gcd._arguments import whole_number, whole_numbers
-from gcd._tokens.bitmask import num_words
+from gcd._tokens.vocabulary import num_words
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
@@ -74,11 +74,9 @@ def test_arguments_that_are_not_whole_numbers_are_refused_without_effect(wrong: 
     before = _standing(matcher)
     calls: list[Callable[[Any], object]] = [
         *(matcher.advance, matcher.rollback, matcher.forced),
-        matcher.automaton.row,
-        lambda given: gcd.ServedAutomaton(AUTOMATON, cache_bytes=given),
+        lambda given: AUTOMATON.step(0, given),
+        lambda given: AUTOMATON.step(given, 0),
     ]
-    if wrong is not None:  # None means no budget there
-        calls.append(lambda given: matcher.automaton.row(0, given))
     for call in calls:
         with pytest.raises(ValueError, match=r"whole number, got|on the CPU|numpy supports"):
             call(wrong)

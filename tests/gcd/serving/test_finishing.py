@@ -94,21 +94,21 @@ def test_invalid_numbers_of_tokens_are_refused(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])
-def test_a_lazy_matcher_finishes_and_reports_whether_its_budget_binds(budget: int) -> None:
+def test_a_matcher_of_a_language_finishes_and_reports_whether_its_budget_binds(budget: int) -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"aa", b"bc", b"b", b"c", b""], [5])
     language = regex("a{1,7}(bc)?")
-    lazy = Matcher(language, vocabulary, budget=budget, exact="never")
-    free = Matcher(language, vocabulary, exact="never")
-    while not lazy.is_finished:
-        tokens = allowed(lazy)
-        assert lazy.budget_binds == (tokens != allowed(free))
-        lazy.advance(tokens[0])
+    bound = Matcher(language, vocabulary, budget=budget)
+    free = Matcher(language, vocabulary)
+    while not bound.is_finished:
+        tokens = allowed(bound)
+        assert bound.budget_binds == (tokens != allowed(free))
+        bound.advance(tokens[0])
         free.advance(tokens[0])
-    lazy.reset()
-    lazy.advance(0)
-    left = lazy.finish()
-    assert lazy.remaining == left
-    while not lazy.is_finished:
-        lazy.advance(allowed(lazy)[-1])
+    bound.reset()
+    bound.advance(0)
+    left = bound.finish()
+    assert bound.remaining == left
+    while not bound.is_finished:
+        bound.advance(allowed(bound)[-1])
         left -= 1
     assert left == 0

@@ -15,15 +15,11 @@ from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
 from gcd._serving.batch import MatcherBatch
-from gcd._serving.kernels.table import Table
-from gcd._serving.matcher import Matcher
-from gcd._serving.served import ServedAutomaton
-from gcd._serving.table import make_table
-from gcd._tokens.bitmask import num_words
+from gcd._serving.matcher import Matcher, masks_of
 from gcd._tokens.budget import BudgetMask, check_budget
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd._tokens.vocabulary import Vocabulary, num_words
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies
@@ -84,7 +80,7 @@ def wide() -> TokenAutomaton:
 def test_rows_are_the_budget_mask_for_every_state_and_budget(
     automaton: TokenAutomaton, cache_bytes: int
 ) -> None:
-    shared = ServedAutomaton(automaton, cache_bytes=cache_bytes)
+    shared = masks_of(automaton, cache_bytes)
     longest = int(automaton.steps_to_accept.max())
     truth = BudgetMask(automaton, longest + 1)
     states = torch.arange(automaton.num_states)
@@ -106,8 +102,7 @@ def test_rows_are_the_budget_mask_for_every_state_and_budget(
 @pytest.mark.parametrize("slots", [0, 1, 2, 5, 1000])
 def test_rows_are_right_however_few_are_kept(wide: TokenAutomaton, slots: int) -> None:
     size = wide.vocabulary.size
-    per_row = 4 * num_words(size) + 8 * ((wide.num_classes + 63) // 64) + 24
-    shared = ServedAutomaton(wide, cache_bytes=slots * per_row)
+    shared = masks_of(wide, slots * (4 * num_words(size) + 4))
     truth = BudgetMask(wide, 100)
     free = truth.packed(torch.arange(wide.num_states), torch.full((wide.num_states,), 99)).numpy()
     rng = np.random.default_rng(slots)
@@ -117,25 +112,20 @@ def test_rows_are_right_however_few_are_kept(wide: TokenAutomaton, slots: int) -
     for state, left, expected in zip(states.tolist(), remaining.tolist(), packed, strict=True):
         assert (shared.row(state, left) == expected).all()
         assert (shared.row(state) == free[state]).all()
-    assert shared.num_cached <= slots
-    assert (shared.num_cached > 0) == (slots > 0), "wide rows are kept at all"
-    assert shared.num_cached == slots or slots == 1000
+    owner = shared.arrays[-2]
+    assert owner.size == slots
+    assert (owner >= 0).sum() == slots or (slots == 1000 and (owner >= 0).any())
     shared.forget()
-    assert shared.num_cached == min(slots, 1), "the row of most tokens stays"
+    assert (owner < 0).all()
     for state, left, expected in zip(states.tolist(), remaining.tolist(), packed, strict=True):
         assert (shared.row(state, left) == expected).all()
 
 
 def test_positions_of_a_bounded_string_share_their_transitions() -> None:
-    short, long = (ServedAutomaton(_wide(bound)) for bound in (20, 200))
+    short, long = (_wide(bound) for bound in (20, 200))
     assert long.num_states > 5 * short.num_states
-    assert long.num_patterns == short.num_patterns
+    assert long.rows.pattern_start.size == short.rows.pattern_start.size
     assert long.nbytes - short.nbytes < 200 * (long.num_states - short.num_states)
-
-
-def test_negative_cache_is_refused(wide: TokenAutomaton) -> None:
-    with pytest.raises(ConstraintError, match="cache_bytes"):
-        ServedAutomaton(wide, cache_bytes=-1)
 
 
 # -- sequences ------------------------------------------------------------------------------
@@ -381,10 +371,13 @@ def test_tokens_that_are_none_are_refused_and_nothing_changes() -> None:
     assert [matcher.num_tokens for matcher in batch.matchers] == [0, 0]
 
 
-def test_an_automaton_is_prepared_once_and_let_go() -> None:
-    automaton = lift(Automaton.literal("ab"), LETTERS)
-    assert Matcher(automaton).automaton is Matcher(automaton).automaton
-    assert Matcher(Matcher(automaton).automaton).automaton is Matcher(automaton).automaton
+def test_a_language_is_lifted_once_and_matchers_share_masks() -> None:
+    language = Automaton.literal("ab")
+    one, two = Matcher(language, LETTERS), Matcher(language, LETTERS, budget=3)
+    assert one.automaton is two.automaton
+    assert one._sequence.table is two._sequence.table
+    assert Matcher(one.automaton)._sequence.table is one._sequence.table
+    assert (one.mask() == Matcher(lift(language, LETTERS)).mask()).all()
 
 
 def test_a_copy_of_a_matcher_goes_its_own_way() -> None:
@@ -406,35 +399,9 @@ def test_a_copy_of_a_matcher_goes_its_own_way() -> None:
 def test_served_constraints_are_not_pickled() -> None:
     automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
     matcher = Matcher(automaton)
-    for thing in (matcher, matcher.automaton, MatcherBatch([matcher])):
+    for thing in (matcher, masks_of(automaton), MatcherBatch([matcher])):
         with pytest.raises(TypeError, match="pickle the TokenAutomaton"):
             pickle.dumps(thing)
-
-
-@pytest.mark.parametrize("state", [-2, 4, 10**9])
-def test_states_that_are_none_are_refused(state: int) -> None:
-    automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
-    served = ServedAutomaton(automaton)
-    assert served.num_states == 4
-    assert not served.row(-1).any()
-    with pytest.raises(ValueError, match=rf"expected a state in -1\.\.3, got {state}"):
-        served.row(state)
-
-
-def test_a_table_refuses_arrays_that_compiled_code_would_misread(wide: TokenAutomaton) -> None:
-    served = ServedAutomaton(wide)
-    arrays = served._table.arrays
-    for name, array in arrays._asdict().items():
-        strided = np.repeat(array, 2, axis=-1)[..., ::2]
-        others = [array.astype(np.float32), array[None, None], strided]
-        for other in others[: 2 if strided.flags.c_contiguous else 3]:  # a single number
-            with pytest.raises(ValueError, match=r"[Bb]uffer|contiguous"):
-                Table(arrays._replace(**{name: other}))
-    for name in ("class_of", "targets", "pattern_of", "pattern_class", "pair_word", "dense_of"):
-        wrong = getattr(arrays, name).copy()
-        wrong[0] = wide.vocabulary.size
-        with pytest.raises(AssertionError):
-            make_table(arrays._replace(**{name: wrong}), served.num_words)
 
 
 ABC = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gcd
 from gcd._serving.pool import DEAD, END, NOWHERE, AutomatonPool
-from gcd._serving.token_lists import TokenReader
+from gcd_vllm._token_lists import TokenReader
 from tests.small_vocabulary import vocabulary
 
 TOKENS = vocabulary()

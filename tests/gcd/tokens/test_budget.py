@@ -12,9 +12,9 @@ from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
 from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.bitmask import pack
-from gcd._tokens.budget import BudgetMask, check_budget
+from gcd._tokens.budget import BudgetMask, check_budget, pack
 from gcd._tokens.lifting import lift
+from gcd._tokens.tensor_automaton import TensorAutomaton
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
@@ -24,7 +24,6 @@ from tests.gcd.oracles import (
     texts,
     vocabularies,
 )
-from tests.gcd.paper import TensorAutomaton, allowed_classes, backward_pass, steps_to_accept
 
 pytestmark = checked_inside_strategies
 
@@ -49,16 +48,15 @@ def test_the_two_forms_agree_on_lifted_automata(
 ) -> None:
     lifted = _try_lift(automaton, vocabulary)
     tensors = TensorAutomaton.of(lifted)
-    assert steps_to_accept(tensors).tolist() == lifted.steps_to_accept.tolist()
-    alive = backward_pass(tensors, lifted.num_states)
+    assert tensors.steps_to_accept().tolist() == lifted.steps_to_accept.tolist()
+    alive = tensors.backward_pass(lifted.num_states)
     mask = BudgetMask(lifted, lifted.num_states)
     states = torch.arange(lifted.num_states)
     singletons = torch.eye(lifted.num_states, dtype=torch.bool)
     for remaining in range(1, lifted.num_states + 1):
-        by_passes = allowed_classes(
-            tensors, singletons, alive[remaining - 1].expand(lifted.num_states, -1)
-        )
-        by_distance = mask.class_mask(states, torch.full_like(states, remaining))
+        left = torch.full_like(states, remaining)
+        by_passes = tensors.class_mask(singletons, left, alive)
+        by_distance = mask.class_mask(states, left)
         assert torch.equal(by_passes, by_distance)
 
 
@@ -171,8 +169,8 @@ def test_another_device_gives_the_same_masks_and_passes() -> None:
     packed = BudgetMask(there, 10).packed(states.cuda(), remaining.cuda())
     assert torch.equal(packed.cpu(), BudgetMask(here, 10).packed(states, remaining))
     for automaton in automata:
-        alive = backward_pass(TensorAutomaton.of(automaton, "cuda"), 6)
-        assert torch.equal(alive.cpu(), backward_pass(TensorAutomaton.of(automaton), 6))
+        alive = TensorAutomaton.of(automaton, "cuda").backward_pass(6)
+        assert torch.equal(alive.cpu(), TensorAutomaton.of(automaton).backward_pass(6))
 
 
 def test_dead_rows_and_rows_without_tokens_left_allow_nothing() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd._serving.kernels.served import pairs_of_classes
+from gcd._serving.kernels.masks import pairs_of_classes
 
 NUM_CLASSES = 5
 classes = st.lists(st.integers(0, NUM_CLASSES - 1), max_size=150)

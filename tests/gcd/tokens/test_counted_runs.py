@@ -206,7 +206,7 @@ def test_states_are_compared_with_phases_of_runs_that_are_alike() -> None:
     delta = np.ascontiguousarray(language.delta)
     width = np.bincount(language.class_of_byte, minlength=delta.shape[1])
     trie = vocabulary.trie
-    tree = (language.class_of_byte[trie.byte], trie.depth, trie.skip, trie.entry)
+    tree = (trie.byte, trie.depth, trie.skip, trie.entry, language.class_of_byte)
     found = references(delta, width, cells, tree)
     compared = np.flatnonzero(found >= 0)
     assert (cells.cell[compared] < 0).all()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
@@ -11,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError
 from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift, lift_arrays
+from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
@@ -170,14 +168,6 @@ def test_arrays_cannot_be_written() -> None:
             array[0] = 0
 
 
-def test_the_table_has_one_layout_for_kernels() -> None:
-    automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
-    other = dataclasses.replace(automaton, delta=np.asfortranarray(automaton.delta))
-    assert other.delta.flags.c_contiguous
-    assert not other.delta.flags.writeable
-    assert (other.delta == automaton.delta).all()
-
-
 def test_step_refuses_ids_outside_the_vocabulary() -> None:
     lifted = lift(Automaton.literal("a"), Vocabulary.from_bytes([b"a", b""], [1]))
     assert lifted.step(-1, 0) == -1
@@ -298,14 +288,3 @@ def _kept_states(automaton: Automaton, lifted: TokenAutomaton) -> tuple[list[int
                 queue.append(after)
     by_state = {state: automaton.run(text) for state, text in spelled.items()}
     return [by_state[s] for s in range(lifted.final)], by_state
-
-
-def test_a_table_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", b""], [3])
-    language = regex("(ab|b)*a")
-    given = language.delta, language.class_of_byte, vocabulary, ()
-    table, _, _ = lift_arrays(*given)
-    found, _, _ = lift_arrays(*given, max_bytes=4 * table.size)
-    assert np.array_equal(found, table)
-    with pytest.raises(ConstraintError, match="expected a table of at most"):
-        lift_arrays(*given, max_bytes=4 * table.size - 1)

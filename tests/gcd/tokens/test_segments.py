@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -127,10 +128,13 @@ PLANS = {
     "last": [Segment(FREE, until="<>"), Segment(BRACES, tokens=2)],
     "special": [Segment(FREE, until=6, tokens=2), Segment(BRACES, until=6, tokens=4)],
     "two specials": [Segment(FREE, until=6, tokens=2), Segment(FREE, until=7), Segment(FREE)],
-    "ambiguous": [Segment(FREE, tokens=2), Segment(FREE, tokens=3)],
-    "ambiguous end": [
-        Segment(gcd.regex("[a{}]*"), tokens=2),
-        Segment(gcd.regex(r"\{[a{}]*"), tokens=3),
+    "choice": [Segment(gcd.choice(["a<", ">", "<<"]), tokens=2), Segment(FREE, tokens=2)],
+    "braces": [Segment(BRACES, tokens=2), Segment(FREE, until=7, tokens=3)],
+    "empty": [
+        Segment(gcd.literal(""), tokens=1),
+        Segment(FREE, until=">", tokens=2),
+        Segment(gcd.literal("")),
+        Segment(gcd.regex(r"\{?"), tokens=2),
     ],
     "three": [
         Segment(FREE, until="<", tokens=1),
@@ -163,20 +167,33 @@ def test_accepts_texts_that_split_into_segments_within_their_limits(name: str) -
     assert automaton.steps_to_accept[automaton.initial] == fewest
 
 
+def first_texts(language: Automaton) -> Automaton:
+    """Return the texts of a language that don't begin with another one."""
+    return language - (language + Automaton.byte_set(range(256)) + Automaton.any_bytes())
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[list[Segment], gcd.Vocabulary]:
-    """Draw two or three random segments, possibly without any text, and a vocabulary."""
+    """Draw up to three random segments, possibly without any text, and a vocabulary."""
     vocabulary = draw(vocabularies(max_tokens=5))
     usual = [i for i, t in enumerate(vocabulary.token_bytes) if not t]
     special = [i for i in usual if i not in vocabulary.eos_ids]
     ends = st.text(ALPHABET.decode(), min_size=1, max_size=2)
     until = st.one_of(st.none(), ends, *([st.sampled_from(special)] if special else []))
     limit = st.one_of(st.none(), st.integers(1, 4))
+    language = byte_automata(max_states=3)
+    language = st.one_of(language, language.map(first_texts))
     count = draw(st.integers(1, 3))
     return [
-        Segment(draw(byte_automata(max_states=3)), until=draw(until), tokens=draw(limit))
-        for _ in range(count)
+        Segment(draw(language), until=draw(until), tokens=draw(limit)) for _ in range(count)
     ], vocabulary
+
+
+def has_ambiguous_end(part: Segment) -> bool:
+    """Return whether a text of the part is a prefix of another, among those of up to six bytes."""
+    texts = {bytes(t) for size in range(7) for t in itertools.product(ALPHABET, repeat=size)}
+    texts = {text for text in texts if part.language.accepts(text)}
+    return any(text[:size] in texts for text in texts for size in range(len(text)))
 
 
 @settings(max_examples=60)
@@ -190,6 +207,11 @@ def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
         assert not truth(Segments(tuple(parts)), vocabulary, 3)
         event("empty")
         return
+    except ConstraintError:
+        assert any(has_ambiguous_end(part) for part in parts[:-1] if part.until is None)
+        event("ambiguous")
+        return
+    assert not any(has_ambiguous_end(part) for part in parts[:-1] if part.until is None)
     expected = truth(plan, vocabulary, 4)
     try:
         automaton = gcd.lift(plan, vocabulary)
@@ -203,7 +225,7 @@ def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
     event("accepts" if expected else "longer ones only")
     for ids in expected:
         texts = plan.split([*ids, vocabulary.eos_ids[0]], vocabulary)
-        first = min(cuts(plan.parts, ids, vocabulary))
+        (first,) = cuts(plan.parts, ids, vocabulary)
         symbols, _ = marked(ids, vocabulary)
         for part, text, begin, end in zip(parts, texts, [0, *first], first, strict=False):
             own = bytes(symbol for symbol in symbols[begin:end] if symbol < 1000)
@@ -417,7 +439,23 @@ def test_invalid_segments_are_refused() -> None:
     with pytest.raises(ConstraintError, match=r"expected gcd.Segment\(...\)"):
         segments([FREE])  # type: ignore[list-item]
     with pytest.raises(EmptyLanguageError, match=r"segment 2 of 2 .until 'a'.: expected a"):
-        segments([Segment(FREE), Segment(gcd.literal("a"), until="a")])
+        segments([Segment(FREE, until="<"), Segment(gcd.literal("a"), until="a")])
+
+
+@pytest.mark.parametrize(
+    ("language", "prefix"),
+    [(FREE, ""), (gcd.choice(["a", "ab"]), "a"), (gcd.json_schema({"type": "integer"}), "1")],
+)
+def test_an_ambiguous_end_is_refused_except_in_the_last_segment(
+    language: Automaton, prefix: str
+) -> None:
+    """Otherwise, a token could count for either of two limits."""
+    braces = Segment(BRACES, tokens=3)
+    message = rf"segment 2 of 3: .*an unambiguous end.* got b'{prefix}', .*; add `until`"
+    with pytest.raises(ConstraintError, match=message):
+        segments([braces, Segment(language, tokens=2), Segment(FREE)])
+    for until in ("\n", 6):
+        segments([Segment(language, until=until), braces, Segment(language)])
 
 
 @pytest.mark.parametrize(
@@ -446,19 +484,43 @@ def test_too_low_limits_are_refused_with_the_needed_ones() -> None:
     gcd.lift(segments([Segment(FREE, until="<>", tokens=2), second]), VOCABULARY)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_the_error_has_the_fewest_tokens_of_a_segment(name: str) -> None:
+    """The segments before satisfy their limits; those after it have none."""
+    for index, part in enumerate(PLANS[name]):
+
+        def limited(tokens: int | None, index: int = index) -> Segments:
+            parts = [
+                part if place < index else replace(part, tokens=None if place > index else tokens)
+                for place, part in enumerate(PLANS[name])
+            ]
+            return segments(parts)
+
+        needed = most_tokens(name)
+        for ids in truth(limited(None), VOCABULARY, most_tokens(name) - 1):
+            begins = marked(ids, VOCABULARY)[1]
+            (ends,) = cuts(limited(None).parts, ids, VOCABULARY)
+            begin, end = [0, *ends][index : index + 2]
+            needed = min(needed, sum(begins[begin:end]) + (index == len(PLANS[name]) - 1))
+        gcd.lift(limited(max(needed, 1)), VOCABULARY)
+        for tokens in range(1, needed):
+            with pytest.raises(InfeasibleBudgetError, match=f"segment {index + 1} of") as error:
+                gcd.lift(limited(tokens), VOCABULARY)
+            assert (error.value.needed, error.value.budget) == (needed, tokens)
+
+
 def test_what_cannot_be_written_or_counted_is_refused() -> None:
     with pytest.raises(EmptyLanguageError, match="no token has the byte 0x7A"):
         gcd.lift(segments([Segment(FREE, until="z", tokens=4), Segment(BRACES)]), VOCABULARY)
     plan = segments([Segment(FREE, until="<>", tokens=400), Segment(BRACES)])
     with gcd.state_limit(300), pytest.raises(StateLimitError, match="lower `tokens`"):
         gcd.lift(plan, VOCABULARY)
+    # After n tokens of one or two bytes, there are n + 1 states.
+    plan = segments([Segment(gcd.regex("[>{]{0,2000}"), until=6, tokens=640), Segment(BRACES)])
     with gcd.work_limit(10**6), pytest.raises(WorkLimitError, match="lower `tokens`"):
         gcd.lift(plan, VOCABULARY)
     with pytest.raises(ConstraintError, match="EOS id"):
         gcd.lift(plan, VOCABULARY, eos="accept")
-    unbounded = segments([Segment(gcd.regex("[ab]*a")), Segment(gcd.regex("[ab]{8}"))])
-    with gcd.state_limit(100), pytest.raises(StateLimitError, match="end ambiguously"):
-        gcd.lift(unbounded, VOCABULARY)
 
 
 def test_the_smallest_horizon_of_a_segment_holds_for_all() -> None:

@@ -220,8 +220,11 @@ def test_a_quote_that_closes_a_string_takes_the_comma_with_it() -> None:
 def test_calls_of_tools(style: str, cut: str) -> None:
     vocabulary = vocabulary_of(train(CALLS, 420, cut))
     tools = [
-        {"name": "get_weather", "parameters": {"city": {"type": "str"}, "n": {"type": "int"}}},
-        {"name": "search_flights", "parameters": {"price": {"type": "float"}}},
+        {"name": name, "parameters": {"properties": members, "required": list(members)}}
+        for name, members in (
+            ("get_weather", {"city": {"type": "string"}, "n": {"type": "integer"}}),
+            ("search_flights", {"price": {"type": "number"}}),
+        )
     ]
     language = tool_calls(tools, style=style)
     every = lift(language, vocabulary)

@@ -150,7 +150,7 @@ def test_budgets_that_could_hold_more_are_refused_where_they_meet() -> None:
     with pytest.raises(OverlongBudgetError, match="budget is 8"):
         gcd.Matcher(automaton, budget=8)
     with pytest.raises(OverlongBudgetError, match="there is no budget") as caught:
-        gcd.Matcher(gcd.ServedAutomaton(automaton))
+        gcd.Matcher(automaton)
     assert (caught.value.longest, caught.value.budget) == (7, None)
 
 

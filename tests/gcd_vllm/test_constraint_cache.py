@@ -11,7 +11,7 @@ import pytest
 
 import gcd
 from gcd._requests import ConstraintRequest
-from gcd._serving.constraint_cache import ConstraintCache, num_bytes, usable_budget
+from gcd_vllm._constraint_cache import ConstraintCache, usable_budget
 from tests.small_vocabulary import vocabulary
 
 DATABASE = {
@@ -23,7 +23,8 @@ DATABASE = {
 }
 PARTS = [{"anything": True, "until": ";", "tokens": 4}, {"choice": ["a"]}]
 TOOLS = [{"name": "f", "parameters": {}}]
-LONG = [{"name": "f", "parameters": {"a": {"type": "str", "maxLength": 1 << 20, "format": "date"}}}]
+TEXT = {"type": "string", "maxLength": 1 << 20, "format": "date"}
+LONG = [{"name": "f", "parameters": {"properties": {"a": TEXT}, "required": ["a"]}}]
 LIMITS = {"style": "python", "max_bytes": 300, "formats": "ignore"}
 SAME = [
     ({"json_schema": {"const": 1}}, gcd.json_schema({"const": 1})),
@@ -124,39 +125,9 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
     for _ in range(2):
         with pytest.raises(gcd.ConstraintError, match="without"):
             cache.get(parsed({"regex": "("}))
-    assert cache.counts == (1, 1, 1, 0)
+    assert cache.counts == (1, 1, 1)
     with pytest.raises(gcd.WorkLimitError):
         ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
-
-
-def test_all_forms_of_a_constraint_are_made_of_one_compile(monkeypatch):
-    cache, request = ConstraintCache(vocabulary()), parsed({"regex": "ab*"})
-    checked = cache.get_or_start(request, lift=False)
-    packed = cache.export(request)
-    monkeypatch.setattr(ConstraintRequest, "language", None)
-    assert cache.get_or_start(request, lift=False) is checked
-    served = cache.get_or_start(request)
-    assert served.wait(600.0)
-    lifted = gcd.lift(gcd.regex("ab*"), cache.vocabulary)
-    other = ConstraintCache(vocabulary())
-    other.put(request, packed)
-    for found in (cache.get(request), other.get(request)):
-        assert np.array_equal(found.delta, lifted.delta)
-    assert len(cache.export(request)) != len(packed)
-    with pytest.raises(gcd.ConstraintError, match="packed constraint"):
-        other.put(parsed({"regex": "a"}), b"")
-
-
-def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
-    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_LANGUAGE_BYTES", 1)
-    cache = ConstraintCache(vocabulary())
-    requests = [parsed({"regex": text}) for text in ("ab", "cd")]
-    for request in requests:
-        cache.get_or_start(request, lift=False)
-    assert [cache.export(request) is None for request in requests] == [True, False]
-    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
-    cache.get_or_start(requests[0], lift=False)
-    assert cache.export(requests[0]) is None
 
 
 def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
@@ -178,7 +149,7 @@ def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
         finally:
             go_on.set()
         assert cold[0].result(600) is cold[1].result(600)
-    assert cache.counts == (2, 2, 0, 0)
+    assert cache.counts == (2, 2, 0)
 
 
 def test_another_process_takes_constraints_lifted_here(monkeypatch):
@@ -191,9 +162,31 @@ def test_another_process_takes_constraints_lifted_here(monkeypatch):
     for name in ("class_of", "delta", "accepting", "steps_to_accept"):
         np.testing.assert_array_equal(getattr(found, name), getattr(made, name))
     assert (found.initial, found.eos_class) == (made.initial, made.eos_class)
-    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
+    monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_PACKED", 1)
     assert cache.export(request) == packed
     assert other.export(request) is None
+    with pytest.raises(gcd.ConstraintError, match="packed constraint"):
+        other.put(parsed({"regex": "a"}), b"")
+
+
+def test_a_language_is_passed_on_if_the_automaton_is_too_large(monkeypatch):
+    monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_LIFTED", 1)
+    cache, other = ConstraintCache(vocabulary()), ConstraintCache(vocabulary())
+    request = parsed({"regex": "ab*"})
+    made = cache.get(request)
+    other.put(request, cache.export(request))
+    monkeypatch.setattr(ConstraintRequest, "language", None)
+    assert np.array_equal(other.get(request).delta, made.delta)
+
+
+def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
+    monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_LANGUAGE_BYTES", 1)
+    monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_LIFTED", 1)
+    cache = ConstraintCache(vocabulary())
+    requests = [parsed({"regex": text}) for text in ("ab", "cd")]
+    for request in requests:
+        cache.get(request)
+    assert [cache.export(request) is None for request in requests] == [True, False]
 
 
 def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch):
@@ -207,7 +200,7 @@ def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch):
     other = ConstraintCache(vocabulary())  # of another process
     with pytest.raises(gcd.ConstraintError, match="expected lifted to be the digest of an"):
         other.get(request)
-    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
+    monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_PACKED", 1)
     other.put(request, cache.export(request))
     assert np.array_equal(other.get(request).delta, automaton.delta)
     assert cache.keep(gcd.lift(gcd.regex("ab+"), vocabulary())) != request
@@ -220,7 +213,7 @@ def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch):
 
 def test_memory_is_bounded():
     requests = [parsed({"regex": f"a{{{n}}}b*"}) for n in range(1, 9)]
-    size = num_bytes(ConstraintCache(vocabulary()).get(requests[-1]))
+    size = ConstraintCache(vocabulary()).get(requests[-1]).nbytes
     cache = ConstraintCache(vocabulary(), max_bytes=3 * size)
     automata = [cache.get(request) for request in requests]
     assert cache.get(requests[-1]) is automata[-1]
@@ -255,23 +248,3 @@ def test_a_reason_is_short_and_whatever_goes_wrong_is_a_refusal(monkeypatch):
 def test_free_text_is_said_by_true():
     with pytest.raises(gcd.ConstraintError, match='"anything": true'):
         parsed({"segments": [{"anything": False}]}).language()
-
-
-def test_a_request_is_served_before_it_is_lifted():
-    cache = ConstraintCache(vocabulary())
-    request = parsed({"json_schema": {"type": "string", "maxLength": 7}})
-    begun = cache.get_or_start(request)
-    assert isinstance(begun, gcd.LazyAutomaton)
-    assert begun.wait(600.0)
-    known = cache.get_or_start(request)
-    assert isinstance(known, gcd.TokenAutomaton)
-    assert cache.get(request) is known
-    assert (cache.counts.begun, cache.counts.compiled) == (1, 0)
-    again = ConstraintCache(vocabulary())
-    other = parsed({"regex": "a{4}"})
-    unlifted = again.get_or_start(other, lift=False)
-    assert again.get_or_start(other, lift=False) is unlifted
-    assert unlifted.exact is None
-    assert isinstance(again.get_or_start(parsed({"segments": PARTS})), gcd.TokenAutomaton)
-    with pytest.raises(gcd.ConstraintError, match="no value satisfies"):
-        again.get_or_start(parsed({"json_schema": {"enum": []}}))

@@ -6,12 +6,10 @@ seconds while other requests wait. So these are cached by content (`ConstraintRe
 * lifted automata, the most recently used ones, up to a number of bytes;
 * errors of refused constraints, so that a repeated bad request isn't compiled again.
 
-A request doesn't have to wait for its lift: `ConstraintCache.get_or_start` returns at once, and
-lifts in the background. Other requests don't have to wait while it is compiled:
-`ConstraintCache.prepare`, called in another thread, compiles in another process
-(`gcd._serving.compiler`), so that calls of `get_or_start` or `get` with the same request return at
-once. Compiled languages are cached, too. Languages and automata can be passed to another process
-as bytes (`export`, `put`).
+Other requests don't have to wait while a constraint is compiled. `ConstraintCache.prepare`, called
+in another thread, compiles in another process (`gcd._serving.compiler`) and lifts in its own
+thread. A call of `get` with the same request then returns at once. Automata and languages can be
+passed to another process as bytes (`export`, `put`).
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
 number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
@@ -22,26 +20,24 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 from hashlib import blake2b
 from threading import Event, Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
-
-from gcd._automata.automaton import Automaton
-from gcd._automata.limits import state_limit, work_limit
-from gcd._errors import ConstraintError
+from gcd import (
+    Automaton,
+    ConstraintError,
+    Segments,
+    TokenAutomaton,
+    Vocabulary,
+    check_budget,
+    lift,
+    state_limit,
+    work_limit,
+)
 from gcd._requests import ConstraintRequest
 from gcd._serving.compiler import COMPILERS, CompilerError
-from gcd._serving.lazy import LazyAutomaton
 from gcd._serving.serialization import pack, unpack
-from gcd._tokens.budget import check_budget
-from gcd._tokens.lifting import lift
-from gcd._tokens.segments import Segments
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
 
 _LOG = logging.getLogger("gcd")
 MAX_WORK = 500_000_000
@@ -51,14 +47,11 @@ MAX_STATES = 50_000
 MAX_BYTES = 256 << 20
 """Bytes of the automata in memory."""
 _REFUSALS = 1024
-_BEGUN = 16  # constraints that are not lifted, besides those in use
 _MOST_LANGUAGES = 64  # compiled languages
 _MOST_LANGUAGE_BYTES = 32 << 20  # of all of them
 _MOST_LIFTED = 32 << 20  # bytes of an automaton that is passed to another process
 _MOST_PACKED = 1 << 20  # bytes that are passed to another process with each request
 _LONGEST_REASON = 500  # characters; the message may quote a schema
-T = TypeVar("T")
-_ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
 
 
 class CacheCounts(NamedTuple):
@@ -68,13 +61,11 @@ class CacheCounts(NamedTuple):
         memory: constraints that were found in memory.
         compiled: constraints that were compiled and lifted.
         refused: constraints that cannot be enforced.
-        begun: constraints that were served before they were lifted.
     """
 
     memory: int = 0
     compiled: int = 0
     refused: int = 0
-    begun: int = 0
 
 
 class ConstraintCache:
@@ -99,7 +90,6 @@ class ConstraintCache:
         self.counts = CacheCounts()
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
-        self._begun: OrderedDict[tuple[str, bool], LazyAutomaton] = OrderedDict()
         self._languages: OrderedDict[str, Automaton] = OrderedDict()
         self._packed: dict[str, bytes] = {}
         self._preparing: dict[str, Event] = {}
@@ -119,7 +109,7 @@ class ConstraintCache:
             return known
         with self._compiling:
             known = self._recall(key)  # compiled while this thread waited
-            return known if known is not None else self._make(key, request, self._compile)
+            return known if known is not None else self._make(key, request)
 
     def keep(self, automaton: TokenAutomaton) -> ConstraintRequest:
         """Store an automaton that was lifted elsewhere; return the request that names it.
@@ -134,8 +124,8 @@ class ConstraintCache:
                 "lift it to the vocabulary of the engine's tokenizer"
             )
         digest = blake2b(digest_size=16)
-        for name in _ARRAYS:
-            digest.update(np.ascontiguousarray(getattr(automaton, name)).tobytes())
+        for array in (automaton.class_of, *automaton.rows):
+            digest.update(array.tobytes())
         digest.update(repr((automaton.initial, automaton.eos_class, automaton.max_bytes)).encode())
         request = ConstraintRequest("lifted", digest.hexdigest())
         with self._lock:
@@ -144,44 +134,11 @@ class ConstraintCache:
             self._remember(request.key, automaton)
         return request
 
-    def get_or_start(
-        self, request: ConstraintRequest, *, lift: bool = True
-    ) -> TokenAutomaton | LazyAutomaton:
-        """Return a constraint that can be served at once: its automaton if it is cached.
+    def prepare(self, request: ConstraintRequest) -> None:
+        """Do the work of `get`, so that it returns at once for an equal request.
 
-        Otherwise it is a constraint that is not lifted yet (`gcd._serving.lazy`). The latest such
-        constraints are stored, so that equal requests share them. Segments are lifted at once.
-
-        Args:
-            request: the request.
-            lift: whether to lift the constraint in the background, for later calls. False is for
-                constraints that only have to be checked.
-
-        Raises:
-            ConstraintError: as in `get`.
-        """
-        key = request.key
-        known = self._recall(key) or self._recall_begun(key, lift)
-        if known is not None:
-            return known
-        with self._compiling:
-            known = self._recall(key) or self._recall_begun(key, lift)
-            if known is not None:
-                return known
-            return self._make(key, request, self._compile_lazy if lift else self._compile_unlifted)
-
-    def prepare(self, request: ConstraintRequest, *, lift: bool, budget: int | None = None) -> None:
-        """Do the work of `get_or_start` or `get`, so that they return at once for an equal request.
-
-        The language is compiled in another process, so other threads aren't delayed. Errors are
-        cached, and raised by `get_or_start` and `get`.
-
-        Args:
-            request: the request.
-            lift: whether the request will be passed to `get`; otherwise, it will be passed to
-                `get_or_start` with `lift=False`.
-            budget: the request's budget, if known. If upper bounds don't prove that an answer fits
-                into it, the constraint is lifted as by `get`.
+        The language is compiled in another process, so other threads aren't delayed. Lifting
+        releases the interpreter's lock most of the time. Errors are cached, and raised by `get`.
         """
         key = request.key
         with self._lock:
@@ -192,10 +149,7 @@ class ConstraintCache:
         try:
             if mine is not None:
                 self._prepare_language(key, request)
-            found = self.get(request) if lift else self.get_or_start(request, lift=False)
-            if isinstance(found, LazyAutomaton) and budget is not None:
-                bound = found.steps_to_accept(found.initial)
-                found = self.get(request) if budget < bound else found
+            self.get(request)
         except ConstraintError:
             pass  # cached
         finally:
@@ -205,8 +159,7 @@ class ConstraintCache:
                 mine.set()
 
     def _prepare_language(self, key: str, request: ConstraintRequest) -> None:
-        known = self._recall(key) or self._recall_begun(key, False)
-        if known is not None or key in self._languages or request.kind == "segments":
+        if self._recall(key) or key in self._languages or request.kind == "segments":
             return
         try:
             packed = COMPILERS.compile(request, self.max_work, self.max_states)
@@ -234,7 +187,7 @@ class ConstraintCache:
             packed = self._packed.get(key)
         if packed is None:
             packed = b""
-            if lifted is not None and (is_named or num_bytes(lifted) <= _MOST_LIFTED):
+            if lifted is not None and (is_named or lifted.nbytes <= _MOST_LIFTED):
                 packed = pack(lifted)
             if language is not None and (not packed or len(packed) > _MOST_PACKED):
                 packed = pack(language)
@@ -254,7 +207,7 @@ class ConstraintCache:
             ConstraintError: the bytes aren't those of a constraint, or it has been refused.
         """
         key = request.key
-        if key in self._known or key in self._languages or self._recall_begun(key, True):
+        if key in self._known or key in self._languages:
             return
         found = unpack(packed, self.vocabulary)
         if isinstance(found, TokenAutomaton):
@@ -276,32 +229,6 @@ class ConstraintCache:
                 self._packed.pop(self._languages.popitem(last=False)[0], None)
                 del sizes[0]
 
-    def _compile_lazy(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
-        keep = partial(self._remember, request.key)
-        limit = self.max_bytes // 2
-        return self._start(request, exact="when_ready", max_bytes=limit, keep=keep)
-
-    def _compile_unlifted(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
-        return self._start(request, exact="never")
-
-    def _start(self, request: ConstraintRequest, **options: Any) -> TokenAutomaton | LazyAutomaton:
-        with self._lock:
-            language = self._languages.get(request.key)
-        if language is None:
-            with work_limit(self.max_work), state_limit(self.max_states):
-                compiled = request.language()
-                if isinstance(compiled, Segments):
-                    return self._lift(request, compiled)
-            language = compiled
-            self._keep_language(request.key, language)
-        begun = LazyAutomaton(language, self.vocabulary, **options)
-        with self._lock:
-            self._begun[request.key, options["exact"] != "never"] = begun
-            if len(self._begun) > _BEGUN:
-                self._begun.popitem(last=False)
-        self._count("begun")
-        return begun
-
     def _recall(self, key: str) -> TokenAutomaton | None:
         with self._lock:
             if key in self._refused:
@@ -312,25 +239,15 @@ class ConstraintCache:
                 self._count("memory")
             return known
 
-    def _recall_begun(self, key: str, lift: bool) -> LazyAutomaton | None:
-        with self._lock:
-            begun = self._begun.get((key, lift))
-        if begun is not None:
-            self._count("memory")
-        return begun
-
-    def _make(
-        self, key: str, request: ConstraintRequest, compile_: Callable[[ConstraintRequest], T]
-    ) -> TokenAutomaton | T:
+    def _make(self, key: str, request: ConstraintRequest) -> TokenAutomaton:
         try:
-            found = compile_(request)
+            found = self._compile(request)
         except Exception as error:  # a client's text may cause any exception
             reason = self._refuse(key, error)
             if isinstance(error, ConstraintError) and reason == str(error):
                 raise
             raise ConstraintError(reason) from error
-        if isinstance(found, TokenAutomaton):
-            self._remember(key, found)
+        self._remember(key, found)
         return found
 
     def _refuse(self, key: str, error: Exception) -> str:
@@ -348,31 +265,29 @@ class ConstraintCache:
     def _remember(self, key: str, found: TokenAutomaton) -> None:
         with self._lock:
             if key in self._known:
-                self._bytes -= num_bytes(self._known.pop(key))
+                self._bytes -= self._known.pop(key).nbytes
             self._known[key] = found
             self._refused.pop(key, None)  # of a request that named it before it was known
             self._packed.pop(key, None)  # the language
-            self._begun.pop((key, True), None)
-            self._bytes += num_bytes(found)
+            self._bytes += found.nbytes
             while self._bytes > self.max_bytes:
                 oldest, automaton = self._known.popitem(last=False)
                 self._packed.pop(oldest, None)
-                self._bytes -= num_bytes(automaton)
+                self._bytes -= automaton.nbytes
 
     def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
         with self._lock:
             language: Automaton | Segments | None = self._languages.get(request.key)
         with work_limit(self.max_work), state_limit(self.max_states):
-            return self._lift(request, request.language() if language is None else language)
-
-    def _lift(self, request: ConstraintRequest, language: Automaton | Segments) -> TokenAutomaton:
-        with work_limit(self.max_work), state_limit(self.max_states):
+            if language is None:
+                language = request.language()
+                if isinstance(language, Automaton):
+                    self._keep_language(request.key, language)
             found = lift(language, self.vocabulary)
-        size = num_bytes(found)
-        if size > self.max_bytes // 2:
+        if found.nbytes > self.max_bytes // 2:
             raise ConstraintError(
-                f"expected a constraint of at most {self.max_bytes >> 21} MiB, got {size >> 20} "
-                "MiB; simplify it, or raise the limit of the cache"
+                f"expected a constraint of at most {self.max_bytes >> 21} MiB, got "
+                f"{found.nbytes >> 20} MiB; simplify it, or raise the limit of the cache"
             )
         self._count("compiled")
         return found
@@ -382,12 +297,7 @@ class ConstraintCache:
             self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
 
 
-def num_bytes(automaton: TokenAutomaton) -> int:
-    """Return the size of an automaton's arrays in bytes."""
-    return sum(getattr(automaton, name).nbytes for name in _ARRAYS)
-
-
-def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, int]) -> int:
+def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
     """Return the smallest of several limits on an answer's tokens, EOS included.
 
     Args:
@@ -397,13 +307,8 @@ def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, i
     Raises:
         InfeasibleBudgetError: no answer fits into the limit. The message has the fewest tokens of
             an answer and the limit's name.
-        UndecidedBudgetError: the constraint is not lifted, and its bounds don't prove that an
-            answer fits into the limit.
         OverlongBudgetError: an answer of this many tokens may be longer than `max_bytes`.
     """
     name = min(limits, key=lambda each: limits[each])
-    if isinstance(automaton, LazyAutomaton):
-        automaton.check_bound(limits[name])
-        return limits[name]
     check_budget(automaton, limits[name], f"the constraint within {name}")
     return limits[name]

@@ -1,7 +1,8 @@
-"""The paper's automata and passes, implemented literally: Definition 3.2 of arXiv 2606.01926.
+"""The paper's automata and passes as sparse tensors: Definition 3.2 of arXiv 2606.01926.
 
-This is an oracle. Samplers, matchers and the HMM's product use one integer per state and tables
-over classes (`gcd._tokens`); tests compare those with this module on random automata.
+Samplers, matchers and the HMM's product use one integer per state and tables over classes instead
+(`gcd._tokens.token_automaton`), which needs a deterministic automaton and is faster. Tests compare
+the two.
 
 Edges are numbered; an edge has a source, a target and a set of token classes. Then
 
@@ -102,12 +103,18 @@ class TensorAutomaton:
         cls, automaton: TokenAutomaton, device: torch.device | str | None = None
     ) -> TensorAutomaton:
         """Build from a token automaton; sequences end in its state `final`, which loops."""
-        delta = automaton.delta
-        source, symbol = np.nonzero(delta >= 0)
-        triples = np.stack([source, symbol, delta[source, symbol]], axis=1)
-        states = np.arange(delta.shape[0])
+        rows = [automaton.rows.row(state) for state in range(automaton.num_states)]
+        states = np.arange(automaton.num_states)
+        triples = np.stack(
+            [
+                np.repeat(states, [classes.size for classes, _ in rows]),
+                np.concatenate([classes for classes, _ in rows]),
+                np.concatenate([targets for _, targets in rows]),
+            ],
+            axis=1,
+        )
         ends = states == automaton.initial, states == automaton.final
-        return cls._from_arrays(triples, delta.shape[1], *ends, device)
+        return cls._from_arrays(triples, automaton.num_classes, *ends, device)
 
     @classmethod
     def _from_arrays(
@@ -204,6 +211,59 @@ class TensorAutomaton:
         taken = before[..., self.source] & after[..., self.target]
         return _scatter_any(taken[..., self.label_edge], self.label_class, self.num_classes)
 
+    def forward_pass(
+        self, length: int, classes: Bool[Tensor, "length C"] | None = None
+    ) -> Bool[Tensor, "steps S"]:
+        """Return, in row t, the states that t tokens lead to from the initial ones.
+
+        Args:
+            length: number of tokens; there is one more row.
+            classes: classes that the token at each step may have; None for any at every step.
+        """
+        reached = [self.initial]
+        for t in range(length):
+            reached.append(self.forward(reached[-1], None if classes is None else classes[t]))
+        return torch.stack(reached)
+
+    def backward_pass(self, length: int) -> Bool[Tensor, "steps S"]:
+        """Return, in row r, the states from which exactly r tokens lead to an accepting state.
+
+        There are `length` + 1 rows.
+        """
+        alive = [self.accepting]
+        for _ in range(length):
+            alive.append(self.backward(alive[-1]))
+        return torch.stack(alive)
+
+    def class_mask(
+        self,
+        states: Bool[Tensor, "N S"],
+        remaining: Int64[Tensor, "N"],
+        alive: Bool[Tensor, "steps S"],
+    ) -> Bool[Tensor, "N C"]:
+        """Return the classes of a next token after which the text can end in the tokens left.
+
+        Args:
+            states: the states that each prefix leads to, as sets.
+            remaining: tokens left, including the next token.
+            alive: the backward pass over at least as many steps, less one.
+        """
+        after = alive[(remaining - 1).clamp(min=0)] & (remaining > 0).unsqueeze(-1)
+        return self.classes_between(states, after)
+
+    def steps_to_accept(self) -> Int32[Tensor, "S"]:
+        """Return the fewest tokens from each state to an accepting one; 2^30 if there is no path.
+
+        Where accepting states loop, `backward_pass(n)[r] == (steps_to_accept() <= r)`.
+        """
+        steps = torch.full_like(self.initial, UNREACHABLE, dtype=torch.int32)
+        newly, distance = self.accepting, 0
+        while bool(newly.any()):
+            steps = torch.where(newly, distance, steps)
+            newly = self.backward(newly) & (steps == UNREACHABLE)
+            distance += 1
+        return steps
+
 
 def _scatter_any(
     values: Bool[Tensor, "*N from"], index: Int64[Tensor, "from"], size: int
@@ -211,68 +271,3 @@ def _scatter_any(
     """out[..., j] = whether some value with index j is true; deterministic on every device."""
     counts = torch.zeros(*values.shape[:-1], size, dtype=torch.int32, device=values.device)
     return counts.index_add_(-1, index, values.to(torch.int32)) > 0
-
-
-def state_sets(states: Integer[Tensor, "*N"], num_states: int) -> Bool[Tensor, "*N S"]:
-    """Turn single states into boolean vectors; a state of -1 gives the empty set."""
-    numbers = torch.arange(num_states, device=states.device)
-    return states.unsqueeze(-1) == numbers
-
-
-def forward_pass(
-    automaton: TensorAutomaton, length: int, classes: Bool[Tensor, "length C"] | None = None
-) -> Bool[Tensor, "steps S"]:
-    """Return, in row t, the states that t tokens lead to from the initial ones; length + 1 rows.
-
-    Args:
-        automaton: any automaton.
-        length: number of tokens.
-        classes: classes that the token at each step may have; None for any at every step.
-    """
-    reached = [automaton.initial]
-    for t in range(length):
-        reached.append(automaton.forward(reached[-1], None if classes is None else classes[t]))
-    return torch.stack(reached)
-
-
-def backward_pass(automaton: TensorAutomaton, length: int) -> Bool[Tensor, "steps S"]:
-    """Return, in row r, the states from which exactly r tokens lead to an accepting state.
-
-    There are length + 1 rows.
-    """
-    alive = [automaton.accepting]
-    for _ in range(length):
-        alive.append(automaton.backward(alive[-1]))
-    return torch.stack(alive)
-
-
-def allowed_classes(
-    automaton: TensorAutomaton,
-    states: Bool[Tensor, "*N S"],
-    alive_after: Bool[Tensor, "*N S"],
-) -> Bool[Tensor, "*N C"]:
-    """Return the classes of the next token after which some state of the set is alive.
-
-    Args:
-        automaton: any automaton.
-        states: the states that the prefix leads to, as sets.
-        alive_after: with r tokens left, row r - 1 of the backward pass.
-    """
-    return automaton.classes_between(states, alive_after)
-
-
-def steps_to_accept(automaton: TensorAutomaton) -> Int32[Tensor, "S"]:
-    """Return the fewest tokens from each state to an accepting one; 2^30 if there is no path.
-
-    Where accepting states loop, `backward_pass(...)[r] == (steps_to_accept <= r)`.
-    """
-    steps = torch.full(
-        (automaton.num_states,), UNREACHABLE, dtype=torch.int32, device=automaton.device
-    )
-    newly = automaton.accepting
-    distance = 0
-    while bool(newly.any()):
-        steps = torch.where(newly, distance, steps)
-        newly = automaton.backward(newly) & (steps == UNREACHABLE)
-        distance += 1
-    return steps

@@ -1,10 +1,9 @@
-"""Tool lists in all supported forms, and types as Python type expressions."""
+"""Tool lists in all supported forms, and the refusal of everything else by name."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from typing import Any, Literal
 
 import pydantic
@@ -13,99 +12,9 @@ import pytest
 import gcd
 from gcd import tool_calls
 from gcd._errors import ConstraintError, UnsupportedSchemaError
-from gcd._languages.json_schema.keywords import CONTAINER
-from gcd._languages.tools.tool_types import parse_tools
-from gcd._languages.tools.type_strings import parse_type
+from gcd._languages.tools.tool_lists import parse_tools
 
-INT, FLOAT, STR = {"type": "integer"}, {"type": "number"}, {"type": "string"}
-NULL = {"type": "null"}
-
-
-def _list(items: Any) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-def _tuple(*items: Any) -> dict[str, Any]:
-    return {
-        "type": "array",
-        CONTAINER: "tuple",
-        "prefixItems": list(items),
-        "items": False,
-        "minItems": len(items),
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "schema", "optional"),
-    [
-        ("str", STR, False),
-        ("str, optional", STR, True),
-        ("str, optional, default 'London, UK'", STR, True),
-        (" int , Optional", INT, True),
-        ("float, default=1.0", FLOAT, True),
-        ("bool", {"type": "boolean"}, False),
-        ("list", {"type": "array"}, False),
-        ("List", {"type": "array"}, False),
-        ("list(str)", _list(STR), False),
-        ("List[int]", _list(INT), False),
-        ("typing.List[int]", _list(INT), False),
-        ("List[List[float]], optional", _list(_list(FLOAT)), True),
-        ("List[Union[int, float]]", _list({"anyOf": [INT, FLOAT]}), False),
-        ("Tuple[float, float]", _tuple(FLOAT, FLOAT), False),
-        ("List[Tuple[int, int]]", _list(_tuple(INT, INT)), False),
-        ("Tuple[int, ...]", {"type": "array", CONTAINER: "tuple", "items": INT}, False),
-        ("tuple", {"type": "array", CONTAINER: "tuple"}, False),
-        ("set", {"type": "array", CONTAINER: "set"}, False),
-        ("Set[str]", {"type": "array", CONTAINER: "set", "items": STR}, False),
-        ("Dict", {"type": "object"}, False),
-        ("Dict[str, float]", {"type": "object", "additionalProperties": FLOAT}, False),
-        ("Dict[str, Any]", {"type": "object", "additionalProperties": {}}, False),
-        ("Union[int, str]", {"anyOf": [INT, STR]}, False),
-        ("int | None", {"anyOf": [INT, NULL]}, True),
-        ("Optional[str]", {"anyOf": [STR, NULL]}, True),
-        ("Optional[List[str]]", {"anyOf": [_list(STR), NULL]}, True),
-        ('Literal["a", "b"]', {"enum": ["a", "b"]}, False),
-        ("Annotated[int, 'positive']", INT, False),
-        ("Any", {}, False),
-    ],
-)
-def test_type_strings(text: str, schema: Any, optional: bool) -> None:
-    parsed = parse_type(text)
-    assert parsed == (schema, optional, ())
-
-
-@pytest.mark.parametrize(
-    ("text", "schema", "unknown"),
-    [
-        ("Callable[[float], float]", {}, ["Callable[[float], float]"]),
-        ("Callable", {}, ["Callable"]),
-        ("List[np.ndarray]", _list({}), ["np.ndarray"]),
-        ("Union[int, Decimal]", {"anyOf": [INT, {}]}, ["Decimal"]),
-        ("Dict[int, str]", {}, ["Dict"]),
-        ("two words", {}, ["two words"]),
-        ("List[", {}, ["List["]),
-        ("", {}, [""]),
-        ("Annotated()", {}, ["Annotated()"]),
-        ("int[3]", {}, ["int[3]"]),
-        ("|".join(["int"] * 4000), {}, ["|".join(["int"] * 4000)]),
-        ("__import__('os').system('true')", {}, ["__import__('os').system('true')"]),
-    ],
-)
-def test_unknown_types_become_anything_and_are_reported(
-    text: str, schema: Any, unknown: list[str]
-) -> None:
-    parsed = parse_type(text)
-    assert parsed.schema == schema
-    assert list(parsed.unknown) == unknown
-
-
-def _flat(parameters: Any, **more: Any) -> dict[str, Any]:
-    return {"name": "f", "description": "Does f.", "parameters": parameters, **more}
-
-
-def _required(tool: dict[str, Any]) -> dict[str, bool]:
-    (parsed,) = parse_tools([tool]).tools
-    return {p.name: p.required for p in parsed.parameters}
+INT, STR = {"type": "integer"}, {"type": "string"}
 
 
 def test_all_forms_of_a_tool_mean_the_same() -> None:
@@ -137,10 +46,6 @@ def test_all_forms_of_a_tool_mean_the_same() -> None:
             "_meta": {"type": "object"},
         },
         {**inner, "parameters": None, "input_schema": schema, "return": {"type": "string"}},
-        _flat({"city": {"type": "str"}, "days": {"type": "int, optional"}}),
-        _flat({"city": {"type": "string"}, "days": {"type": "integer", "default": 3}}),
-        _flat({"city": {"type": "string", "required": True}, "days": {"type": "integer"}}),
-        _flat({"city": {"type": "str"}, "days": {"type": "int"}}, required=["city"]),
     ]
     for form in forms:
         (tool,) = parse_tools([form]).tools
@@ -151,80 +56,36 @@ def test_all_forms_of_a_tool_mean_the_same() -> None:
         ]
 
 
+def test_properties_may_have_the_names_of_keywords() -> None:
+    names = ("type", "properties", "items", "required", "definitions", "$defs", "anyOf", "json")
+    schema = {"type": ["object"], "properties": dict.fromkeys(names, INT | {"default": 1})}
+    (tool,) = parse_tools([{"name": "f", "parameters": schema | {"required": ["type"]}}]).tools
+    assert [(p.name, p.required) for p in tool.parameters] == [(n, n == "type") for n in names]
+
+
 @pytest.mark.parametrize(
-    ("declaration", "required"),
+    ("kind", "message"),
     [
-        ({"type": "int"}, True),
-        ({"type": "int, optional"}, False),
-        ({"type": "Optional[int]"}, False),
-        ({"type": "int", "default": None}, False),
-        ({"type": "int", "default": ""}, False),
-        ({"type": "int", "required": False}, False),
-        ({"type": "int", "required": True, "default": 1}, False),
-        ({"type": "float", "description": "Of space, default is 8.854e-12."}, False),
-        ({"type": "str", "description": "Language; defaults to 'en'."}, False),
-        ({"type": "str", "description": "Who is in default of payment."}, True),
-        *(
-            ({"type": "str", "description": f"What it is{stated}"}, False)
-            for stated in (
-                *(" (default 10)", ", default value = 3", ". Default is 10", "; defaults to 'en'."),
-                *(
-                    " (default: -.5)",
-                    ". Default value is None.",
-                    ". DEFAULT: metric",
-                    ", default=x",
-                ),
-                *(". Defaults to html, if at all", " (default is `json`)", ". Default is [1, 2]."),
-            )
-        ),
-        *(
-            ({"type": "str", "description": description}, True)
-            for description in (
-                *("The loan default: amount owed", "No default is applied", "Default language"),
-                *("There is no default: 'x' must be said", "The default is required.", "default:"),
-                *("Defaults to what the user said before", "(default user)", "Defaulted to 3"),
-            )
-        ),
+        ("dict", "must be one of .* object.*, got 'dict'"),
+        ("List[int]", r"must be one of .* array.*, got 'List\[int\]'"),
+        ("str, optional", "must be one of .* string.*, got 'str, optional'"),
+        (["float", "null"], r"must be one of .* number.*, got \['float', 'null'\]"),
     ],
 )
-def test_which_parameters_may_be_left_out(declaration: Any, required: bool) -> None:
-    assert _required(_flat({"a": declaration})) == {"a": required}
+def test_types_of_other_languages_are_refused_by_name(kind: Any, message: str) -> None:
+    schema = {"type": "object", "properties": {"a/b": {"items": {"type": kind}}}}
+    with pytest.raises(ConstraintError, match=f"'/0/parameters/properties/a~1b/items' .*{message}"):
+        tool_calls([{"name": "f", "parameters": schema}])
+    with pytest.raises(ConstraintError, match=r"to have type 'object', got .* write .*properties"):
+        tool_calls([{"name": "f", "parameters": {"type": kind}}])
 
 
-def test_a_default_in_a_json_schema_does_not_make_it_optional() -> None:
-    schema = {"type": "object", "properties": {"a": {"default": 1}}, "required": ["a"]}
-    assert _required(_flat(schema)) == {"a": True}
-
-
-@pytest.mark.parametrize("kind", ["dict", ["object"]])
-def test_other_words_for_an_object(kind: Any) -> None:
-    schema = {"type": kind, "properties": {"a": INT, "type": STR}, "required": ["a"]}
-    assert _required(_flat(schema)) == {"a": True, "type": False}
-
-
-def test_a_parameter_may_have_the_name_of_a_keyword() -> None:
-    names = ("type", "properties", "items", "required", "definitions", "$defs", "anyOf", "$ref")
-    for name in names:
-        assert _required(_flat({name: {"type": "str"}})) == {name: True}
-
-
-def test_further_keywords_of_a_parameter_count() -> None:
-    flat = _flat({"unit": {"type": "str", "enum": ["C", "F"], "example": "C"}})
-    (tool,) = parse_tools([flat]).tools
-    assert tool.parameters[0].schema == {"type": "string", "enum": ["C", "F"]}
-    with pytest.raises(UnsupportedSchemaError, match="divisibleBy") as caught:
-        parse_tools([_flat({"a/b": {"type": "str", "divisibleBy": "x"}})])
-    assert caught.value.pointer == "/0/parameters/a~1b"
-    with pytest.raises(ConstraintError, match="keep one of them"):
-        parse_tools([_flat({"a": {"type": "List[int]", "items": {"type": "string"}}})])
-
-
-def test_unknown_types_are_counted_over_the_list() -> None:
-    tools = [
-        {"name": n, "parameters": {"a": {"type": "Callable"}, "b": {"type": "List[Foo]"}}}
-        for n in ("f", "g")
-    ]
-    assert parse_tools(tools).unknown_types == Counter({"Callable": 2, "Foo": 2})
+@pytest.mark.parametrize("name", ["city", "type", "properties", "items", "definitions", "$ref"])
+def test_parameters_by_name_are_refused_with_the_remedy(name: str) -> None:
+    tool = {"name": "f", "parameters": {name: {"type": "str, optional"}}}
+    message = r"tool 0 \(f\): expected 'parameters' to be a JSON schema of type 'object', got .*"
+    with pytest.raises(ConstraintError, match=message + r"tool_calling/conversion\.py"):
+        parse_tools([tool])
 
 
 @pytest.mark.parametrize(
@@ -265,16 +126,12 @@ def test_unknown_types_are_counted_over_the_list() -> None:
         ([{"type": "function", "function": "f"}], "tool 0: expected 'function'"),
         ([{"name": "f"}, {"name": "f"}], "got 'f' for both tool 0 and tool 1"),
         ([{"name": "f", "parameters": ["a"]}], r"tool 0 \(f\): expected 'parameters'"),
-        ([{"name": "f", "parameters": {"a": "int"}}], r"tool 0 \(f\): expected parameter 'a'"),
-        ([{"name": "f", "parameters": {"a": {"type": 3}}}], "type at '/0/parameters/a'"),
         ([{"name": "f", "parameters": {"type": "array"}}], "to have type 'object'"),
-        ([{"name": "f", "parameters": {}, "required": [1]}], "'required'"),
-        ([_flat({"city": {"type": "str"}, "c": {"type": "str"}}, required="city")], "'required'"),
         ([{"type": "function", "name": "x", "function": {"name": "y"}}], "both 'name' and"),
         ([{"name": "f", "parameters": {"type": ["object", "null"]}}], "to have type 'object'"),
         (
             [{"name": "f", "input_schema": [1]}],
-            r"tool 0 \(f\): expected 'input_schema' to be an object",
+            r"tool 0 \(f\): expected 'input_schema' to be a JSON schema",
         ),
         ([{"name": "f", "inputSchema": {"a": {"type": "str"}}}], "'inputSchema' to be a JSON"),
         ([{"name": "f", "inputSchema": {"type": "array"}}], "to have type 'object'"),
@@ -380,7 +237,8 @@ BEDROCK = {"name": "f", "inputSchema": {"json": _CITY}}
 def test_wrappers_are_taken_off(tools: Any, pointer: str) -> None:
     (tool,) = parse_tools(tools).tools
     assert (tool.name, tool.pointer) == ("f", pointer)
-    assert tool.parameters == parse_tools([PLAIN]).tools[0].parameters
+    assert [(p.name, p.required) for p in tool.parameters] == [("city", False)]
+    assert tool_calls(tools) == tool_calls([PLAIN])
     found: Any = tools
     for step in pointer.split("/")[1:]:
         found = found[int(step) if isinstance(found, list) else step]
@@ -399,11 +257,6 @@ def test_several_tools_of_several_wrappers_keep_their_order() -> None:
     assert [tool.name for tool in parse_tools({"tools": tools}).tools] == list("abcdef")
     with pytest.raises(ConstraintError, match="got 'a' for both tool 0 and tool 6"):
         parse_tools([*tools, {"name": "a"}])
-
-
-def test_a_parameter_may_be_called_json() -> None:
-    (tool,) = parse_tools([_flat({"json": {"type": "str"}})]).tools
-    assert [(p.name, p.schema) for p in tool.parameters] == [("json", STR)]
 
 
 def test_counts_may_be_texts_of_digits() -> None:
