@@ -17,6 +17,7 @@ from gcd._errors import ConstraintError, EmptyLanguageError
 from gcd._tokens.batch import AutomatonBatch
 from gcd._tokens.budget import BudgetMask
 from gcd._tokens.lifting import lift
+from gcd._tokens.rows import Rows
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from hmm import _edges as edges
@@ -447,7 +448,7 @@ def test_texts_may_begin_in_a_state_of_any_number() -> None:
     order = np.argsort(number)
     renamed = dataclasses.replace(
         words,
-        delta=np.where(words.delta >= 0, number[words.delta], -1).astype(np.int32)[order],
+        rows=Rows.of(np.where(words.delta >= 0, number[words.delta], -1)[order]),
         accepting=words.accepting[order],
         steps_to_accept=words.steps_to_accept[order],
         initial=int(number[words.initial]),
