@@ -161,7 +161,6 @@ WITNESSES: dict[str, tuple[Any, bytes, bytes, str]] = {
     "spellings": (record(é=BOOLEAN), b'{"', b"\\", "ours"),
     "anchors": ({"type": "string", "pattern": "b"}, b'"', b"a", "ours"),
     "formats": ({"type": "string", "format": "date"}, b'"2023-02-', b"3", "theirs"),
-    "free spaces": (record(a={}), b'{"a":[1,', b" ", "theirs"),
     "depth": (record(a={}), b'{"a":[[[', b"[", "theirs"),
     "implied type": ({"properties": {"a": BOOLEAN}}, b"", b"1", "ours"),
     "ignored": ({"type": "boolean", "not": {"const": True}}, b"", b"t", "theirs"),

@@ -24,9 +24,6 @@ CAUSES = {
         "by the standard a pattern may match anywhere in the text; xgrammar anchors it at both ends"
     ),
     "formats": "`format`: 31 February, leap seconds, the grammar of a URI and so on",
-    "free spaces": (
-        "values that the schema doesn't describe: xgrammar allows spaces after `,` and `:`"
-    ),
     "depth": (
         "values that the schema doesn't describe: nested up to `max_depth` here, without a "
         "limit in xgrammar"
@@ -172,9 +169,6 @@ def cause(root: Any, text: bytes, c: bytes, is_ours: bool) -> str | None:
     around = [schema for n in range(len(here.path) + 1) for schema in at(root, here.path[:n])]
     is_ignored = any(set(s) & IGNORED or len(s.get("allOf", ())) > 1 for s in around)
     is_choice = any("oneOf" in s for s in around)
-    is_loose = is_ignored or is_choice or _is_free(container)
-    if text[-1:] in (b",", b":") and here.path and not in_string and not in_key and is_loose:
-        return "free spaces"
     if is_ours and here.expects == "scalar" and b"." in here.spelled and has & _BY_TYPE["number"]:
         return "digits"
     if is_ours and here.expects == "value":
