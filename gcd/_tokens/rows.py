@@ -90,11 +90,12 @@ class Rows(NamedTuple):
 
         A class may only be dropped if another one is equal to it, or no state allows it.
         """
-        patterns = np.repeat(np.arange(self.pattern_start.size - 1), np.diff(self.pattern_start))
         classes = number[self.pattern_class]
         kept = np.flatnonzero(classes >= 0)
-        kept = kept[np.lexsort((classes[kept], patterns[kept]))]
-        start = np.searchsorted(patterns[kept], np.arange(self.pattern_start.size))
+        start = np.append(0, np.cumsum(classes >= 0))[self.pattern_start]
+        if (np.diff(number[number >= 0]) < 0).any():  # otherwise, classes are still ascending
+            counts = np.diff(start)
+            kept = kept[np.lexsort((classes[kept], np.repeat(np.arange(counts.size), counts)))]
         return self._replace(
             pattern_start=start.astype(np.int32),
             pattern_class=classes[kept],

@@ -198,13 +198,14 @@ def equal_classes(
     c: cython.Py_ssize_t
     p: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    for p in range(begin.shape[0] - 1):
-        weight = int(mix(p + 1))
-        for i in range(begin[p], begin[p + 1]):
-            before: cython.ulonglong = int(total[class_of[i]])
-            one_based: cython.ulonglong = int(number[i]) + 1
-            total[class_of[i]] = (before + weight * one_based) & bits
-            count[class_of[i]] += 1
+    with cython.nogil:
+        for p in range(begin.shape[0] - 1):
+            weight = mix(p + 1)
+            for i in range(begin[p], begin[p + 1]):
+                target: cython.ulonglong = int(number[i])
+                before: cython.ulonglong = int(total[class_of[i]])
+                total[class_of[i]] = (before + weight * (target + 1)) & bits
+                count[class_of[i]] += 1
     _, found, inverse = np.unique(total_array, return_index=True, return_inverse=True)
     first_array = np.ascontiguousarray(found[inverse], np.int64)
     first: cython.longlong[::1] = first_array
