@@ -6,7 +6,7 @@ _DRAW = "the command `gcd compile SCHEMA --draw FILE`"
 REMOVED = {
     "Coverage": _EXTENT,
     "GrammarMatcher": "gcd.Matcher",
-    "LazyAutomaton": "gcd.lift(language, vocabulary), which is as fast for nearly all schemas",
+    "LazyAutomaton": "gcd.Matcher(language, vocabulary), which lifts the language",
     "ServedAutomaton": "gcd.Matcher(automaton), whose matchers share their masks",
     "UndecidedBudgetError": "InfeasibleBudgetError, as every budget is decided exactly",
     "grammar_coverage": _EXTENT,
