@@ -7,8 +7,7 @@ loop), and receives one request for each schema. Meanwhile a task sleeps for a m
 again. *Held* is the processor time of the loop's thread between two ends of its sleep. *Late* is
 the time by which a sleep takes longer than a millisecond, which includes delays by other work of
 the machine. For both, the table has the largest value during each request. *Request* is the time
-until the checks were made. With `--v2`, constraints are lifted before the checks, as vLLM's V2
-engine needs them.
+until the checks were made.
 """
 
 from __future__ import annotations
@@ -48,8 +47,9 @@ class Config:
     speculative_config = None
     scheduler_config = SimpleNamespace(async_scheduling=False)
 
-    def __init__(self, vocabulary: Vocabulary, *, v2: bool) -> None:
-        self.use_v2_model_runner = v2
+    use_v2_model_runner = True
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self.model_config = SimpleNamespace(
             max_model_len=BUDGET, get_vocab_size=lambda: vocabulary.size
         )
@@ -133,7 +133,6 @@ def main() -> None:
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
     parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
-    parser.add_argument("--v2", action="store_true", help="lift, as for vLLM's V2 model runner")
     arguments: argparse.Namespace = parser.parse_args()
     warnings.simplefilter("ignore")
     vocabulary = read_ranks(arguments.ranks)
@@ -142,7 +141,7 @@ def main() -> None:
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
     results = {}
     for label, beside in (("without the middleware", False), ("with it", True)):
-        config = Config(vocabulary, v2=arguments.v2)  # and so other caches
+        config = Config(vocabulary)  # and so other caches
         results[label] = asyncio.run(measure(Server(config, beside=beside), schemas))
     COMPILERS.close()
     print("\n".join(table(results)))

@@ -34,6 +34,7 @@ import torch
 import gcd
 import hmm
 import smc
+from gcd._serving.kernels.masks import Masks
 from gcd._serving.matcher import CACHE_BYTES, masks_of
 from smc.testing import ToyLM, ToyRows
 
@@ -101,7 +102,7 @@ class Workloads:
 
     def serve(self, file: str) -> Callable[[], object]:
         lifted = self.lifted[Path(file).stem]
-        return lambda: masks_of(lifted, CACHE_BYTES).nbytes
+        return lambda: Masks(lifted, CACHE_BYTES).nbytes
 
     def spell(self, text: bytes) -> list[int]:
         """Spell a text by the longest token at each position."""

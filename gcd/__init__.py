@@ -35,19 +35,18 @@ from gcd._serving.matcher import Matcher
 from gcd._serving.scores import ScoresProcessor
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segment, Segments, segments
-from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.token_automaton import TokenAutomaton, check_budget
 from gcd._tokens.vocabulary import Vocabulary, eos_ids_of
 
 if TYPE_CHECKING:
     from gcd._tokens.batch import AutomatonBatch
-    from gcd._tokens.budget import BudgetMask, check_budget
+    from gcd._tokens.budget import BudgetMask
     from gcd._tokens.tensor_automaton import TensorAutomaton
 
 _WITH_TORCH = {
     "AutomatonBatch": "gcd._tokens.batch",
     "BudgetMask": "gcd._tokens.budget",
     "TensorAutomaton": "gcd._tokens.tensor_automaton",
-    "check_budget": "gcd._tokens.budget",
 }
 
 __all__ = [

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from gcd._errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd._errors import ConstraintError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,22 +176,3 @@ def check_whole(budget: Any, where: str = "budget") -> None:
     """Raise `ConstraintError` for a budget such as 1.5 or True; `where` begins the message."""
     if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):
         raise ConstraintError(f"{where}: expected a whole number of tokens, got {budget!r}")
-
-
-def check_budget_of(constraint: Any, needed: int, budget: int | None, where: str = "") -> None:
-    """Raise an error for a budget that is too small or too large; `where` begins the message.
-
-    Args:
-        constraint: a form of a constraint over tokens.
-        needed: fewest tokens, EOS included, of a text.
-        budget: maximum number of tokens; None for no budget.
-        where: the beginning of the message.
-    """
-    if budget is not None:
-        check_whole(budget, where or "budget")
-        if budget < needed:
-            raise InfeasibleBudgetError(needed, budget, where)
-    longest = constraint.max_budget
-    if longest is not None and (budget is None or budget > longest):
-        at_most = constraint.max_bytes or 0
-        raise OverlongBudgetError(longest, budget, at_most, where, caveats=constraint.caveats)

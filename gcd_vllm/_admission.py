@@ -175,6 +175,12 @@ class Admission:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
+        size = automaton.table_bytes
+        if size > self._max_bytes:
+            raise ConstraintError(
+                f"expected a constraint of at most {self._max_bytes >> 20} MiB on the device, got "
+                f"{size >> 20} MiB; simplify it, or raise GCD_VLLM_POOL_MIB"
+            )
         if particle is not None and particle.pgcd is not None:
             check_twist(particle.pgcd, self._config())
         if particle is not None and request.deadline_ms is not None:
@@ -422,7 +428,7 @@ def check_stops(params: Any, automaton: TokenAutomaton) -> None:
     vocabulary = automaton.vocabulary
     ids = set(params.stop_token_ids or ()) - set(vocabulary.eos_ids)
     for token in sorted(token for token in ids if 0 <= token < vocabulary.size):
-        if automaton.rows.allow(int(automaton.class_of[token])).any():
+        if automaton.rows.is_allowed(int(automaton.class_of[token])).any():
             raise ConstraintError(
                 "expected stop_token_ids that can't occur inside an answer, got "
                 f"{params.stop_token_ids!r}, where {token} may end an answer early; omit {token}"

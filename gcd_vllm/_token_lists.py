@@ -36,7 +36,6 @@ class TokenReader:
         for token in tokens[count:]:
             if not 0 <= token < automaton.vocabulary.size:
                 return DEAD  # possibly a placeholder, so it and later tokens are not cached
-            if self._state != DEAD:
-                self._state = automaton.step(self._state, token)
+            self._state = automaton.step(self._state, token)
             self._read.append(token)
         return self._state

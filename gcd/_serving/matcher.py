@@ -22,14 +22,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from gcd._arguments import check_budget_of, check_whole, rows, whole_number, whole_numbers
+from gcd._arguments import check_whole, rows, whole_number, whole_numbers
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
 from gcd._serving.kernels.masks import NO_BUDGET, Masks
 from gcd._serving.kernels.sequences import TokenSequence
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segments
-from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.token_automaton import TokenAutomaton, check_budget
 from gcd._tokens.vocabulary import Vocabulary
 
 Constraint = TokenAutomaton | Automaton | Segments
@@ -43,25 +43,11 @@ _LIFTED: WeakKeyDictionary[Automaton | Segments, dict[Vocabulary, TokenAutomaton
 )
 
 
-def masks_of(automaton: TokenAutomaton, cache_bytes: int | None = None) -> Masks:
-    """Return the masks of an automaton, which its matchers share.
-
-    Args:
-        automaton: the automaton.
-        cache_bytes: maximum size of the cached masks in bytes; None for the shared ones.
-    """
-    found = _MASKS.get(automaton) if cache_bytes is None else None
+def masks_of(automaton: TokenAutomaton) -> Masks:
+    """Return the masks of an automaton, which its matchers share."""
+    found = _MASKS.get(automaton)
     if found is None:
-        found = Masks(
-            automaton.class_of,
-            automaton.rows,
-            automaton.steps_to_accept,
-            automaton.reach,
-            automaton.num_classes,
-            CACHE_BYTES if cache_bytes is None else cache_bytes,
-        )
-        if cache_bytes is None:
-            _MASKS[automaton] = found
+        found = _MASKS[automaton] = Masks(automaton, CACHE_BYTES)
     return found
 
 
@@ -79,9 +65,11 @@ def _lift_once(constraint: Constraint, vocabulary: Vocabulary | None) -> TokenAu
                 "pass vocabulary=, or lift it with gcd.lift(language, vocabulary)"
             )
         known = _LIFTED.setdefault(constraint, {})
-        if vocabulary not in known:
-            known[vocabulary] = lift(constraint, vocabulary)
-        return known[vocabulary]
+        found = known.get(vocabulary)
+        # Languages are equal whatever their caveats.
+        if found is None or found.caveats != constraint.caveats:
+            found = known[vocabulary] = lift(constraint, vocabulary)
+        return found
     if not isinstance(constraint, TokenAutomaton):
         raise ConstraintError(
             f"expected a constraint over tokens, got {type(constraint).__name__}; lift a language "
@@ -141,9 +129,9 @@ class Matcher:
         budget: int | None = None,
     ) -> None:
         if budget is not None:
-            check_whole(budget)
+            check_whole(budget)  # before the language is lifted
         self.automaton = _lift_once(automaton, vocabulary)
-        check_budget_of(self.automaton, self.automaton.fewest_tokens, budget)
+        check_budget(self.automaton, budget)
         self.budget = self._given_budget = budget
         self._membership: Membership | None = None
         masks = masks_of(self.automaton)

@@ -21,25 +21,12 @@ import torch
 from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
-from gcd._arguments import check_budget_of, check_indices, check_shape, check_whole
+from gcd._arguments import check_indices, check_shape
 from gcd._errors import ConstraintError
 from gcd._tokens.batch import AutomatonBatch
 from gcd._tokens.distances import UNREACHABLE, fits
-from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.token_automaton import TokenAutomaton, check_budget
 from gcd._tokens.vocabulary import BITS, num_words
-
-
-def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> None:
-    """Raise an error for a budget that is too small or too large, before generation starts.
-
-    Raises:
-        ConstraintError: if the budget is not a whole number.
-        InfeasibleBudgetError: if no text of the language fits into the budget. The message begins
-            with `where`, and gives the budget and the smallest possible budget.
-        OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
-    """
-    check_whole(budget, where or "budget")
-    check_budget_of(automaton, automaton.fewest_tokens, budget, where)
 
 
 def pack(mask: Bool[Tensor, "*N V"]) -> Int32[Tensor, "*N W"]:

@@ -108,8 +108,8 @@ class Rows(NamedTuple):
         here = slice(self.pattern_start[pattern], self.pattern_start[pattern + 1])
         return self.pattern_class[here], self.targets[own + self.pattern_target[here]]
 
-    def allow(self, token_class: int) -> Bool[np.ndarray, "S"]:
-        """Return which states allow a class of tokens."""
+    def is_allowed(self, token_class: int) -> Bool[np.ndarray, "S"]:
+        """Return whether each state allows a class of tokens."""
         patterns = np.zeros(self.pattern_start.size - 1, np.bool_)
         places = np.flatnonzero(self.pattern_class == token_class)
         patterns[np.searchsorted(self.pattern_start, places, side="right") - 1] = True

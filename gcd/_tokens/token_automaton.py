@@ -20,9 +20,14 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from gcd._arguments import Ids, whole_number
+from gcd._arguments import Ids, check_whole, whole_number
 from gcd._automata.horizon import Caveat
-from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    InfeasibleBudgetError,
+    OverlongBudgetError,
+)
 from gcd._tokens.distances import UNREACHABLE, distances_to, fits
 from gcd._tokens.kernels.classes import number_tokens, one_class, refine
 from gcd._tokens.rows import Rows
@@ -82,7 +87,7 @@ class TokenAutomaton:
     def check(self) -> None:
         """Assert that all targets exist and all distances are correct."""
         self.rows.check(self.num_states, self.num_classes)
-        assert (self.rows.allow(self.eos_class) == self.accepting).all()
+        assert (self.rows.is_allowed(self.eos_class) == self.accepting).all()
         steps = distances_to(self.final, self.rows.edges, self.num_states)
         assert (self.steps_to_accept == steps).all()
 
@@ -128,6 +133,11 @@ class TokenAutomaton:
     def final(self) -> int:
         """State after the end of a text, which is the last state."""
         return self.num_states - 1
+
+    @property
+    def table_bytes(self) -> int:
+        """Size in bytes of the whole tables `delta` and `steps_after`, as samplers keep them."""
+        return 8 * self.num_states * self.num_classes
 
     @property
     def num_words(self) -> int:
@@ -251,6 +261,30 @@ class TokenAutomaton:
             f"TokenAutomaton({self.num_states} states, {self.num_classes} classes, "
             f"{self.vocabulary.size} tokens)"
         )
+
+
+def check_budget(automaton: TokenAutomaton, budget: int | None, where: str = "") -> None:
+    """Raise an error for a budget that is too small or too large, before generation starts.
+
+    Args:
+        automaton: the constraint.
+        budget: maximum number of tokens of a text, EOS included; None for no budget.
+        where: the beginning of the message.
+
+    Raises:
+        ConstraintError: if the budget is not a whole number.
+        InfeasibleBudgetError: if no text of the language fits into the budget. The message gives
+            the budget and the smallest possible budget.
+        OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
+    """
+    if budget is not None:
+        check_whole(budget, where or "budget")
+        if budget < automaton.fewest_tokens:
+            raise InfeasibleBudgetError(automaton.fewest_tokens, budget, where)
+    longest = automaton.max_budget
+    if longest is not None and (budget is None or budget > longest):
+        at_most = automaton.max_bytes or 0
+        raise OverlongBudgetError(longest, budget, at_most, where, caveats=automaton.caveats)
 
 
 def _table_of_sets(vocabulary: Vocabulary, sets: Sequence[Ids], eos: str) -> TokenTable:

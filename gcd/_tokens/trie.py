@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Int32, Int64, UInt8
+from jaxtyping import Int32, UInt8
 
-from gcd._support.kernels.grouping import by_key
 from gcd._tokens.kernels import prefix_tree as kernels
 
 
@@ -80,20 +79,6 @@ class Trie:
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
         """Parent of each node (-1 for the root), and the node where each distinct string ends."""
         return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
-
-    @cached_property
-    def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
-        """Start of each node's children in the second array (first the root's), and that array."""
-        nodes = np.arange(self.num_nodes, dtype=np.int32)
-        start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
-        return read_only(start), read_only(child)
-
-    @cached_property
-    def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
-        """Start of each distinct string's token ids in the second array, and that array."""
-        ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
-        start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
-        return read_only(start), read_only(ordered)
 
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]

@@ -38,7 +38,7 @@ class TokenTable(NamedTuple):
         eos_class: int,
     ) -> TokenTable:
         """Make the arguments from a table, in which a state accepts if it allows EOS."""
-        accepting = rows.allow(eos_class)
+        accepting = rows.is_allowed(eos_class)
         return cls(class_of, rows, accepting, steps, initial, eos_class)
 
 

@@ -311,6 +311,17 @@ def _apply_template(
     return ids
 
 
+def _lower_types(schema: Any) -> Any:
+    """Return a schema with the types of Gemini's dialect (`STRING`) as JSON Schema writes them."""
+    if isinstance(schema, list):
+        return [_lower_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {k: v if k in ("enum", "const") else _lower_types(v) for k, v in schema.items()}
+    kind = found.get("type")
+    return found | {"type": kind.lower()} if isinstance(kind, str) else found
+
+
 def _tools_for_chat(tools: Any) -> list[dict[str, Any]]:
     """Return tools in the form that chat templates expect."""
     classes = (
@@ -325,6 +336,7 @@ def _tools_for_chat(tools: Any) -> list[dict[str, Any]]:
             from pydantic import TypeAdapter
 
             parameters = TypeAdapter(classes[tool.name]).json_schema()
+        parameters = _lower_types(parameters)
         function = {"name": tool.name, "description": tool.description, "parameters": parameters}
         found.append({"type": "function", "function": function})
     return found

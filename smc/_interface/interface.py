@@ -44,8 +44,6 @@ from smc._vocabulary.draw import CounterDraw, Draw
 
 MOST_AUTOMATA = 2 << 30
 """Maximum size of the tables of all automata in a batch, in bytes."""
-ENTRY_BYTES = 8
-"""Bytes per entry of an automaton's tables (`AutomatonBatch.delta_flat`, `steps_after_flat`)."""
 
 
 def sample(
@@ -243,7 +241,7 @@ def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequ
         automata = {task.automaton for task in some}
         return Room(
             rows=settings.particles * len(some),
-            automata=sum(ENTRY_BYTES * a.num_states * a.num_classes for a in automata),
+            automata=sum(automaton.table_bytes for automaton in automata),
             lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
         )
 

@@ -113,7 +113,7 @@ def check_example(
         example: index of the example, for the error message; None for a single example.
 
     Raises:
-        InfeasibleBudgetError, OverlongBudgetError: see `gcd._tokens.budget.check_budget`.
+        InfeasibleBudgetError, OverlongBudgetError: see `gcd.check_budget`.
         PromptTooLongError: prompt and budget together exceed the model's context.
         ConstraintError: the constraint was lifted to another vocabulary than the model's.
         ValueError: the prompt is empty, or has an unknown token id.

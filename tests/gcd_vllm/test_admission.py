@@ -70,6 +70,13 @@ def test_what_contradicts_a_constraint_is_refused_by_name(tokens, fields):
         validate(tokens, params(WORDS, **fields))
 
 
+def test_a_constraint_that_the_device_cannot_hold_is_refused_by_the_frontend(tokens, monkeypatch):
+    monkeypatch.setenv("GCD_VLLM_POOL_MIB", "1")
+    with pytest.raises(ValueError, match=r"at most 1 MiB on the device, got .*GCD_VLLM_POOL_MIB"):
+        validate(tokens, params({"regex": "(ab|c){0,20000}"}))
+    validate(tokens, params(WORDS))
+
+
 def test_what_does_no_harm_is_let_in(tokens):
     harmless = {"stop_token_ids": [*tokens.eos_ids, ord("x")], "logit_bias": {7: -100.0}}
     validate(tokens, params(WORDS, **harmless))

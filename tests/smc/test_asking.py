@@ -188,6 +188,7 @@ BEDROCK = {**MCP, "inputSchema": {"json": PARAMETERS}}
         [{"name": "go", "description": "Go there.", "input_schema": PARAMETERS}],
         {"result": {"tools": [MCP]}},
         [{"functionDeclarations": [FUNCTION]}],
+        [{"functionDeclarations": [{**FUNCTION, "parameters": {**PARAMETERS, "type": "OBJECT"}}]}],
         {"toolConfig": {"tools": [{"toolSpec": BEDROCK}]}},
     ],
 )
@@ -199,6 +200,7 @@ def test_tools_reach_the_template_in_one_form(tools: Any) -> None:
     assert shown["type"] == "function"
     assert shown["function"]["name"] == "go"
     assert shown["function"]["description"] == "Go there."
+    assert shown["function"]["parameters"]["type"] == "object"
     properties = shown["function"]["parameters"]["properties"]
     assert properties["day"]["description"] == "When."
     assert properties["day"]["enum"] == [1, 2]

@@ -116,7 +116,7 @@ P = ParamSpec("P")
 
 
 class LanguageCache:
-    """Languages of one document's schemas in all notations, each of which is built once.
+    """The languages of a document's schemas in every notation; each is built once.
 
     A schema repeats itself: the cases of an `anyOf` agree on most members, recursion repeats a
     definition at every depth, and a `oneOf` compares each branch with all others.

@@ -30,9 +30,9 @@ cdef class Masks:
     cdef long long only_token(self, int state, long long remaining) noexcept
     cdef void write_row(self, int state, long long remaining, int* out) noexcept
     cdef Py_ssize_t change(
-        self, int state, long long remaining, Py_ssize_t base, int* row, bint write
+        self, int state, long long remaining, Py_ssize_t base, Py_ssize_t most, bint write, int* row
     ) noexcept
-    cdef void put(self, int token_class, bint allowed, int* row) noexcept
+    cdef void toggle(self, int token_class, int* row) noexcept
     cdef int* address(self, Py_ssize_t slot) noexcept
     cdef void copy(self, int* out, int* source) noexcept
     cdef void clear(self, int* out) noexcept

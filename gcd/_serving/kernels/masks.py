@@ -24,7 +24,7 @@ import cython
 import numpy as np
 
 from gcd._tokens.distances import UNREACHABLE
-from gcd._tokens.rows import Rows
+from gcd._tokens.token_automaton import TokenAutomaton
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
@@ -37,7 +37,6 @@ _DENSE_PART = cython.declare(cython.int, 2)
 # copying is vectorized.
 _NARROW_PART = cython.declare(cython.int, 4)
 _NEIGHBORS = cython.declare(cython.int, 4)  # latest cached masks that a new one is compared with
-_MAX_ROWS = 1024  # in the cache, if masks are short
 
 _ONE = cython.declare(cython.uint, 1)
 
@@ -171,36 +170,28 @@ class Masks:
     """Transitions and masks of a token automaton, shared by its matchers.
 
     Args:
-        class_of: class of every token id.
-        rows: the transitions.
-        steps, reach: the attributes of the `TokenAutomaton`.
-        num_classes: the number of token classes.
+        automaton: the automaton, whose arrays are shared.
         cache_bytes: maximum size of the cached masks in bytes.
     """
 
-    def __init__(
-        self,
-        class_of: np.ndarray,
-        rows: Rows,
-        steps: np.ndarray,
-        reach: np.ndarray,
-        num_classes: cython.Py_ssize_t,
-        cache_bytes: cython.Py_ssize_t,
-    ) -> None:
-        self.final = steps.size - 1
+    def __init__(self, automaton: TokenAutomaton, cache_bytes: int) -> None:
+        class_of, rows = automaton.class_of, automaton.rows
+        num_classes = automaton.num_classes
+        self.final = automaton.final
         self.vocabulary_size = class_of.size
-        self.num_words = (class_of.size + 31) // 32
+        self.num_words = automaton.num_words
         alive = np.zeros(num_classes, np.bool_)
         alive[rows.pattern_class] = True
         start, word, bits, size, token = pairs_of_classes(class_of, num_classes)
         pairs = spread(start, word, bits, alive, self.num_words)
-        num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 4))
+        num_slots = cache_bytes // (4 * self.num_words + 4)
         slots = (
             np.empty((num_slots, self.num_words), np.int32),
             np.full(num_slots, -1, np.int32),
             np.full(rows.pattern_start.size - 1, -1, np.int32),
         )
-        self.arrays = (class_of, steps, reach, *rows, size, token, *pairs, *slots)
+        distances = automaton.steps_to_accept, automaton.reach
+        self.arrays = (class_of, *distances, *rows, size, token, *pairs, *slots)
         (
             self.class_of,
             self.steps,
@@ -330,6 +321,7 @@ class Masks:
         free: cython.bint
         cost: cython.Py_ssize_t
         price: cython.Py_ssize_t
+        copying: cython.Py_ssize_t
         if state < 0:
             self.clear(out)
             return
@@ -339,10 +331,10 @@ class Masks:
         if free and slot >= 0:
             self.copy(out, self.address(slot))
             return
-        cost = self.change(state, remaining, -1, out, False)
+        cost = self.change(state, remaining, -1, self.vocabulary_size, False, out)
         if _NARROW_PART * cost < self.num_words or self.owner.shape[0] == 0:
             self.clear(out)
-            self.change(state, remaining, -1, out, True)
+            self.change(state, remaining, -1, self.vocabulary_size, True, out)
             return
         # Start from a similar mask: that of the same pattern, or one of the latest.
         for turn in range(_NEIGHBORS + 1):
@@ -352,16 +344,17 @@ class Masks:
                     slot += self.owner.shape[0]
             if slot < 0 or self.owner[slot] < 0:
                 continue
-            price = self.change(state, remaining, self.owner[slot], out, False)
-            price += self.num_words // _NARROW_PART
-            if price < cost:
-                cost = price
+            copying = self.num_words // _NARROW_PART
+            price = self.change(state, remaining, self.owner[slot], cost - copying, False, out)
+            if price + copying < cost:
+                cost = price + copying
                 base = slot
         if base < 0:
             self.clear(out)
+            self.change(state, remaining, -1, self.vocabulary_size, True, out)
         else:
             self.copy(out, self.address(base))
-        self.change(state, remaining, self.owner[base] if base >= 0 else -1, out, True)
+            self.change(state, remaining, self.owner[base], self.vocabulary_size, True, out)
         if not free:
             return
         slot = self.next_slot
@@ -379,12 +372,14 @@ class Masks:
         state: cython.int,
         remaining: cython.longlong,
         base: cython.Py_ssize_t,
-        row: cython.p_int,
+        most: cython.Py_ssize_t,
         write: cython.bint,
+        row: cython.p_int,
     ) -> cython.Py_ssize_t:
         """Turn the mask of all classes of a pattern (`base`; -1 for none) into a state's mask.
 
-        Return the cost, in words. Only change the mask if `write` is true.
+        Return the cost in words, or a part of it that is at least `most`. Only change the mask if
+        `write` is true.
         """
         pattern: cython.Py_ssize_t = self.pattern_of[state]
         i: cython.Py_ssize_t = self.pattern_start[pattern]
@@ -395,7 +390,7 @@ class Masks:
         wanted: cython.bint
         had: cython.bint
         c: cython.int
-        while i < end or j < last:
+        while cost < most and (i < end or j < last):
             wanted = i < end and (j == last or self.pattern_class[i] <= self.pattern_class[j])
             had = j < last and (i == end or self.pattern_class[j] <= self.pattern_class[i])
             c = self.pattern_class[i] if wanted else self.pattern_class[j]
@@ -411,30 +406,22 @@ class Masks:
             else:
                 cost += self.pair_start[c + 1] - self.pair_start[c]
             if write:
-                self.put(c, wanted, row)
+                self.toggle(c, row)
         return cost
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
-    def put(self, token_class: cython.int, allowed: cython.bint, row: cython.p_int) -> cython.void:
-        """Allow or exclude the tokens of a class in a mask."""
+    def toggle(self, token_class: cython.int, row: cython.p_int) -> cython.void:
+        """Allow the tokens of a class in a mask that excludes them, or the other way round."""
         i: cython.Py_ssize_t
         dense: cython.Py_ssize_t = self.dense_of[token_class]
-        first: cython.Py_ssize_t = self.pair_start[token_class]
-        last: cython.Py_ssize_t = self.pair_start[token_class + 1]
-        if dense >= 0 and allowed:
+        if dense >= 0:
             for i in range(self.num_words):
-                row[i] = row[i] | self.dense[dense, i]
-        elif dense >= 0:
-            for i in range(self.num_words):
-                row[i] = row[i] & ~self.dense[dense, i]
-        elif allowed:
-            for i in range(first, last):
-                row[self.pair_word[i]] = row[self.pair_word[i]] | self.pair_bits[i]
-        else:
-            for i in range(first, last):
-                row[self.pair_word[i]] = row[self.pair_word[i]] & ~self.pair_bits[i]
+                row[i] = row[i] ^ self.dense[dense, i]
+            return
+        for i in range(self.pair_start[token_class], self.pair_start[token_class + 1]):
+            row[self.pair_word[i]] = row[self.pair_word[i]] ^ self.pair_bits[i]
 
     @cython.cfunc
     @cython.inline

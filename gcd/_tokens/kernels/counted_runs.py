@@ -50,7 +50,6 @@ class Cells(NamedTuple):
         start: index in `states` of each cell's first state.
         states: the states of the cells, phase by phase.
         cell: the cell of each of the S states, -1 for none.
-        phase: the phase of each of the S states in its cell.
         cell_at: for each of the S states, the cell that has it as its boundary, -1 for none.
 
     The arrays by state don't refer to cells of chains that were rejected.
@@ -63,7 +62,6 @@ class Cells(NamedTuple):
     start: np.ndarray
     states: np.ndarray
     cell: np.ndarray
-    phase: np.ndarray
     cell_at: np.ndarray
 
 
@@ -283,7 +281,6 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     start_array = np.empty(num_states, np.int32)
     state_array = np.empty(2 * num_states + 2 * _MOST_PHASES, np.int32)
     cell_array = np.empty(num_states, np.int32)
-    phase_array = np.zeros(num_states, np.int32)
     cell_at_array = np.empty(num_states, np.int32)
     units: cython.short[:, ::1] = unit_array
     unit_start: cython.int[::1] = unit_start_array
@@ -292,7 +289,6 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     start: cython.int[::1] = start_array
     states: cython.int[::1] = state_array
     cell: cython.int[::1] = cell_array
-    phase_of: cython.int[::1] = phase_array
     cell_at: cython.int[::1] = cell_at_array
     num_units: cython.int = 0
     used: cython.Py_ssize_t = 0
@@ -370,7 +366,6 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
                 states[used + p] = members[p]
                 if cell[members[p]] < 0:
                     cell[members[p]] = num_cells
-                    phase_of[members[p]] = p
             cell_at[state] = num_cells
             used += size
             num_cells += 1
@@ -410,6 +405,5 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
         start_array[:num_cells].copy(),
         state_array[:used].copy(),
         cell_array,
-        phase_array,
         cell_at_array,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
 from gcd._serving.batch import MatcherBatch
+from gcd._serving.kernels.masks import Masks
 from gcd._serving.matcher import Matcher, masks_of
-from gcd._tokens.budget import BudgetMask, check_budget
+from gcd._tokens.budget import BudgetMask
 from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.token_automaton import TokenAutomaton, check_budget
 from gcd._tokens.vocabulary import Vocabulary, num_words
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
@@ -80,7 +83,7 @@ def wide() -> TokenAutomaton:
 def test_rows_are_the_budget_mask_for_every_state_and_budget(
     automaton: TokenAutomaton, cache_bytes: int
 ) -> None:
-    shared = masks_of(automaton, cache_bytes)
+    shared = Masks(automaton, cache_bytes)
     longest = int(automaton.steps_to_accept.max())
     truth = BudgetMask(automaton, longest + 1)
     states = torch.arange(automaton.num_states)
@@ -102,7 +105,7 @@ def test_rows_are_the_budget_mask_for_every_state_and_budget(
 @pytest.mark.parametrize("slots", [0, 1, 2, 5, 1000])
 def test_rows_are_right_however_few_are_kept(wide: TokenAutomaton, slots: int) -> None:
     size = wide.vocabulary.size
-    shared = masks_of(wide, slots * (4 * num_words(size) + 4))
+    shared = Masks(wide, slots * (4 * num_words(size) + 4))
     truth = BudgetMask(wide, 100)
     free = truth.packed(torch.arange(wide.num_states), torch.full((wide.num_states,), 99)).numpy()
     rng = np.random.default_rng(slots)
@@ -378,6 +381,14 @@ def test_a_language_is_lifted_once_and_matchers_share_masks() -> None:
     assert one._sequence.table is two._sequence.table
     assert Matcher(one.automaton)._sequence.table is one._sequence.table
     assert (one.mask() == Matcher(lift(language, LETTERS)).mask()).all()
+
+
+def test_equal_languages_with_other_caveats_are_lifted_apart() -> None:
+    caveat = Caveat("maxLength", "", 9, None)
+    languages = [Automaton.literal("ab"), replace(Automaton.literal("ab"), caveats=(caveat,))]
+    assert languages[0] == languages[1]
+    for language in [*languages, languages[0]]:
+        assert Matcher(language, LETTERS).automaton.caveats == language.caveats
 
 
 def test_a_copy_of_a_matcher_goes_its_own_way() -> None:

@@ -12,10 +12,10 @@ from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
 from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask, check_budget, pack
+from gcd._tokens.budget import BudgetMask, pack
 from gcd._tokens.lifting import lift
 from gcd._tokens.tensor_automaton import TensorAutomaton
-from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.token_automaton import TokenAutomaton, check_budget
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
     byte_automata,

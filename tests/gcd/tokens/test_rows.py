@@ -31,7 +31,7 @@ def test_rows_are_those_of_the_whole_table(table):
     assert len(edges) == rows.edges.shape[1]
     assert edges == set(zip(*rows.edges.tolist(), strict=True))
     for token_class in range(table.shape[1]):
-        assert np.array_equal(rows.allow(token_class), table[:, token_class] >= 0)
+        assert np.array_equal(rows.is_allowed(token_class), table[:, token_class] >= 0)
 
 
 @given(tables())
