@@ -135,7 +135,7 @@ class ConstraintCache:
         return request
 
     def prepare(self, request: ConstraintRequest) -> None:
-        """Do the work of `get`, so that it returns at once for an equal request.
+        """Do the work of `get` and `export`, so that they return at once for an equal request.
 
         The language is compiled in another process, so other threads aren't delayed. Lifting
         releases the interpreter's lock most of the time. Errors are cached, and raised by `get`.
@@ -150,6 +150,7 @@ class ConstraintCache:
             if mine is not None:
                 self._prepare_language(key, request)
             self.get(request)
+            self.export(request)
         except ConstraintError:
             pass  # cached
         finally:
