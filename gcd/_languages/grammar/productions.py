@@ -25,7 +25,7 @@ and the length of the shortest text that this excludes is recorded. With `max_by
 that occur only in longer texts are omitted as well. Both depend on the smallest number of bytes
 around the instance in any text, a shortest-path problem (Dijkstra 1959).
 
-Cost: one graph for each instance. The size of the automata grows exponentially with the depth: each
+Cost: at most two graphs for each instance. The size of the automata grows exponentially with the depth: each
 level multiplies it by the number of positions in productions at which a rule is embedded.
 """
 

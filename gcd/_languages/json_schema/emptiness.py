@@ -62,10 +62,18 @@ def _list_clashing(values: SchemaLanguages, nodes: Conjunction) -> str:
     made = tuple(document.make(node, "scalars", s) for node, s in zip(flat, alone, strict=True))
     if not values.language(made).is_empty:
         return ""
-    shown = dict.fromkeys(
-        f"the type {value}" if k == "pattern" and not is_written(value) else node.schema.name_of(k)
+    # A keyword may occur in several schemas. A type's own pattern says what its `type` says.
+    given = {
+        (node.schema.name_of(k), node.pointer): f"the type {value}"
+        if k == "pattern" and not is_written(value)
+        else f"{node.schema.name_of(k)} {at(document.rebase(node.pointer))}"
         for node, schema in zip(flat, alone, strict=True)
         for k, value in schema.items()
+    }
+    names = [name for name, _ in given]
+    shown = dict.fromkeys(
+        text if names.count(name) > 1 or text.startswith("the type ") else name
+        for (name, _), text in given.items()
     )
     *most, last = shown
     return (

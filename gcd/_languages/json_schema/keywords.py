@@ -238,4 +238,4 @@ def draft_of(uri: object) -> Draft | None:
 
 def is_quiet(key: object) -> bool:
     """Return whether a key of a schema constrains nothing, and is known to be an annotation."""
-    return key in ANNOTATIONS or key in _EVERY or str(key).startswith((EXTENSION, ORDERING))
+    return key in ANNOTATIONS or key in _EVERY or str(key).startswith(EXTENSION)

@@ -309,6 +309,8 @@ class TypeSchemas(GenerateJsonSchema):
         return {"anyOf": [*_decimal_numbers(schema, digits, places), text]}
 
     def date_schema(self, schema: Any) -> Any:
+        if schema.get("gt") == datetime.date.max or schema.get("lt") == datetime.date.min:
+            return {"not": {}}
         lows = [b for b in (schema.get("ge"), schema.get("gt") and schema["gt"] + _DAY) if b]
         highs = (schema.get("le"), schema.get("lt") and schema["lt"] - _DAY, _last_day(schema))
         first, last = max(lows, default=None), min(filter(None, highs), default=None)
@@ -333,7 +335,8 @@ class TypeSchemas(GenerateJsonSchema):
         del found["format"]
         if "maxLength" in found:  # pydantic counts the trailing slash that it adds to the URL
             found["maxLength"] -= 1
-        return {**found, **_texts("url", _urls, tuple(schema.get("allowed_schemes") or ()))}
+        schemes = tuple(schema.get("allowed_schemes") or ())
+        return {**found, **_texts("url", _urls, schemes, bool(schema.get("host_required")))}
 
     multi_host_url_schema = url_schema
 
@@ -417,6 +420,8 @@ def _why_not(schema: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str,
         case "model-fields" if schema.get("extras_keys_schema") not in (None, {"type": "str"}):
             reason = "is not supported; annotate `__pydantic_extra__` with dict[str, ...]"
             return "the type of undeclared names", reason
+        case "set" | "frozenset" if not _is_hashable(schema.get("items_schema") or {"type": "any"}):
+            return f"a {kind}", "with elements that Python can't hash is not supported; use a list"
         case "set" | "frozenset" | "dict" | "ordered-dict" | "counter":
             if (schema.get("min_length") or 0) > 1 and not _has_distinct_members(schema):
                 reason = "is not supported if members may be equal in Python; use int or str"
@@ -528,6 +533,13 @@ def _has_distinct_members(core: Mapping[str, Any]) -> bool:
     return _is_kept(member) and kind != "any" and (kind != "float" or "items_schema" in core)
 
 
+def _is_hashable(core: Mapping[str, Any]) -> bool:
+    """Return whether values of a type may be elements of a set, as far as its schema shows."""
+    if core["type"] in ("list", "dict", "set", "typed-dict"):
+        return False
+    return "cls" not in core or core["cls"].__hash__ is not None
+
+
 def _has_hook(schema: Mapping[str, Any]) -> bool:
     """Return whether the user changes the JSON schema of a type, by annotations or in its class."""
     metadata, cls = schema.get("metadata") or {}, schema.get("cls")
@@ -613,8 +625,10 @@ def _facets(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> int | float:
-    number = float(value)
-    return int(number) if number.is_integer() else number
+    """Return a bound as a number of JSON; whole numbers of any size are exact."""
+    exact = Decimal(value)
+    is_whole = exact.is_finite() and exact == exact.to_integral_value()
+    return int(exact) if is_whole else float(exact)
 
 
 def _decimal_numbers(
@@ -632,6 +646,8 @@ def _decimal_numbers(
         step = {"multipleOf": _number(f"1e-{behind}"), "type": "number"}
         limits = {"exclusiveMinimum": -limit, "exclusiveMaximum": limit}
         found.append({"allOf": [plain, step], "type": "number", **limits})
+    if digits is not None and places is not None and digits <= places:  # 0 has a digit before them
+        found = [{**each, "not": {"const": 0}} for each in found]
     return found
 
 
@@ -649,7 +665,9 @@ def _decimal_texts(
     for n, behind_point in pairs:
         before = "0|[1-9][0-9]*" if n is None else f"[1-9][0-9]{{{n - 1}}}" if n else "0"
         after = "+" if behind_point is None else f"{{1,{behind_point}}}"
-        options.append(f"({before})" + ("" if behind_point == 0 else rf"(\.[0-9]{after})?"))
+        fraction = "" if behind_point == 0 else rf"(\.[0-9]{after})"
+        needs_fraction = digits is not None and places is not None and digits <= places
+        options.append(f"({before}){fraction}" + ("?" if fraction and not needs_fraction else ""))
     return regex(f"-?({'|'.join(options)})") & _within(decimals, multiple_of, bounds, wide=True)
 
 
@@ -775,7 +793,7 @@ def _networks_6() -> Automaton:
     return (_format("ipv6") + regex("/128")) | regex("|".join(["::/0", *prefixes]))
 
 
-def _urls(schemes: tuple[str, ...]) -> Automaton:
+def _urls(schemes: tuple[str, ...], needs_host: bool) -> Automaton:
     """Return URLs with one of the given schemes, or with any scheme if none are given."""
     character = rf"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
     after = rf"(\?({character}|[/?])*)?(#({character}|[/?])*)?"
@@ -790,9 +808,11 @@ def _urls(schemes: tuple[str, ...]) -> Automaton:
     if schemes:
         with_host = [s for s in schemes if s != "file"]
         found = Automaton.from_strings(f"{s}:" for s in with_host) + authority
-        return found | file if "file" in schemes else found
+        return found | file if "file" in schemes and not needs_host else found
     others = regex("[A-Za-z][A-Za-z0-9+.-]*:") - regex(f"(?i-u:{'|'.join((*_SPECIAL, 'file'))}):")
     special = regex(f"(?i-u:{'|'.join(_SPECIAL)}):")
+    if needs_host:
+        return (special | others) + authority
     return Automaton.union([special + authority, others + (authority | path), file])
 
 

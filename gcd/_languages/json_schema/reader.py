@@ -428,7 +428,7 @@ class Reader:
             for keyword, reason in schema.ignored if isinstance(schema, Schema) else ():
                 # A keyword that contains the target of a reference has an effect.
                 inside = f"{pointer}/{escape(keyword)}/"
-                if not any(target.startswith(inside) for target in targets):
+                if not any(f"{target}/".startswith(inside) for target in targets):
                     yield IgnoredKeyword(self.rebase(pointer), keyword, reason)
 
     def _check(self, schema: Any, pointer: str) -> None:
@@ -608,7 +608,9 @@ def _translate_items(schema: Schema, draft: Draft) -> None:
     more = schema.pop("additionalItems", None)
     items = schema.get("items")
     if not isinstance(items, list) or "additionalItems" not in draft.has:
-        return  # `additionalItems` has no effect then; in draft 2020-12, a list is malformed
+        if more is not None:  # in draft 2020-12, a list is malformed
+            schema.ignored.append(("additionalItems", "has no effect without a list in items"))
+        return
     if "prefixItems" in schema:
         reason = "is a list beside prefixItems, which is ambiguous; keep one of them"
         schema.malformed.append(("items", reason))

@@ -221,6 +221,33 @@ def test_texts_of_the_language_are_valid(name: str) -> None:
         assert not is_valid(kind, text), value
 
 
+@pytest.mark.parametrize(
+    ("annotation", "texts"),
+    [
+        (pydantic.condecimal(max_digits=2, decimal_places=2), ["0", "0.0", '"0"', '"0.0"', "0.5"]),
+        (pydantic.condecimal(max_digits=4, decimal_places=2), ["0", '"0"', "12.34", "123.4"]),
+        (Annotated[int | float, Field(ge=2**60 + 1)], [str(2**60), str(2**60 + 1)]),
+        (Annotated[Date, Field(gt=Date.max)], ['"9999-12-31"']),
+        (Annotated[Date, Field(lt=Date.min)], ['"0001-01-01"']),
+        (
+            Annotated[pydantic.AnyUrl, pydantic.UrlConstraints(host_required=True)],
+            ['"a:b"', '"file:///x"', '"a://b"', '"http://a.b/"'],
+        ),
+    ],
+)
+def test_values_at_the_edge_of_a_type_are_judged_as_pydantic_does(
+    annotation: Any, texts: list[str]
+) -> None:
+    try:
+        found = gcd.json_schema(annotation)
+    except gcd.EmptyLanguageError:
+        found = gcd.Automaton.empty()
+    whole = model(annotation)
+    assert [found.accepts(text) for text in texts] == [
+        is_valid(whole, f'{{"x":{text}}}') for text in texts
+    ]
+
+
 @pytest.mark.parametrize("name", ["Decimal", "FiniteFloat"])
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 310 + ".5"])
 def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: str) -> None:
@@ -257,6 +284,8 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
         ),
         (Annotated[set[int | bool], Field(min_length=2)], "minimum size"),
         (Annotated[dict[float, int], Field(min_length=2)], "minimum size"),
+        (set[Inner], "hash"),
+        (frozenset[dict[str, int]], "hash"),
         (Literal[Color.RED], "constants of type Color"),
         (pydantic.Base64Bytes, "EncodedBytes"),
         (pydantic.ByteSize, "ByteSize"),
