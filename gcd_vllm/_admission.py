@@ -175,8 +175,8 @@ class Admission:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
-        size = automaton.table_bytes
-        if size > self._max_bytes:
+        size, config = automaton.table_bytes, self._config()
+        if size > self._max_bytes and config is not None and config.use_v2_model_runner:
             raise ConstraintError(
                 f"expected a constraint of at most {self._max_bytes >> 20} MiB on the device, got "
                 f"{size >> 20} MiB; simplify it, or raise GCD_VLLM_POOL_MIB"
@@ -232,9 +232,9 @@ class Admission:
         """Return whether this engine has a processor that masks requests."""
         return self._processor() is not None
 
-    def pool(self, device: Any) -> AutomatonPool:
-        """Create an `AutomatonPool`, which stores the automata of requests on a device."""
-        size = self.model.get_vocab_size()
+    @cached_property
+    def eos_ids(self) -> list[int]:
+        """Ids that end an answer; there is always one, so that some token has a finite logit."""
         ends: tuple[Any, ...] = ()
         with suppress(Exception):  # without a vocabulary every request is refused
             ends = self.cache.vocabulary.eos_ids
@@ -242,8 +242,13 @@ class Admission:
             with suppress(Exception):
                 more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
                 ends = tuple(more) if isinstance(more, list) else (more,)
-        known = [token for token in ends if token is not None and 0 <= token < size]
-        return AutomatonPool(size, known or (0,), device, self._max_bytes)
+        size = self.model.get_vocab_size()
+        return [token for token in ends if token is not None and 0 <= token < size] or [0]
+
+    def pool(self, device: Any) -> AutomatonPool:
+        """Create an `AutomatonPool`, which stores the automata of requests on a device."""
+        size = self.model.get_vocab_size()
+        return AutomatonPool(size, self.eos_ids, device, self._max_bytes)
 
     def admit_or_refuse(
         self,

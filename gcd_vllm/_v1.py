@@ -3,11 +3,11 @@
 A batch row's state is computed from its constraint and its tokens. The list of tokens belongs to
 the engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
 (asynchronous scheduling). So if the tokens of the previous step are unchanged, a step continues
-after them. Otherwise it starts from the beginning. States are computed on the host, and masks on
-the device of the logits.
+after them. Otherwise it starts from the beginning. States and masks are computed on the host, which
+has the tokens. Tables on a device would delay the first mask of a large constraint.
 
-The weights of particles' rows (`gcd_vllm._particle_request`) are
-stored (`gcd_vllm._step_weights`). Particles of P-GCD are drawn from another distribution
+The weights of particles' rows (`gcd_vllm._particle_request`) are stored
+(`gcd_vllm._step_weights`). Particles of P-GCD are drawn from another distribution
 (`gcd_vllm._twist`).
 """
 
@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gcd._serving.pool import DEAD, AutomatonPool, Location, on_device
+from gcd._serving.matcher import masks_of
+from gcd._serving.pool import DEAD, on_device
 from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, admission_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
@@ -35,7 +37,6 @@ class _Row:
     def __init__(
         self,
         admitted: Admitted,
-        location: Location,
         tokens: list[int],
         until: float | None,
         prefix: list[int],
@@ -44,7 +45,7 @@ class _Row:
         twist: TwistedRow | None,
     ) -> None:
         self.automaton, self.budget = admitted.automaton, admitted.budget
-        self.location, self.tokens, self.until = location, tokens, until
+        self.tokens, self.until = tokens, until
         self.record, self.temperature, self.twist = record, temperature, twist
         if admitted.particle is not None:
             self.budget -= len(prefix)
@@ -52,19 +53,20 @@ class _Row:
                 self.budget = MANY
         self._reader = None if self.automaton is None else TokenReader(self.automaton, prefix)
 
-    def state(self) -> int:
-        """Return the automaton state after the row's tokens.
+    def mask(self, fit: int) -> np.ndarray | None:
+        """Return the packed mask of the next token; None if the answer can only end.
 
-        The state is `DEAD` if a token isn't allowed, or isn't known yet.
+        Args:
+            fit: number of further tokens that fit before the deadline.
         """
-        return DEAD if self._reader is None else self._reader.state(self.tokens)
-
-    def left(self, state: int, fit: int) -> int:
-        """Return the number of tokens left in this state, limited by the time that is left."""
+        state = DEAD if self._reader is None else self._reader.state(self.tokens)
+        if self.automaton is None or state == DEAD:  # a token isn't allowed, or isn't known yet
+            return None
         left = self.budget - len(self.tokens)
-        if self.automaton is None or state == DEAD or fit >= left:
-            return left
-        return min(left, max(fit, int(self.automaton.steps_to_accept[state])))
+        if fit < left:
+            left = min(left, max(fit, int(self.automaton.steps_to_accept[state])))
+        found = masks_of(self.automaton).row(state, left)
+        return found if found.any() else None
 
 
 class EngineProcessor(Processor):
@@ -74,7 +76,6 @@ class EngineProcessor(Processor):
         self._admission = admission_of(vllm_config)
         self._admission.warm_up()
         self._device = device
-        self._pool: AutomatonPool | None = None
         self._rows: dict[int, _Row] = {}
         self._deadlines = Deadlines()
         self._weights: StepWeights | None = None
@@ -86,9 +87,9 @@ class EngineProcessor(Processor):
         if batch_update is None:
             return
         for index in batch_update.removed:
-            self._remove(index)
+            self._rows.pop(index, None)
         for index, params, prompt, tokens in batch_update.added:
-            self._remove(index)
+            self._rows.pop(index, None)
             text = (getattr(params, "extra_args", None) or {}).get(NAME)
             if text is not None:
                 self._rows[index] = self._row(params, text, prompt, tokens)
@@ -98,8 +99,6 @@ class EngineProcessor(Processor):
                 self._rows[there] = moved
             if other is not None and kind.name == "SWAP":
                 self._rows[here] = other
-            elif other is not None:
-                self._leave(other)
         weighted = [
             WeightedRow(row.record, index, row.tokens, row.temperature, row.twist is not None)
             for index, row in sorted(self._rows.items())
@@ -108,18 +107,15 @@ class EngineProcessor(Processor):
         self._weighted = WeightedRows(weighted, self._device) if weighted else None
 
     def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
-        if self._pool is None:
-            self._pool = self._admission.pool(self._device)
         length = None if prompt is None else len(prompt)
         taken = self._admission.admit_or_refuse(params, text, length, prompt=prompt or ())
         until = self._deadlines.begin(params, text)
         prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
-        taken, twist = self._twist(taken, prefix, tokens, params.temperature)
-        admitted, location = self._admission.enter_pool(self._pool, taken)
+        admitted, twist = self._twist(taken, prefix, tokens, params.temperature)
         if admitted.particle is None:
             prefix, twist = [], None
         record = self._record(params, admitted)
-        return _Row(admitted, location, tokens, until, prefix, record, params.temperature, twist)
+        return _Row(admitted, tokens, until, prefix, record, params.temperature, twist)
 
     def _twist(
         self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
@@ -151,32 +147,25 @@ class EngineProcessor(Processor):
             self._weights = StepWeights(self._device, self._admission.cache.vocabulary.eos_ids)
         return self._weights.begin(key, params.max_tokens, admitted.reason)
 
-    def _remove(self, index: int) -> None:
-        row = self._rows.pop(index, None)
-        if row is not None:
-            self._leave(row)
-
-    def _leave(self, row: _Row) -> None:
-        if self._pool is not None and row.automaton is not None:
-            self._pool.leave(row.automaton)
-
     def apply(self, logits: Tensor) -> Tensor:
-        if not self._rows or self._pool is None:
+        if not self._rows:
             return logits
-        now, rows = self._deadlines.step(), []
-        weighted = self._weighted
+        now, weighted = self._deadlines.step(), self._weighted
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         twists = [(i, row.twist) for i, row in self._rows.items() if row.twist is not None]
         twisted = self._twists.of(logits, twists) if twists and self._twists is not None else []
-        for index, row in self._rows.items():
-            fit = self._deadlines.tokens_within(row.until, now)
-            state = row.state()
-            rows.append((index, state, row.left(state, fit), *row.location))
-        if rows:
-            numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
-            at, states, left = numbers[:, :3].unbind(1)
-            self._pool.mask_(logits, numbers[:, 3:], states, left, at)
+        refused = np.ones((len(self._rows), logits.shape[1]), np.bool_)
+        for out, row in zip(refused, self._rows.values(), strict=True):
+            mask = row.mask(self._deadlines.tokens_within(row.until, now))
+            if mask is None:
+                out[self._admission.eos_ids] = False
+            else:
+                bits = np.unpackbits(mask.view(np.uint8), count=out.size, bitorder="little")
+                np.equal(bits, 0, out=out)
+        penalty = torch.where(on_device(torch.from_numpy(refused), logits.device), -torch.inf, 0.0)
+        at = on_device(torch.tensor([*self._rows], device="cpu"), logits.device)
+        logits.index_add_(0, at, penalty.to(logits.dtype))
         write(logits, twisted)
         if weighted is not None and self._weights is not None:
             log_z = log_z_of(twisted, len(logits))

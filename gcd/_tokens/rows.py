@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from gcd._support.kernels.grouping import by_key
 from gcd._tokens.kernels import row_store
 from gcd._tokens.trie import read_only
 
@@ -70,14 +69,10 @@ class Rows(NamedTuple):
 
         If there are `values` for the elements of `targets`, it has these instead of next states.
         """
-        found = self.targets if values is None else values
         table = np.full((self.pattern_of.size, num_classes), none, np.int32)
-        every = np.arange(self.pattern_of.size, dtype=np.int32)
-        start, states = by_key(self.pattern_of, self.pattern_start.size - 1, every)
-        for pattern, group in enumerate(np.split(states, start[1:-1])):
-            here = slice(self.pattern_start[pattern], self.pattern_start[pattern + 1])
-            own = self.target_start[group, None] + self.pattern_target[here]
-            table[group[:, None], self.pattern_class[here]] = found[own]
+        patterns = (self.pattern_start, self.pattern_class, self.pattern_target)
+        found = self.targets if values is None else values
+        row_store.expand(self.pattern_of, self.target_start, *patterns, found, table)
         return table
 
     def equal_classes(self, num_classes: int) -> Int64[np.ndarray, "C"]:

@@ -25,8 +25,9 @@ and the length of the shortest text that this excludes is recorded. With `max_by
 that occur only in longer texts are omitted as well. Both depend on the smallest number of bytes
 around the instance in any text, a shortest-path problem (Dijkstra 1959).
 
-Cost: at most two graphs for each instance. The size of the automata grows exponentially with the depth: each
-level multiplies it by the number of positions in productions at which a rule is embedded.
+Cost: at most two graphs for each instance. The size of the automata grows exponentially with the
+depth: each level multiplies it by the number of positions in productions at which a rule is
+embedded.
 """
 
 from __future__ import annotations

@@ -177,6 +177,36 @@ def compress(delta: np.ndarray) -> tuple[np.ndarray, ...]:
     return store.arrays()
 
 
+def expand(
+    pattern_of: np.ndarray,
+    target_start: np.ndarray,
+    pattern_start: np.ndarray,
+    pattern_class: np.ndarray,
+    pattern_target: np.ndarray,
+    values: np.ndarray,
+    table: np.ndarray,
+) -> None:
+    """Write `values`, one for each target, to the whole table, whose other elements stay.
+
+    The other arguments are fields of `gcd._tokens.rows.Rows`.
+    """
+    patterns: cython.const[cython.int][::1] = pattern_of
+    own: cython.const[cython.int][::1] = target_start
+    begin: cython.const[cython.int][::1] = pattern_start
+    classes: cython.const[cython.int][::1] = pattern_class
+    number: cython.const[cython.int][::1] = pattern_target
+    value: cython.const[cython.int][::1] = values
+    out: cython.int[:, ::1] = table
+    s: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for s in range(patterns.shape[0]):
+            p = patterns[s]
+            for i in range(begin[p], begin[p + 1]):
+                out[s, classes[i]] = value[own[s] + number[i]]
+
+
 def equal_classes(
     start: np.ndarray, classes: np.ndarray, targets: np.ndarray, num_classes: cython.Py_ssize_t
 ) -> np.ndarray:
