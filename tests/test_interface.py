@@ -54,7 +54,8 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
     "gcd_vllm": {
         "the plugin has the library's version, and runs its serving parts on the engine's device": {
             "gcd._errors", "gcd._requests", "gcd._serving.compiler",
-            "gcd._serving.pace", "gcd._serving.pool", "gcd._serving.serialization",
+            "gcd._serving.matcher", "gcd._serving.pace", "gcd._serving.pool",
+            "gcd._serving.serialization",
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.resampling", "smc._inference.settings",
