@@ -21,7 +21,13 @@ from weakref import ref
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd._requests import ConstraintRequest
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Location
-from gcd_vllm._constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
+from gcd_vllm._constraint_cache import (
+    MAX_SECONDS,
+    MAX_STATES,
+    MAX_WORK,
+    ConstraintCache,
+    usable_budget,
+)
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
@@ -95,16 +101,18 @@ class Admission:
 
     def __init__(self, vllm_config: Any) -> None:
         self.model, self._config = vllm_config.model_config, ref(vllm_config)
-        self._max_work = int(os.environ.get("GCD_VLLM_WORK", MAX_WORK))
-        self._max_states = int(os.environ.get("GCD_VLLM_STATES", MAX_STATES))
+        self._limits: dict[str, Any] = {
+            "max_work": int(os.environ.get("GCD_VLLM_WORK", MAX_WORK)),
+            "max_states": int(os.environ.get("GCD_VLLM_STATES", MAX_STATES)),
+            "max_seconds": float(os.environ.get("GCD_VLLM_SECONDS", MAX_SECONDS)),
+        }
         self._max_bytes = int(os.environ.get("GCD_VLLM_POOL_MIB", MAX_BYTES >> 20)) << 20
         self._lock = Lock()
         self._processor: Callable[[], Any] = lambda: None
 
     @cached_property
     def _cache(self) -> ConstraintCache:
-        limits = {"max_work": self._max_work, "max_states": self._max_states}
-        return ConstraintCache(self._vocabulary(), **limits)
+        return ConstraintCache(self._vocabulary(), **self._limits)
 
     @property
     def cache(self) -> ConstraintCache:

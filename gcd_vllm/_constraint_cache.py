@@ -11,9 +11,10 @@ in another thread, compiles in another process (`gcd._serving.compiler`) and lif
 thread. A call of `get` with the same request then returns at once. Automata and languages can be
 passed to another process as bytes (`export`, `put`).
 
-Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
-number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
-aren't thread-safe. Meanwhile, other threads get constraints that are in memory.
+Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, in another process also by time,
+and the size of the automaton by a number of bytes. The cache is thread-safe. One thread compiles at
+a time, because the caches it uses aren't thread-safe. Meanwhile, other threads get constraints that
+are in memory.
 """
 
 from __future__ import annotations
@@ -44,9 +45,15 @@ MAX_WORK = 500_000_000
 """Units of work for one constraint (`gcd.work_limit`): a second or two."""
 MAX_STATES = 50_000
 """States of one automaton over bytes (`gcd.state_limit`), which bound the cost of lifting."""
+MAX_SECONDS = 30.0
+"""Time to compile a constraint in another process, in seconds."""
 MAX_BYTES = 256 << 20
 """Bytes of the automata in memory."""
 _REFUSALS = 1024
+_VARIABLES = {
+    "the limit: `with gcd.work_limit(n):`": "the server's GCD_VLLM_WORK",
+    "the limit: `with gcd.state_limit(n):`": "the server's GCD_VLLM_STATES",
+}
 _MOST_LANGUAGES = 64  # compiled languages
 _MOST_LANGUAGE_BYTES = 32 << 20  # of all of them
 _MOST_LIFTED = 32 << 20  # bytes of an automaton that is passed to another process
@@ -74,6 +81,7 @@ class ConstraintCache:
     Args:
         vocabulary: the tokens.
         max_work, max_states: maximum units of work and number of states for one constraint.
+        max_seconds: the longest time to compile one in another process.
         max_bytes: maximum size of all tables in memory; one constraint may use half of it.
     """
 
@@ -83,10 +91,12 @@ class ConstraintCache:
         *,
         max_work: int = MAX_WORK,
         max_states: int = MAX_STATES,
+        max_seconds: float = MAX_SECONDS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.vocabulary = vocabulary
         self.max_work, self.max_states, self.max_bytes = max_work, max_states, max_bytes
+        self.max_seconds = max_seconds
         self.counts = CacheCounts()
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
@@ -163,7 +173,7 @@ class ConstraintCache:
         if self._recall(key) or key in self._languages or request.kind == "segments":
             return
         try:
-            packed = COMPILERS.compile(request, self.max_work, self.max_states)
+            packed = COMPILERS.compile(request, self.max_work, self.max_states, self.max_seconds)
         except CompilerError as error:
             _LOG.warning("compiling in this process, which delays other requests: %s", error)
             return
@@ -255,6 +265,8 @@ class ConstraintCache:
         """Store the error of a refused constraint, and return the error."""
         self._count("refused")
         reason = str(error) or type(error).__name__
+        for call, variable in _VARIABLES.items():
+            reason = reason.replace(call, variable)
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]}…"
         with self._lock:

@@ -4,7 +4,8 @@ Compiling a schema takes milliseconds to a second, mostly while holding the inte
 thread of a server it would delay all other threads. So a `Compilers` object runs `python -m
 gcd._serving.compiler` and exchanges messages with it over pipes. A request is a line of JSON with
 the constraint and the limits of work and states. The reply is a line of JSON with a number of
-bytes, followed by these bytes.
+bytes, followed by these bytes. A process that takes too long is killed, and the next constraint
+starts another one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore, Lock, Timer
+from time import monotonic
 from typing import IO, Any
 
 from gcd._automata.limits import state_limit, work_limit
@@ -41,18 +43,21 @@ class Compilers:
         self._lock = Lock()
         self._idle: list[_Process] = []
 
-    def compile(self, request: ConstraintRequest, max_work: int, max_states: int) -> bytes:
+    def compile(
+        self, request: ConstraintRequest, max_work: int, max_states: int, max_seconds: float
+    ) -> bytes:
         """Compile the language of a request; wait for it without the interpreter's lock.
 
         Args:
             request: the request, whose kind is not `"segments"`.
             max_work, max_states: maximum units of work and number of states for its constraint.
+            max_seconds: the longest time that it may take.
 
         Returns:
             The packed language (`gcd._serving.serialization`).
 
         Raises:
-            ConstraintError: the constraint doesn't compile.
+            ConstraintError: the constraint doesn't compile, or takes more than `max_seconds`.
             CompilerError: the process that compiles couldn't be started, or has ended.
         """
         constraint = {request.kind: request.value, "options": dict(request.options)}
@@ -64,7 +69,7 @@ class Compilers:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
             process = _Process() if process is None else process
-            reply, content = process.ask(line)
+            reply, content = process.ask(line, max_seconds)
             with self._lock:
                 self._idle.append(process)
         if "error" in reply:
@@ -74,7 +79,7 @@ class Compilers:
     def start(self) -> None:
         """Start one process, so that the first request doesn't have to wait for its start."""
         with suppress(ConstraintError, CompilerError):
-            self.compile(ConstraintRequest("choice", ["a"]), 1 << 30, 1000)
+            self.compile(ConstraintRequest("choice", ["a"]), 1 << 30, 1000, 60.0)
 
     def close(self) -> None:
         """End the idle processes."""
@@ -104,8 +109,11 @@ class _Process:
         except OSError as error:
             raise CompilerError(f"could not start {command}: {error}") from error
 
-    def ask(self, line: bytes) -> tuple[dict[str, Any], bytes]:
+    def ask(self, line: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """Send a request; return the reply, and the bytes that follow it."""
+        clock, latest = Timer(seconds, self._process.kill), monotonic() + seconds
+        clock.daemon = True
+        clock.start()
         writing, reading = self._process.stdin, self._process.stdout
         assert writing is not None
         assert reading is not None
@@ -119,9 +127,16 @@ class _Process:
         except (OSError, ValueError, EOFError) as error:
             self._process.kill()
             code = self._process.wait()
+            if monotonic() >= latest:
+                raise ConstraintError(
+                    f"expected a constraint that compiles within {seconds:g} s, got none by then; "
+                    "simplify it, or raise the server's GCD_VLLM_SECONDS"
+                ) from None
             raise CompilerError(
                 f"the process that compiles constraints ended with code {code}"
             ) from error
+        finally:
+            clock.cancel()
         return reply, content
 
     def end(self) -> None:

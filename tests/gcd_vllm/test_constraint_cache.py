@@ -126,7 +126,7 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
         with pytest.raises(gcd.ConstraintError, match="without"):
             cache.get(parsed({"regex": "("}))
     assert cache.counts == (1, 1, 1)
-    with pytest.raises(gcd.WorkLimitError):
+    with pytest.raises(gcd.ConstraintError, match="GCD_VLLM_WORK"):
         ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
 
 

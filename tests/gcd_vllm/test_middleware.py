@@ -180,13 +180,30 @@ def test_without_another_process_it_compiles_in_this_one(config, tokens, monkeyp
 
 def test_a_process_that_ends_is_replaced():
     request = ConstraintRequest("regex", "a*")
-    assert unpack(COMPILERS.compile(request, 10**9, 99)) == gcd.regex("a*")
+    assert unpack(COMPILERS.compile(request, 10**9, 99, 60.0)) == gcd.regex("a*")
     for process in COMPILERS._idle:
         process._process.kill()
     with pytest.raises(CompilerError, match="ended"):
-        COMPILERS.compile(request, 10**9, 99)
+        COMPILERS.compile(request, 10**9, 99, 60.0)
     with pytest.raises(gcd.ConstraintError, match="states"):
-        COMPILERS.compile(ConstraintRequest("regex", "a{200}"), 10**9, 99)
+        COMPILERS.compile(ConstraintRequest("regex", "a{200}"), 10**9, 99, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GCD_VLLM_SECONDS", "0.01"), ("GCD_VLLM_WORK", "9"), ("GCD_VLLM_STATES", "9")],
+)
+def test_a_constraint_over_a_limit_is_refused_with_its_variable(
+    config, monkeypatch, variable, value
+):
+    monkeypatch.setenv(variable, value)
+    server = Server(config)
+    for _ in range(2):  # the second time, the reason is known
+        reply = asyncio.run(server.post(pattern := {"regex": "(a|b)*a(a|b){14}"}))
+        assert isinstance(reply, ValueError)
+        assert f"raise the server's {variable}" in str(reply)
+    with pytest.raises(ValueError, match=variable):
+        admission_of(config).cache.get(ConstraintRequest("regex", pattern["regex"]))
 
 
 def test_unknown_requests_go_through(config):
