@@ -14,8 +14,9 @@ Both are set for a block of code:
         gcd.json_schema(schema)
 
 **Accounting.** Functions that compile a language for a user (`gcd.regex`, `gcd.json_schema`, ...)
-open a meter with `count_work()`. Code that builds an automaton adds its work to this meter with
-`spend(units)`. A compiled loop cannot raise errors. It receives the remaining limits
+open a meter with `count_work()`. Code that may take exponential time, or keeps tables, adds its
+work to this meter with `spend(units)`. Reading a constraint takes time in proportion to its length,
+and isn't counted. A compiled loop cannot raise errors. It receives the remaining limits
 (`kernel_limits`) and stops when it reaches one; its caller then adds the loop's work with `pay`. A
 result from a cache counts its work again (`cache_with_price`). Otherwise, earlier compilations
 would determine whether a constraint is refused.

@@ -41,10 +41,10 @@ from typing import NamedTuple
 
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import max_states, spend, state_limit
+from gcd._automata.limits import max_states, state_limit
 from gcd._errors import StateLimitError
 from gcd._languages.cycles import components
-from gcd._languages.grammar.expressions import PER_STEP, Production, Productions, Symbol
+from gcd._languages.grammar.expressions import Production, Productions, Symbol
 
 _MOST_LETTERS = 256  # a letter is a byte in the automata of a proof
 _MOST_STATES = 2000  # states of each of these automata
@@ -169,7 +169,6 @@ class _Chains:
         below: dict[str, set[str]] = {name: set() for name in self._productions}
         for occurrence in flat:
             below[occurrence.name].add(self._at(occurrence))
-        spend(PER_STEP * (len(flat) + len(below)))
         return [tuple(sorted(c)) for c in components(below) if len(c) > 1 or c[0] in below[c[0]]]
 
     def _at(self, occurrence: Occurrence) -> str:
@@ -234,7 +233,6 @@ class _Chains:
 
     def _add(self, group: frozenset[Occurrence]) -> None:
         """Mark references as flat (not needing a stack) if the resulting language is exact."""
-        spend(PER_STEP * (1 + len(group)))
         flat = group | self._flat
         if len(flat) == len(self._flat) or flat in self._tried or len(self._tried) == _MOST_TRIED:
             return
@@ -290,7 +288,6 @@ class _Proof:
                         code = self.letters.setdefault(symbol, len(self.letters))
                         written.append(Automaton.byte_set([code % _MOST_LETTERS]))
                 self._ways[name].append(written)
-                spend(PER_STEP * (1 + len(way)))
         self._empty = _empty_symbols(self._ways)
         self._same = self._find_same()
 
@@ -413,7 +410,6 @@ def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol)
         [(letters[code], int(row[code])) for code in range(len(letters)) if row[code] >= 0]
         for row in targets
     ]
-    spend(PER_STEP * targets.size)
     is_end = [bool(a) and not e for a, e in zip(automaton.accepting, edges, strict=True)]
     part = {state: new(name) for state in range(len(edges)) if not is_end[state]}
     made: Productions = {name: [()], **{symbol: [] for symbol in part.values()}}
@@ -438,7 +434,6 @@ def _of_left_recursion(
     made: Productions = {name: [], **{part: [] for part in read.values()}}
     for other in chain:
         for way in productions[other]:
-            spend(PER_STEP * (1 + len(way)))
             if way and isinstance(way[0], str) and way[0] in read:
                 made[read[way[0]]].append((*way[1:], read[other]))
             else:

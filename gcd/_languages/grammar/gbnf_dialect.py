@@ -15,9 +15,8 @@ from functools import lru_cache, reduce
 from typing import Any
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import spend
 from gcd._errors import ConstraintError
-from gcd._languages.grammar.expressions import PER_STEP, Grammar
+from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.literal import literal
 from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
@@ -92,7 +91,6 @@ def _parser(dialect: str) -> Any:
 
 
 def _expression(tree: Any) -> Node:
-    spend(PER_STEP)
     kind = getattr(tree, "data", None)
     if kind is None:
         return _atom(tree)

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, share_work, spend
+from gcd._automata.limits import count_work, share_work
 from gcd._errors import ConstraintError, EmptyLanguageError, LimitError, check_count, check_kind
 from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.grammar.gbnf_dialect import read_gbnf
@@ -23,7 +23,6 @@ from gcd._languages.literal import without_mark
 
 _STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
 _SHARE = 0.5  # of the work, to compile a grammar before some of its texts are left out
-_PER_CHARACTER = 10_000  # units of work of a parser, which is interpreted code
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,7 +110,6 @@ def grammar(
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)
     with count_work():
-        spend(_PER_CHARACTER * len(text), "reading the grammar")
         try:
             parsed = _read(text, start, dialect)
             return _compile(parsed, max_depth, max_bytes)

@@ -188,7 +188,6 @@ class _Reader:
 
         `given` maps the parameters of a template to its arguments.
         """
-        spend(PER_STEP)
         kind = getattr(tree, "data", None)
         if kind is None:
             name = str(tree.name)

@@ -61,7 +61,6 @@ from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd._languages.text.thompson import automaton_of_rule
 
 _MOST_TRIED = 12  # with more candidates, choose the rule with most references, without trying each
-_PER_REFERENCE = 1000  # units of work per reference and round
 
 Instance = tuple[str, int]
 """Rule and its level."""
@@ -168,7 +167,6 @@ class Rules:
                 )
             below[name] = list(dict.fromkeys(references(self._expressions[name])))
             pending += below[name]
-            spend(PER_STEP * (1 + len(below[name])))
         return {name: below[name] for name in self._expressions if name in below}
 
     def _knows(self, names: Iterable[str]) -> bool:
@@ -189,7 +187,6 @@ class Rules:
 
     def _symbols(self, part: Node, made: Productions, owner: str) -> Production:
         """Return the sequence of symbols that an expression consists of."""
-        spend(PER_STEP)
         if self._knows(references(part)):
             automaton = automaton_of_rule(part, self.language)
             return () if automaton == Automaton.epsilon() else (automaton,)
@@ -240,7 +237,6 @@ class Rules:
         is_stable = False
         while not is_stable:
             is_stable = True
-            spend(PER_STEP * sum(1 + len(way) for ways in made.values() for way in ways))
             for name, ways in made.items():
                 totals = (sum((fewest[symbol] for symbol in way), 0.0) for way in ways)
                 least = min(totals, default=math.inf)
@@ -262,7 +258,6 @@ def _fewest(language: Automaton) -> float:
     fewest = np.where(language.accepting, 0, math.inf)
     is_stable = False
     while not is_stable:
-        spend(language.delta.size)
         after = np.where(language.delta >= 0, fewest[language.delta], math.inf) + lengths
         fewer = np.minimum(fewest, after.min(axis=1))
         is_stable, fewest = bool((fewer == fewest).all()), fewer
@@ -313,7 +308,6 @@ def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str])
     They contain an embedding reference (not at the right end of a production) on a cycle that
     remains after the embedding references of counted rules are removed.
     """
-    spend(_PER_REFERENCE * (len(edges) + len(names)))
     below: dict[str, set[str]] = {name: set() for name in names}
     edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]
     for edge in edges:
@@ -408,7 +402,7 @@ class Unrolling:
         name, level = instance
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
-            spend(PER_STEP * (1 + len(production)))
+            spend(PER_STEP * len(production), f"the rule {self._rules.owner[name]!r}")
             for i, symbol in enumerate(production):
                 if not isinstance(symbol, Automaton):
                     inner = self._rules.level_inside(name, level, production, i)
@@ -480,7 +474,6 @@ class _Graph:
             source = following
 
     def _insert(self, source: int, target: int, part: Automaton) -> None:
-        spend(PER_STEP)
         self._states += part.num_states
         self._graph.insert(source, target, part)
         if self._states > max_states():

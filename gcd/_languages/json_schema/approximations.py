@@ -34,7 +34,7 @@ Step = str | int  # name of a member, or index of an element
 
 _DEPTH = 3  # levels of members that are examined
 _FIRST = 4  # elements of an array that are examined
-_PER_MEET, _PER_OUTLINE = 1_000, 4_000  # units of work
+_PER_MEET = 1_000  # units of work
 _CONTAINERS = frozenset(["array", "object"])
 _NUMBERS = frozenset(["integer", "number"])
 
@@ -253,7 +253,6 @@ def _of_node(document: Document, node: Node) -> Approximation:
 def _of_schema(document: Document, node: Node) -> Approximation:
     """Return the approximation of a schema, without the schemas of its references and `allOf`."""
     schema = node.schema
-    spend(_PER_OUTLINE)
     scalars = scalar_constants([schema])
     kinds = types_of(schema)
     fewest = int(min(schema.get("minItems", 0), _FIRST))

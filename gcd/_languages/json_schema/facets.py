@@ -27,7 +27,7 @@ from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, HORIZONS, TYP
 from gcd._languages.values.numbers import Bound
 
 # Units of work per value, per schema of a value, and per pair of a name and a schema.
-_PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
+_PER_SCHEMA = 10_000
 _MAX_PATTERNS = 6  # maximum number of patterns that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _WITH_MEMBERS = frozenset([*OPENING, "properties"])
@@ -124,9 +124,7 @@ def merge(
     If `closed`, undeclared members are excluded where an asserted schema has `properties`, and no
     asserted schema has a keyword for undeclared members (`OPENING`).
     """
-    described = (*nodes, *compared_with)
-    names = {name for node in described for name in node.schema.get("properties", ())}
-    spend(_PER_VALUE + (_PER_SCHEMA + _PER_MEMBER * len(names)) * len(described))
+    spend(_PER_SCHEMA * len((*nodes, *compared_with)))
     schemas = [node.schema for node in nodes]
     shut = closed and is_closed(nodes)
     return Facets(

@@ -14,7 +14,6 @@ from functools import reduce
 from operator import and_
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import spend
 from gcd._languages.json_schema.constants import exact, kind_of
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.facets import Facets
@@ -24,8 +23,6 @@ from gcd._languages.text.formats import text_format
 from gcd._languages.values.multiples import multiples, whole_numbers
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
-
-_PER_CONSTANT = 2_000  # units of work
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
@@ -121,7 +118,6 @@ def _digits(number: Decimal) -> str:
 def fitting_constants(document: Document, facets: Facets) -> list[object]:
     """Return the constants in `facets` that fit all other attributes of `facets`."""
     values = list((facets.constants or {}).values())
-    spend(_PER_CONSTANT * len(values))
     said = facets.patterns or facets.formats
     language = content(document, facets, wide=False) if said else None
     return [value for value in values if fitting(value, facets, language)]

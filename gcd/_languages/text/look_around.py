@@ -29,7 +29,7 @@ import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.kernels import joining
-from gcd._automata.limits import count_work, kernel_limits, pay, spend
+from gcd._automata.limits import count_work, kernel_limits, pay
 from gcd._errors import ConstraintError
 from gcd._languages.text import thompson
 from gcd._languages.text.code_points import SCALARS, texts
@@ -47,7 +47,6 @@ from gcd._languages.text.syntax import (
 # Bytes that no UTF-8 text contains.
 MARKS = (*range(0xF5, 0x100), 0xC0, 0xC1)
 _ANY = Repeat(Chars(SCALARS), 0, None)
-_PER_STATE = 2_000  # units of work of an interpreted loop that copies the edges of a state
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
@@ -120,7 +119,6 @@ def _require_everywhere(good: Automaton, mark: int) -> Automaton:
     bad = _with_one(mark) - good
     if bad.is_empty:
         return ignore_marks(texts(), [mark])
-    spend(_PER_STATE * bad.num_states)
     also = [(state, [mark], state) for state in range(bad.num_states)]
     ends = np.flatnonzero(bad.accepting).tolist()
     wrong = Automaton.from_nfa(bad.num_states, [*_edges(bad), *also], accepting=ends)
@@ -150,7 +148,6 @@ def erase_mark(automaton: Automaton, mark: int) -> Automaton:
             node = node_of[target] = 2 + len(node_of)
             skips += [(node, -1 - target[0]), *([(node, end)] if target[1] else [])]
         leaves.append((state, node_of[target]))
-    spend(_PER_STATE * len(leaves))
     *table, count, work = joining.join(
         [delta],
         [automaton.accepting],

@@ -194,7 +194,6 @@ def _is_decided(node: Node, after: Ranges, *, is_last: bool) -> bool:
 
 def _first(node: Node) -> tuple[Ranges, bool]:
     """Return the characters with which a node's texts begin, and whether a text is empty."""
-    spend(_PER_STEP)
     match node:
         case Chars(inside):
             return inside, False
@@ -218,7 +217,6 @@ def _first(node: Node) -> tuple[Ranges, bool]:
 
 def _are_disjoint(*sets: Ranges) -> bool:
     pairs = sorted(pair for inside in sets for pair in inside)
-    spend(_PER_STEP * len(pairs))
     return all(a[1] < b[0] for a, b in pairwise(pairs))
 
 
@@ -367,7 +365,6 @@ class _Positions:
         """
         changes: dict[int, int] = {}
         for inside, number in self._sets.items():
-            spend(_PER_STEP * len(inside))
             for first, last in inside:
                 for point in (first, last + 1):
                     changes[point] = changes.get(point, 0) ^ 1 << number

@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, spend
 from gcd._errors import ConstraintError, check_kind
 from gcd._languages.text import unicode_tables
 from gcd._languages.text.code_points import Ranges, complement, ranges
@@ -48,8 +47,6 @@ from gcd._languages.text.syntax import (
 MAX_NESTING = 50  # maximum number of levels of groups inside groups
 # Units of work of a parser, which is interpreted code: per character of the pattern, and per range
 # of code points in a class or an escape.
-_PER_CHARACTER, _PER_RANGE = 1000, 500
-_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find the other cases
 
 Flags = frozenset[str]
 """Letters of the flags that are set: i, m, s and x; a (ASCII) also for Rust's -u; R of Rust."""
@@ -156,8 +153,7 @@ def regex(pattern: str) -> Automaton:
         "a pattern as str",
         "decode bytes, and pass a compiled pattern's .pattern",
     )
-    with count_work():
-        return automaton_of(parse(pattern), pattern)
+    return automaton_of(parse(pattern), pattern)
 
 
 def parse(pattern: str, dialect: Dialect = COMMON, flags: Flags = frozenset()) -> Node:
@@ -179,14 +175,12 @@ class _Parser:
         self._at = 0
         self._depth = 0
         self._names: set[str] = set()
-        self._cased_before: set[Ranges] = set()
         self._asks_tables = False  # whether the current term depends on Unicode tables
 
     # -- structure ----------------------------------------------------------------------------
 
     def pattern(self) -> Node:
         """Parse the whole pattern."""
-        self._spend(_PER_CHARACTER * len(self._text))
         surrogate = re.search("[\ud800-\udfff]", self._text)
         if surrogate:
             raise self._error(surrogate.start(), "a lone surrogate is not valid text; remove it")
@@ -247,7 +241,7 @@ class _Parser:
             inside = self._add_cases(self._literal(begin))
         if self._asks_tables and dialect.is_rust:
             # Versions of the crate have different Unicode tables, so new characters are excluded.
-            assigned = self._paid(unicode_tables.list_assigned())
+            assigned = unicode_tables.list_assigned()
             inside = _without(inside, complement(assigned))
         return Chars(inside)
 
@@ -396,7 +390,6 @@ class _Parser:
         while not self._skip("]"):
             operator = self._next() + self._next()
             operand = self._union(begin, is_first=False)
-            self._paid(operand, result)
             if operator == "&&":
                 result = _without(result, complement(operand))
             elif operator == "--":
@@ -430,7 +423,7 @@ class _Parser:
                         "a class operator (`&&`, `--` or `~~`) needs characters on both sides; "
                         "add them",
                     )
-                return self._add_cases(self._paid(ranges(found)))
+                return self._add_cases(ranges(found))
             found += self._members(begin)
 
     def _members(self, begin: int) -> Ranges:
@@ -498,7 +491,7 @@ class _Parser:
         letter = self._next()
         if letter in "dDsSwW":
             table = self._perl_class(letter.lower())
-            return self._paid(table if letter.islower() else complement(table))
+            return table if letter.islower() else complement(table)
         if letter in ("p", "P"):
             return self._property(begin, negated=letter == "P")
         value = single(self._code_point(letter, begin, in_class))
@@ -519,8 +512,8 @@ class _Parser:
                 begin, f"the property `{shown}` is unknown; list its characters in `[]`"
             )
         if dialect.is_ecma:
-            return self._add_cases(self._paid(complement(inside) if negated else inside))
-        inside = self._paid(self._add_cases(inside))
+            return self._add_cases(complement(inside) if negated else inside)
+        inside = self._add_cases(inside)
         return complement(inside) if negated else inside
 
     def _code_point(self, letter: str, begin: int, in_class: bool) -> int:
@@ -565,18 +558,7 @@ class _Parser:
             return inside
         if "a" in self._flags:
             return unicode_tables.with_other_ascii_cases(inside)
-        if inside not in self._cased_before:
-            self._cased_before.add(inside)
-            self._spend(_PER_CASED_SET if _code_point(inside) is None else _PER_CASED_CHARACTER)
         return self._dialect.cases(inside)
-
-    def _paid(self, *inside: Ranges) -> Ranges:
-        """Count the ranges of some sets toward the work limit; return the first set."""
-        self._spend(_PER_RANGE * sum(map(len, inside)))
-        return inside[0]
-
-    def _spend(self, units: int) -> None:
-        spend(units, f"the pattern {show_pattern(self._text)}")
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ import numpy as np
 
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, max_states, spend
+from gcd._automata.limits import count_work, max_states
 from gcd._errors import StateLimitError, WorkLimitError
 from gcd._languages.text.code_points import one_of, texts
 from gcd._languages.text.syntax import (
@@ -57,7 +57,6 @@ from gcd._languages.text.syntax import (
 
 # Units of work of interpreted code: for a node, an edge or a range of code points; and for an
 # automaton on an edge.
-_PER_STEP, _PER_PART = 400, 8000
 _EPSILON = Automaton.epsilon()
 
 
@@ -189,10 +188,8 @@ class _Layout(Assembly):
 
     def _alone(self, node: Node) -> Automaton:
         """Return the automaton of a node of the tree by itself."""
-        spend(_PER_PART)
         match node:
             case Chars(inside):
-                spend(_PER_STEP * len(inside))
                 return one_of(inside)
             case Repeat(body, minimum, maximum) if not has_anchors(node):
                 with _blame(self._quote(node)):
@@ -215,7 +212,6 @@ class _Layout(Assembly):
     def _word(self, word: list[str], entry: int) -> int:
         if not word:
             return entry
-        spend(_PER_PART)
         return self._insert(Automaton.literal("".join(word)), entry)
 
     def _choice(self, options: tuple[Node, ...], entry: int) -> int:
@@ -287,7 +283,6 @@ class _Layout(Assembly):
         super().skip(source, target)
 
     def _count(self, states: int) -> None:
-        spend(_PER_STEP)
         self._num_states += states
         if self._num_states > max_states():
             raise StateLimitError(max_states())
