@@ -8,7 +8,9 @@ longest run. All other operations of a model process each token independently.
 
 The cache stores the generated tokens of each row from the first column on. Therefore no columns
 need to be moved when rows are extended by different lengths or truncated. Each prompt is stored
-once, regardless of the number of rows.
+once, regardless of the number of rows. The cache has spare columns, and copies of rows are written
+into the arrays that the previous layer no longer needs, because allocating memory of this size in
+every step can take longer than the forward pass.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class SharingRows:
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
         self._layers = [(keys[:, :, :0], values[:, :, :0]) for keys, values in prompts.layers]
+        self._spare: tuple[Tensor, Tensor] | None = None
         self.lengths = torch.zeros_like(prompts.lengths)
 
     @torch.inference_mode()
@@ -55,8 +58,9 @@ class SharingRows:
             return normalize(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
         position = self.lengths[row] + column
         grown = self.lengths + lengths
-        self._widen(int(grown.max()))
-        log_p = self._forward(runs[row, column], row, position)
+        width = int(grown.max())
+        self._widen(width)
+        log_p = self._forward(runs[row, column], row, position, width)
         self.lengths = grown  # changed only after the forward pass, which may raise an error
         if len(row) == R * T:
             return log_p.view(R, T, log_p.shape[1])
@@ -64,6 +68,7 @@ class SharingRows:
         out[row, column] = log_p
         return out
 
+    @torch.inference_mode()
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
         """Replace the rows by copies of the rows `ancestors`.
 
@@ -76,21 +81,23 @@ class SharingRows:
         if len(used) and 2 * len(used) <= len(self._prompts.lengths):
             self._prompts = self._prompts.take(used)
             self._owner = torch.searchsorted(used, self._owner)
-        # Drop the columns that only removed rows used.
-        width = int(self.lengths.max()) if len(ancestors) else 0
-        self._layers = [
-            (keys[:, :, :width][ancestors], values[:, :, :width][ancestors])
-            for keys, values in self._layers
-        ]
+        self._copy(ancestors, int(self.lengths.max()) if len(ancestors) else 0)
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Shorten each row to its first tokens; later tokens will overwrite the other columns."""
         self.lengths = torch.minimum(self.lengths, lengths)
 
     def _forward(
-        self, tokens: Int[Tensor, "M"], row: Int64[Tensor, "M"], position: Int64[Tensor, "M"]
+        self,
+        tokens: Int[Tensor, "M"],
+        row: Int64[Tensor, "M"],
+        position: Int64[Tensor, "M"],
+        width: int,
     ) -> Float[Tensor, "M V"]:
-        """Return log p after each token, given the token's row and its position in the row."""
+        """Return log p after each token, given the token's row and its position in the row.
+
+        `width` is the number of columns that the rows use.
+        """
         M, owner = len(row), self._owner[row]
         packed = Packed(
             prompts=self._prompts,
@@ -98,7 +105,7 @@ class SharingRows:
             by_row=Groups.of(row, len(self.lengths)),
             row=row,
             position=position,
-            layers=self._layers,
+            layers=[(keys[:, :, :width], values[:, :, :width]) for keys, values in self._layers],
         )
         with attend_to(packed):
             output = self._model(
@@ -113,7 +120,33 @@ class SharingRows:
 
     def _widen(self, width: int) -> None:
         """Pad the cache on the right to at least `width` columns."""
-        more = width - self._layers[0][0].shape[2]
-        if more > 0:
-            pad = partial(torch.nn.functional.pad, pad=(0, 0, 0, more))
-            self._layers = [(pad(keys), pad(values)) for keys, values in self._layers]
+        held = self._layers[0][0].shape[2]
+        if held < width:
+            self._spare = None
+            pad = partial(torch.nn.functional.pad, pad=(0, 0, 0, _capacity(width) - held))
+            for number, (keys, values) in enumerate(self._layers):
+                self._layers[number] = pad(keys), pad(values)  # frees the layer's old arrays
+
+    def _copy(self, ancestors: Int[Tensor, "Q"], width: int) -> None:
+        """Replace the rows of the cache, of which `width` columns are used."""
+        room = self._layers[0][0].shape[2]
+        if room > 2 * _capacity(width):  # only removed rows used them
+            room, self._spare = _capacity(width), None
+        copied, spare = [], self._spare
+        for layer in self._layers:
+            if spare is None or (len(spare[0]), spare[0].shape[2]) != (len(ancestors), room):
+                keys, values = (
+                    x.new_empty(len(ancestors), x.shape[1], room, x.shape[3]) for x in layer
+                )
+                spare = keys, values
+            for old, new in zip(layer, spare, strict=True):
+                torch.index_select(old[:, :, :room], 0, ancestors, out=new)
+            copied.append(spare)
+            spare = layer
+        same = spare is not None and spare[0].shape == copied[0][0].shape
+        self._layers, self._spare = copied, spare if same else None
+
+
+def _capacity(width: int) -> int:
+    """Return a number of columns for `width` used ones."""
+    return width + width // 4 + 8

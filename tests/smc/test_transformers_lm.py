@@ -397,14 +397,15 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
         SharedPrompts(copied.lengths, [(k.clone(), v.clone()) for k, v in copied.prompts().layers]),
     )
     held = len(prompts)
-    for count in (9, 9, 5, 3, 6, 1, 4):  # in the end, some prompts have no rows
+    # Columns are dropped after the long runs. In the end, some prompts have no rows.
+    for count, most in ((9, 4), (9, 40), (9, 4), (9, 4), (5, 4), (3, 40), (6, 4), (1, 4), (4, 4)):
         ancestors = torch.from_numpy(np.sort(rng.integers(0, held, size=count)))
         if rng.random() < 0.3:
             ancestors = ancestors[torch.randperm(count)]
         held = count
-        lengths = torch.from_numpy(rng.integers(1, 4, size=count))
+        lengths = torch.from_numpy(rng.integers(1, most, size=count))
         runs = torch.from_numpy(rng.integers(0, V, size=(count, int(lengths.max()))))
-        cut = torch.from_numpy(rng.integers(0, 6, size=count)) if rng.random() < 0.4 else None
+        cut = torch.from_numpy(rng.integers(0, 6, size=count)) if rng.random() < 0.7 else None
         results = []
         for rows in (copied, shared):
             rows.reorder(ancestors)
@@ -416,7 +417,7 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
                 results[0][row, :length], results[1][row, :length], atol=1e-4, rtol=0
             )
     assert len(shared._prompts.lengths) < len(prompts)
-    assert shared._layers[0][0].shape[2] < copied._cache.layers[0].keys.shape[2]
+    assert shared.lengths.max() < copied.lengths.max()  # the prompts are stored once
 
 
 def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
