@@ -8,9 +8,10 @@ longest run. All other operations of a model process each token independently.
 
 The cache stores the generated tokens of each row from the first column on. Therefore no columns
 need to be moved when rows are extended by different lengths or truncated. Each prompt is stored
-once, regardless of the number of rows. The cache has spare columns, and copies of rows are written
-into the arrays that the previous layer no longer needs, because allocating memory of this size in
-every step can take longer than the forward pass.
+once, regardless of the number of rows.
+
+Allocating a cache of this size in every step can take longer than the forward pass. So it has spare
+columns, and copies of rows are written into arrays that the previous layer no longer needs.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class SharingRows:
                 self._layers[number] = pad(keys), pad(values)  # frees the layer's old arrays
 
     def _copy(self, ancestors: Int[Tensor, "Q"], width: int) -> None:
-        """Replace the rows of the cache, of which `width` columns are used."""
+        """Replace the rows of the cache, which use `width` columns."""
         room = self._layers[0][0].shape[2]
         if room > 2 * _capacity(width):  # only removed rows used them
             room, self._spare = _capacity(width), None
