@@ -142,7 +142,7 @@ def prefixes(
         log_p = log_probabilities()
         running = state.position.running.unsqueeze(1)
         # Draws for finished prefixes aren't used.
-        log_q = torch.where(running, proposal.guide(state, log_p).tilted(log_p), log_p)
+        log_q = torch.where(running, proposal.guide(state, log_p).apply(log_p), log_p)
         token = torch.multinomial(log_q.softmax(dim=1), 1, generator=generator)
         state = proposal.advance(state, torch.where(running, token, -1))
     # The guide is slowest where most tokens are allowed.

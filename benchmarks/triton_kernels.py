@@ -32,7 +32,6 @@ import gcd
 import smc
 from experiments.studies.latency.models import SCHEMA, make_vocabulary
 from hmm import HMM
-from smc import Guide
 from smc._inference.selection import Group, Selection, select
 from smc._models.kernels import triton_rows
 from smc._models.static_cache import move_rows
@@ -159,9 +158,9 @@ def list_timed(device: torch.device) -> Iterator[Timed]:
     }
     for name, proposal in proposals.items():
         state = proposal.take(proposal.start(batch), torch.zeros_like(rows))
-        guide, factors = proposal.guide(state, log_p), proposal.score(state, log_p).factors
+        factors = proposal.guide(state, log_p)
         ways = [pass_of(way, device) for way in ("triton", "tensors")]
-        drawn = [partial(_draw, way, guide, log_p, u) for way in ways]
+        drawn = [partial(_draw, way, factors, log_p, u) for way in ways]
         yield Timed(f"weigh and draw ({name})", *drawn)
         chosen = [partial(_select, way, log_p, factors, u[:1]) for way in ways]
         yield Timed(f"keep {PARTICLES} of all continuations ({name})", *chosen)
@@ -175,8 +174,10 @@ def list_timed(device: torch.device) -> Iterator[Timed]:
     yield Timed("move no row", lambda: move_rows(piece, rows, 64), moved)
 
 
-def _draw(way: VocabularyPass, guide: Guide, log_p: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    return way.prepare_draws(guide, log_p).draw(torch.arange(len(u), device=u.device), u)
+def _draw(
+    way: VocabularyPass, factors: Factors, log_p: torch.Tensor, u: torch.Tensor
+) -> torch.Tensor:
+    return way.prepare_draws(factors, log_p).at(torch.arange(len(u), device=u.device), u)
 
 
 def _select(

@@ -32,6 +32,7 @@ from gcd import AutomatonBatch, TokenAutomaton
 from gcd._serving.pool import on_device
 from gcd_vllm._hmm_registry import PGCD
 from smc import Batch
+from smc._vocabulary.mixture import defend
 
 
 class Group:
@@ -221,10 +222,11 @@ def twist(
     given = torch.tensor(temperatures, dtype=torch.float32, device="cpu")
     temperature = on_device(given, logits.device).unsqueeze(1)
     log_p = (logits.index_select(0, at).float() / temperature).log_softmax(-1)
-    guide = proposal.guide(state, log_p)
-    tilted = (guide.tilted(log_p) * temperature).to(logits.dtype)
-    known = torch.isfinite(guide.log_z) & state.position.running
-    return TwistedLogits(at, tilted, guide.log_z, known)
+    factors = defend(proposal.guide(state, log_p), log_p)
+    assert factors.log_z is not None, "the defensive mixture computes it"
+    tilted = (factors.apply(log_p) * temperature).to(logits.dtype)
+    known = torch.isfinite(factors.log_z) & state.position.running
+    return TwistedLogits(at, tilted, factors.log_z, known)
 
 
 def log_z_of(twisted: Sequence[TwistedLogits], rows: int) -> Float64[Tensor, "L"] | None:

@@ -17,7 +17,7 @@ p g / Z, where p is the model's probability and g is a factor that depends on th
             draw a token x from q = p g / Z                     _vocabulary
             run the model on x and the tokens f forced after x  _forward/eager, _forward/static
             log W += log psi' - log g(x) + sum of log p(f)
-    _vocabulary/candidate_scores, _inference/selection, _inference/discrete_filter
+    _vocabulary/mixture, _inference/selection, _inference/discrete_filter
         The discrete filter doesn't draw x. It gives each continuation of a prefix by one token x
         the score s = W p(x) g(x), and keeps it with probability pi = min(1, s / c).
             log W += log p(x) - log pi + sum of log p(f)
@@ -64,7 +64,7 @@ from smc._search.distributions import distribution
 from smc._search.joint import joint
 from smc._search.searching import Answer, SearchResult, search
 from smc._vocabulary.draw import CounterDraw, Draw
-from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
+from smc._vocabulary.factors import Factors
 
 if TYPE_CHECKING:
     from smc._transformers.generation import generate
@@ -90,15 +90,14 @@ __all__ = [
     "CancelToken",
     "Choice",
     "CounterDraw",
-    "DenseGuide",
     "Diagnostics",
     "Drafter",
     "Draw",
     "Expectation",
+    "Factors",
     "Field",
     "FieldValue",
     "GreedyClose",
-    "Guide",
     "HMMLanguageModel",
     "HMMLookahead",
     "LanguageModel",
@@ -115,7 +114,6 @@ __all__ = [
     "Rows",
     "Sample",
     "SearchResult",
-    "TiedGuide",
     "TransformersLM",
     "Twisted",
     "Weights",

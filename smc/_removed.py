@@ -4,6 +4,8 @@ from __future__ import annotations
 
 REMOVED = {
     "BudgetBatchProcessor": "use smc.BudgetLogitsProcessor or smc.generate in model.generate",
+    "DenseGuide": "return smc.Factors.dense(log_g) from guide; the sampler computes log Z",
+    "Guide": "guide returns a smc.Factors",
     "Part": "use smc.sample_async",
     "max_particles=": "pass particles",
     "target_error=": "double particles until posterior.reliability.log_evidence_error is small "
@@ -11,5 +13,7 @@ REMOVED = {
     "potential=": "set the attribute `potential` of the proposal",
     "stream": "use smc.sample_async",
     "top_p=": "pass it to model.generate, with custom_generate=smc.generate(...)",
+    "TiedGuide": "return its smc.Factors from guide; the sampler computes log Z",
+    "score=": "return smc.Factors with `defense` from guide",
     "Walk": "use smc.AutomatonPosition",
 }

@@ -13,6 +13,7 @@ import gcd
 import gcd_vllm
 import hmm
 import smc
+from smc._vocabulary.mixture import defend
 from tests_vllm.oracle import Oracle
 
 
@@ -37,7 +38,7 @@ def values(
     for t, token in enumerate(ids):
         read = torch.tensor([ids[:t]], dtype=torch.int64)
         log_p = oracle.log_p_after(tuple(ids[:t])).unsqueeze(0)
-        guide = proposal.guide(proposal.advance(start, read), log_p)
+        guide = defend(proposal.guide(proposal.advance(start, read), log_p), log_p)
         log_z = float(guide.log_z[0])
-        found.append((log_z, float(guide.tilted(log_p)[0, token]) - log_z))
+        found.append((log_z, float(guide.apply(log_p)[0, token]) - log_z))
     return found

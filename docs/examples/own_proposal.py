@@ -19,8 +19,7 @@ class Favor(smc.GCD):
         allowed = state.mask.mask(state.states, state.remaining)
         log_g = torch.zeros(log_p.shape, dtype=torch.float64)
         log_g[:, self.tokens] = math.log(self.factor)
-        log_g = log_g.masked_fill(~allowed, -torch.inf)
-        return smc.DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+        return smc.Factors.dense(log_g.masked_fill(~allowed, -torch.inf))
 
 
 lm = smc.TransformersLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")

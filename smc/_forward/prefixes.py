@@ -27,10 +27,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._arguments import check_shape
 from smc._proposals import Batch, Proposal, State
-from smc._vocabulary.candidate_scores import CandidateGuide
-from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
+from smc._vocabulary.factors import Factors
 from smc._vocabulary.passes import VocabularyPass
 
 
@@ -220,19 +218,16 @@ class Reader(ABC, Generic[State]):
             f"{type(self).__name__}"
         )
 
-    def guide(self, prefixes: Prefixes[State]) -> Guide:
-        """Return the proposal's log g and log Z."""
-        guide = self.proposal.guide(prefixes.state, prefixes.log_p)
-        if isinstance(guide, DenseGuide):  # other guides are checked before compiled code runs
-            check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g from {self.proposal!r}")
-        if isinstance(guide, DenseGuide | TiedGuide):
-            check_shape(guide.log_z, (prefixes.num_rows,), f"log Z from {self.proposal!r}")
-        return guide
-
-    def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
-        """Return the g that scores next tokens."""
-        found = self.proposal.score(prefixes.state, prefixes.log_p)
-        found.factors.check(prefixes.log_p)
+    def guide(self, prefixes: Prefixes[State]) -> Factors:
+        """Return the proposal's log g."""
+        found = self.proposal.guide(prefixes.state, prefixes.log_p)
+        if not isinstance(found, Factors):
+            raise ValueError(
+                f"expected a smc.Factors from `guide` of {self.proposal!r}, got "
+                f"{type(found).__name__}; for a tensor with log g of every token return "
+                "smc.Factors.dense(log_g)"
+            )
+        found.check(prefixes.log_p)
         return found
 
     def check(self, log_p: Float[Tensor, "*R V"], *rows: int) -> None:

@@ -79,8 +79,7 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
     each = torch.arange(B, device=log_p.device)
     token = torch.zeros_like(each).unsqueeze(1)
     calls = {
-        "guide": lambda: proposal.guide(state, log_p).log_z,
-        "score": lambda: proposal.score(state, log_p),
+        "guide": lambda: proposal.guide(state, log_p),
         "take": lambda: proposal.take(state, each),
         "advance": lambda: proposal.advance(state, token),
     }

@@ -36,8 +36,9 @@ from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import NOT_CHOSEN, Particles
 from smc._inference.selection import FinishedScores, Selection, select_without_replacement
 from smc._models.static_cache import NotStaticError
-from smc._vocabulary.candidate_scores import CandidateGuide, sums_by
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.mixture import sums_by
 
 MOST_ANSWERS = 1 << 16
 """Maximum number of answers of one example, which take about 60 MB if they have 100 tokens."""
@@ -47,7 +48,8 @@ class Ending(NamedTuple):
     """Data of a step, to find the answers that are completed by a next token.
 
     Attributes:
-        candidates: all next tokens of the R prefixes, with g, and whether they end the text.
+        factors: g of all next tokens of the R prefixes, by token class.
+        ends: whether the tokens of each class are allowed and end the text.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a prefix without a particle.
         slot: index of the particle that has each prefix.
@@ -55,7 +57,8 @@ class Ending(NamedTuple):
         step: number of each example's step.
     """
 
-    candidates: CandidateGuide
+    factors: Factors
+    ends: Bool[Tensor, "R C"]
     log_p: Float[Tensor, "R V"]
     log_weight: Float64[Tensor, "R"]
     slot: Int64[Tensor, "R"]
@@ -103,15 +106,14 @@ class Pool(NamedTuple):
         Returns:
             The pool, and a function that returns these answers for observers.
         """
-        candidates, particles = ending.candidates, ending.particles
-        successors = candidates.successors
-        row, klass = (candidates.alive & successors.ends).nonzero(as_tuple=True)
-        number = successors.automaton_of_row[row]
-        start = successors.classes.start[number, klass]
-        size = successors.classes.start[number, klass + 1] - start
+        particles, classes = ending.particles, ending.factors.classes
+        row, klass = ending.ends.nonzero(as_tuple=True)
+        number = ending.factors.automaton_of_row[row]
+        start = classes.start[number, klass]
+        size = classes.start[number, klass + 1] - start
         pair = torch.arange(len(row), device=row.device).repeat_interleave(size)
         within = torch.arange(len(pair), device=row.device) - (size.cumsum(dim=0) - size)[pair]
-        token = successors.classes.tokens[number[pair], start[pair] + within].long()
+        token = classes.tokens[number[pair], start[pair] + within].long()
         row = row[pair]
         log_p = ending.log_p[row, token].double()
         some = ~(ending.log_weight[row] + log_p).isneginf()
@@ -308,10 +310,10 @@ class AnswerTables(NamedTuple):
 
     def add_ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
         """Store the weights of the answers that end with the next token, by prefix and token."""
-        successors, particles = ending.candidates.successors, ending.particles
+        factors, particles = ending.factors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
-        klass = successors.classes.of[successors.automaton_of_row[row], token].long()
-        ends = (ending.candidates.alive & successors.ends)[row, klass] & (self.last >= 0)
+        klass = factors.classes.of[factors.automaton_of_row[row], token].long()
+        ends = ending.ends[row, klass] & (self.last >= 0)
         log_p = ending.log_p[row, token].double()
         running = particles.running.unsqueeze(1)
         weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)

@@ -45,8 +45,8 @@ from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
 from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition
-from smc._vocabulary.candidate_scores import sums_by
-from smc._vocabulary.class_sums import MaskGuide
+from smc._vocabulary.class_sums import log_sum_of_classes
+from smc._vocabulary.mixture import sums_by
 
 ROUNDING = 1e-9
 """Nats by which each bound is rounded outward."""
@@ -201,7 +201,7 @@ class Frontier(NamedTuple):
         left = prefixes.log_p.flatten().scatter_reduce(0, taken, child, "amin").view(R, V)
         allowed = position.mask.class_mask(position.states, position.remaining)
         classes = position.automata.classes
-        log_left = MaskGuide(left, allowed, classes, position.automaton_of_row).log_z
+        log_left = log_sum_of_classes(left, classes, position.automaton_of_row, allowed)
         # The logarithm of a small number has a larger rounding error.
         nats = torch.where(log_left.isneginf(), 0.0, log_left.abs())
         slack = NORMALIZATION * (1 + position.remaining) + nats

@@ -1,7 +1,7 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
 docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes by
-one token (`smc._vocabulary.candidate_scores`). It stores continuations that end a text as answers,
+one token (`smc._vocabulary.mixture`). It stores continuations that end a text as answers,
 in the *pool* (`smc._inference.answers`), and keeps N of the others without replacement
 (`smc._inference.selection`). Scores may depend only on earlier steps, and must be positive wherever
 the weight is. For any such scores,
@@ -37,8 +37,9 @@ from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_us
 from smc._inference.selection import FinishedScores, Group, Selection, select
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
-from smc._vocabulary.candidate_scores import CandidateGuide, selection_scores
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.mixture import alive_of, selection_scores
 
 
 class Carry(NamedTuple):
@@ -134,12 +135,15 @@ class DiscreteFilter(Generic[State]):
         before, prefixes = carry.particles, carry.prefixes
         slot = _slot_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[slot]
-        candidates = self.reader.score(prefixes)
-        wrong = _has_nan(candidates, ~log_weight.isneginf())
+        factors = self.reader.guide(prefixes)
+        wrong = _has_nan(factors, ~log_weight.isneginf())
         failed = carry.failed | self.reader.note_nan(wrong)
-        ending = Ending(candidates, prefixes.log_p, log_weight, slot, before, carry.step)
+        ends = prefixes.state.position.ends(by_token=factors.classes.are_tokens)
+        ending = Ending(
+            factors, alive_of(factors) & ends, prefixes.log_p, log_weight, slot, before, carry.step
+        )
         answers, ended = carry.answers.add_ended(ending)
-        kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
+        kept = self._select(prefixes, factors, ends, log_weight, answers, carry.step)
         propagation = Propagation.extend(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
@@ -171,7 +175,7 @@ class DiscreteFilter(Generic[State]):
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(
-                self._observation(prefixes, candidates, before, parent, after, ended, propagation)
+                self._observation(prefixes, factors, before, parent, after, ended, propagation)
             )
         answers, after = self._remove_ended(answers, after, carry.step + 1)
         B = len(self.examples)
@@ -181,7 +185,7 @@ class DiscreteFilter(Generic[State]):
             resampled=dropped,
             running=running,
             alive=running,
-            fallbacks=fallbacks_of(candidates.fallback, prefixes, before, B),
+            fallbacks=fallbacks_of(factors.fallback, prefixes, before, B),
             **propagation.extension.counts._asdict(),
         )
         failed, whole = failed | propagation.extension.failed, carry.whole & ~dropped
@@ -210,14 +214,15 @@ class DiscreteFilter(Generic[State]):
     def _select(
         self,
         prefixes: Prefixes[State],
-        candidates: CandidateGuide,
+        factors: Factors,
+        ends: Bool[Tensor, "R C"],
         log_weight: Float64[Tensor, "R"],
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
         """Keep at most N continuations of each example that don't end the text."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
-        competing = selection_scores(candidates, prefixes.log_p, log_weight, example, B)
+        competing = selection_scores(factors, ends, prefixes.log_p, log_weight, example, B)
 
         def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
             number = torch.zeros_like(self.examples)
@@ -263,7 +268,7 @@ class DiscreteFilter(Generic[State]):
     def _observation(
         self,
         prefixes: Prefixes[State],
-        candidates: CandidateGuide,
+        factors: Factors,
         before: Particles,
         parent: Int64[Tensor, "P"],
         after: Particles,
@@ -294,7 +299,7 @@ class DiscreteFilter(Generic[State]):
         order = torch.argsort(joined.example, stable=True)
         return Observation(
             prefixes=shown,
-            tilted=lambda: candidates.factors.apply(prefixes.log_p)[rows],
+            tilted=lambda: factors.apply(prefixes.log_p)[rows],
             example=shown.example,
             row=torch.arange(len(rows), device=rows.device),
             tokens=before.tokens[slot, :-1],
@@ -313,8 +318,6 @@ def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
     return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, slot)[:-1]
 
 
-def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Return whether g is NaN for a prefix that has a running particle."""
-    factors = candidates.factors
-    wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
-    return (wrong & in_use).any()
+def _has_nan(factors: Factors, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
+    """Return whether g is NaN or infinite for a prefix that has a running particle."""
+    return (~(factors.by_item < torch.inf).all(dim=1) & in_use).any()

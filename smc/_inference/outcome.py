@@ -21,7 +21,7 @@ class StepRecord(NamedTuple):
         running: number of particles (or distinct prefixes) that take another token in the step.
         alive: number of particles with positive weight after the weight update, or of running
             prefixes.
-        fallbacks: number of distinct prefixes where GCD's mask replaced g (`Guide.fallback`).
+        fallbacks: number of distinct prefixes where GCD's mask replaced g (`Factors.fallback`).
         read: number of tokens that the language model computed at the end of the step, including
             forced tokens and draft tokens. Equal prefixes count once, except in static shapes.
         forced: number of forced tokens; equal prefixes count once.

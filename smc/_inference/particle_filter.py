@@ -55,9 +55,10 @@ from smc._inference.strata import Strata, resample
 from smc._inference.weights import Weights
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
-from smc._vocabulary.draw import Draw, Keys, Purpose
-from smc._vocabulary.factors import Guide
-from smc._vocabulary.tensors import TokenSampler
+from smc._vocabulary.draw import Draw, Keys, Purpose, categorical
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.mixture import defend
+from smc._vocabulary.tensors import Draws
 
 
 class Carry(NamedTuple):
@@ -133,13 +134,13 @@ class ParticleFilter(Generic[State]):
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
         """Extend all running particles by one drawn token and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
-        guide = self.reader.guide(prefixes)
-        sampler = self.reader.vocabulary_pass.prepare_draws(guide, prefixes.log_p)
-        wrong = (sampler.log_z[before.row].isnan() & before.running).any()
+        factors = defend(self.reader.guide(prefixes), prefixes.log_p)
+        draws = self.reader.vocabulary_pass.prepare_draws(factors, prefixes.log_p)
+        wrong = (~(draws.log_z < torch.inf)[before.row] & before.running).any()
         failed = carry.failed | self.reader.note_nan(wrong)
-        weighed = self._weigh(before, sampler.log_z[before.row])
+        weighed = self._weigh(before, draws.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
-        token = self._draw(sampler, chosen, carry.step)
+        token = self._draw(draws, factors, prefixes, chosen, carry.step)
         propagation = Propagation.extend(
             self.reader, prefixes, before, chosen.row, token, chosen.running,
             together=self.watch is not None,
@@ -152,20 +153,20 @@ class ParticleFilter(Generic[State]):
         removed = carry.log_removed
         if removed is not None:  # by weights without potentials, which estimate p_lm
             reached = before.log_weight - before.log_potential - math.log(self.num_particles)
-            drawn = chosen.log_weight - sampler.log_g(chosen.row, token)
+            drawn = chosen.log_weight - factors.at(chosen.row, token)
             drawn = drawn - math.log(self.num_particles)
             if not self.reader.proposal.potential:
-                drawn = drawn + sampler.log_z[chosen.row]
+                drawn = drawn + draws.log_z[chosen.row]
             removed = propagation.add_removed(
                 removed, self.reader, prefixes, before.row,
                 torch.where(before.running, reached, -torch.inf),
                 torch.where(chosen.running, drawn, -torch.inf),
             )  # fmt: skip
-        after = self._advance(chosen, token, sampler, prefixes, propagation.extension)
+        after = self._advance(chosen, token, draws, factors, prefixes, propagation.extension)
         after, before, step = propagation.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(
-                self._observation(prefixes, guide, before, weighed, ancestors, after, propagation)
+                self._observation(prefixes, factors, before, weighed, ancestors, after, propagation)
             )
         N = self.num_particles
         record = StepRecord(
@@ -173,7 +174,7 @@ class ParticleFilter(Generic[State]):
             resampled=resampled,
             running=before.running.view(-1, N).sum(dim=1),
             alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
-            fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
+            fallbacks=fallbacks_of(factors.fallback, prefixes, before, len(self.examples)),
             **propagation.extension.counts._asdict(),
         )
         failed = failed | propagation.extension.failed
@@ -245,23 +246,30 @@ class ParticleFilter(Generic[State]):
         return chosen, found.ancestors, found.examples
 
     def _draw(
-        self, sampler: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
+        self,
+        draws: Draws,
+        factors: Factors,
+        prefixes: Prefixes[State],
+        particles: Particles,
+        step: Int64[Tensor, "B"],
     ) -> Int64[Tensor, "P"]:
         """Draw a token from q for each particle."""
         rows, example = particles.row, self._example
 
         def breaks() -> Float64[Tensor, "P V"]:
-            return torch.where(particles.running.unsqueeze(1), sampler.breaks(rows), 0.0)
+            points = categorical(factors.apply(prefixes.log_p)).breaks(rows)
+            return torch.where(particles.running.unsqueeze(1), points, 0.0)
 
         number = torch.arange(len(example), device=example.device) % self.num_particles
         keys = Keys(self.examples[example], number, step[example], Purpose.TOKEN)
-        return sampler.draw(rows, self.draw(keys, breaks))
+        return draws.at(rows, self.draw(keys, breaks))
 
     def _advance(
         self,
         particles: Particles,
         token: Int64[Tensor, "P"],
-        sampler: TokenSampler,
+        draws: Draws,
+        factors: Factors,
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
@@ -270,9 +278,9 @@ class ParticleFilter(Generic[State]):
         log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
         """
         rows = particles.row
-        log_g = sampler.log_g(rows, token)
+        log_g = factors.at(rows, token)
         log_potential = self._log_potential(extension, log_g)
-        gained = log_potential if self.reader.proposal.potential else sampler.log_z[rows]
+        gained = log_potential if self.reader.proposal.potential else draws.log_z[rows]
         increment = torch.where(
             extension.finished | extension.running,
             gained - log_g + extension.forced_log_p,
@@ -297,7 +305,7 @@ class ParticleFilter(Generic[State]):
     def _observation(
         self,
         prefixes: Prefixes[State],
-        guide: Guide,
+        factors: Factors,
         before: Particles,
         weighed: Particles,
         ancestors: Int64[Tensor, "P"],
@@ -308,7 +316,7 @@ class ParticleFilter(Generic[State]):
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         return Observation(
             prefixes=shown,
-            tilted=lambda: guide.tilted(prefixes.log_p)[rows],
+            tilted=lambda: factors.apply(prefixes.log_p)[rows],
             example=self._example,
             row=torch.where(before.running, torch.searchsorted(rows, before.row), -1),
             tokens=before.tokens[:, :-1],

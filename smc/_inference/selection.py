@@ -29,10 +29,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._tokens.batch import TokenClasses
 from smc._forward.prefixes import count_of
 from smc._vocabulary.draw import Breaks
-from smc._vocabulary.factors import Factors, by_class_alone
+from smc._vocabulary.factors import Factors
 from smc._vocabulary.passes import VocabularyPass, pass_of
 from smc._vocabulary.tensors import Best, Known, inclusion_probabilities
 
@@ -251,8 +250,7 @@ def select_without_replacement(
     """
     device, values = log_score.device, log_score.cpu().unsqueeze(0)
     row = torch.zeros(1, dtype=torch.int64, device="cpu")
-    classes = TokenClasses.singletons(len(log_score))
-    factors = by_class_alone(torch.zeros_like(values), classes, row)
+    factors = Factors.dense(torch.zeros_like(values))
 
     def number(breaks: Breaks) -> Float64[Tensor, "1"]:
         return torch.tensor([uniform(breaks)], dtype=torch.float64, device="cpu")

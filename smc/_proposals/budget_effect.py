@@ -32,8 +32,8 @@ from torch import Tensor
 
 from gcd._tokens.distances import UNREACHABLE
 from smc._proposals.position import AutomatonPosition
-from smc._vocabulary.candidate_scores import sums_by
-from smc._vocabulary.class_sums import MaskGuide
+from smc._vocabulary.class_sums import log_sum_of_classes
+from smc._vocabulary.mixture import sums_by
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,9 @@ def compute_removed(
     removed = (steps < UNREACHABLE) & (steps >= position.remaining.unsqueeze(1))
     if row is not None or len(some) < len(log_p):
         log_p = log_p[some if row is None else row[some]]
-    guide = MaskGuide(log_p, removed, position.automata.classes, position.automaton_of_row)
-    return nothing.index_copy(0, some, guide.log_z).masked_fill(~does, -torch.inf)
+    classes = position.automata.classes
+    log_sum = log_sum_of_classes(log_p, classes, position.automaton_of_row, removed)
+    return nothing.index_copy(0, some, log_sum).masked_fill(~does, -torch.inf)
 
 
 def add_removed(

@@ -20,9 +20,7 @@ from torch import Tensor
 from gcd._tokens.token_automaton import UNREACHABLE
 from smc._proposals.position import AutomatonPosition, Batch, start_position
 from smc._proposals.protocol import Proposal
-from smc._vocabulary.candidate_scores import CandidateGuide
-from smc._vocabulary.class_sums import MaskGuide
-from smc._vocabulary.factors import TiedGuide, by_class_alone
+from smc._vocabulary.factors import Factors
 
 
 class MaskProposal(Proposal[AutomatonPosition]):
@@ -53,20 +51,12 @@ class LM(MaskProposal):
     Prefixes that violate the constraint or can't be completed within the budget get weight zero.
     """
 
-    def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> TiedGuide:
+    def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Factors:
         """Return g = 1 and Z = 1."""
         R, C = len(state.states), state.automata.widest
-        even = torch.zeros(R, C, dtype=torch.float64, device=log_p.device)
-        return TiedGuide(
-            by_class_alone(even, state.automata.classes, state.automaton_of_row), even[:, 0]
-        )
-
-    def score(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return g = 1 for every token."""
-        successors, factors = state.successors(), self.guide(state, log_p).factors
-        return CandidateGuide(
-            factors, torch.ones_like(successors.ends), successors, is_indicator=True
-        )
+        every = torch.ones(R, C, dtype=torch.bool, device=log_p.device)
+        found = Factors.mask(every, state.automata.classes, state.automaton_of_row)
+        return found._replace(log_z=found.by_class[:, 0])
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
         """Append tokens to the prefixes; end those that can't be completed within the budget."""
@@ -90,9 +80,9 @@ class ClassMaskProposal(MaskProposal):
         """Return True for the token classes that are allowed after each prefix."""
         ...
 
-    def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> MaskGuide:
+    def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Factors:
         """Return g = 1 for allowed tokens, and 0 for others."""
-        return MaskGuide(log_p, self.alive(state), state.automata.classes, state.automaton_of_row)
+        return Factors.mask(self.alive(state), state.automata.classes, state.automaton_of_row)
 
     def forced(self, state: AutomatonPosition) -> Int64[Tensor, "R"]:
         """Return the only allowed token; -1 if several are allowed or none is."""

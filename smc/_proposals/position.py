@@ -18,7 +18,6 @@ from torch import Tensor
 
 from gcd import AutomatonBatch, BudgetMask
 from gcd._tokens.token_automaton import UNREACHABLE
-from smc._vocabulary.candidate_scores import Successors
 
 
 class Batch(NamedTuple):
@@ -68,6 +67,11 @@ class AutomatonPosition(NamedTuple):
         """The index of each prefix's automaton; arbitrary once the prefix has left the language."""
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
+    @property
+    def class_of_token(self) -> Int64[Tensor, "R V"]:
+        """The class of every token in each prefix's automaton."""
+        return self.automata.class_of[self.automaton_of_row].long()
+
     def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
         """Return the only token in the allowed classes; -1 if they have several tokens or none."""
         start = self.automata.classes.start[self.automaton_of_row]
@@ -77,11 +81,11 @@ class AutomatonPosition(NamedTuple):
         token = self.automata.classes.tokens[self.automaton_of_row, first].long()
         return torch.where(sizes.sum(dim=1) == 1, token, -1)
 
-    def successors(self) -> Successors:
-        """Return for each token class whether it ends the text."""
+    def ends(self, *, by_token: bool) -> Bool[Tensor, "R C"]:
+        """Return whether each token class, or each token, ends the text."""
         after = self.automata.next_by_class(self.states)
         ends = (after >= 0) & self.automata.is_final[after.clamp(min=0)]
-        return Successors(self.automata.classes, self.automaton_of_row, ends)
+        return ends.gather(1, self.class_of_token) if by_token else ends
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
         """Return the fewest tokens from the state after each token class to the end of the text.
@@ -149,8 +153,8 @@ class Progress(Protocol):
         """The automaton state of each prefix; -1 once the prefix has left the language."""
         ...
 
-    def successors(self) -> Successors:
-        """Return for each token class whether it ends the text."""
+    def ends(self, *, by_token: bool) -> Bool[Tensor, "R C"]:
+        """Return whether each token class, or each token, ends the text."""
         ...
 
 

@@ -1,12 +1,12 @@
 """Proposal protocol: the distribution from which the next token is drawn under a constraint.
 
-A proposal q(v) is proportional to p_lm(v) · g(v). `guide` returns log g and the log of Z = sum_v
-p_lm(v) g(v). The sampler draws tokens from q and computes the weights.
+A proposal q(v) is proportional to p_lm(v) · g(v). `guide` returns log g. The sampler computes Z =
+sum_v p_lm(v) g(v), draws tokens from q, and computes the weights.
 
 A proposal has an immutable state with one row per prefix. Each row has a position in its automaton
 (`smc._proposals.position`). The state depends only on the tokens, so equal prefixes have equal
-rows, and a sampler can return to an earlier step by keeping its state. `guide` and `score` also
-receive the language model's log-probabilities of the next token. A proposal never receives weights.
+rows, and a sampler can return to an earlier step by keeping its state. `guide` also receives the
+language model's log-probabilities of the next token. A proposal never receives weights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from torch import Tensor
 
 from gcd import TokenAutomaton
 from smc._proposals.position import Batch, State
-from smc._vocabulary.candidate_scores import CandidateGuide, candidates_of
-from smc._vocabulary.factors import Guide
+from smc._vocabulary.factors import Factors
 
 
 class HasTables(Protocol):
@@ -81,8 +80,13 @@ class Proposal(HasTables, Protocol[State]):
         ...
 
     @abstractmethod
-    def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
-        """Return log g and log Z, given the model's log-probabilities of the next token."""
+    def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Factors:
+        """Return log g, given the model's log-probabilities of the next token.
+
+        g must *not* include a defensive mixture with the mask of allowed tokens. The sampler adds
+        the mixture: particles mix over the next tokens of each prefix, and the discrete filter over
+        all candidates of an example (`Factors.defense`).
+        """
         ...
 
     def forced(self, state: State) -> Int64[Tensor, "R"]:
@@ -119,11 +123,3 @@ class Proposal(HasTables, Protocol[State]):
         synchronizes anyway is rejected (`smc._forward.waits`).
         """
         return self
-
-    def score(self, state: State, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return the g with which the discrete particle filter scores next tokens.
-
-        This g must *not* include a defensive mixture, because the filter adds one for each example
-        (`smc._inference.discrete_filter`). By default it is the g of `guide`.
-        """
-        return candidates_of(self.guide(state, log_p), state.position.successors())

@@ -36,10 +36,8 @@ evenly among its tokens.)
 then exactly for the K allowed tokens that are most probable under the language model. All tokens of
 a class lead to the same automaton state. They differ only in what they reveal about later tokens.
 
-**Defensive mixture.** A share eps of GCD's proposal is mixed into the normalized q, because g has
-no fixed scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
-
-    g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
+**Defensive mixture.** The sampler mixes a share eps of GCD's proposal into the normalized q
+(`smc._vocabulary.mixture`): q' = (1 - eps) q + eps q_gcd.
 
 **Support.** g' is positive for exactly the tokens of GCD's mask. If the lookahead gives an allowed
 token probability zero (by a zero parameter or an underflow), the prefix's share eps is at least
@@ -67,9 +65,8 @@ from gcd._arguments import check_shape
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.lookahead import Expectation, Lookahead, ModelState
-from smc._vocabulary.candidate_scores import LEAST_DEFENSE, CandidateGuide, Masses, Successors
 from smc._vocabulary.class_sums import top_k_and_class_sums
-from smc._vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
+from smc._vocabulary.factors import Factors
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
 """Names of twists, and the number a that each corresponds to; None for "joint"."""
@@ -89,13 +86,12 @@ class TwistedState(Generic[ModelState]):
 
 
 class Counts(NamedTuple):
-    """Numbers of prefixes where g was zero, over all calls of `guide` and `score`.
+    """Numbers of prefixes where g was zero, over all calls of `guide`.
 
     Attributes:
         rows: number of prefixes for which g was computed.
-        fallbacks: number of prefixes where g of all tokens was zero, so that GCD's mask replaced
-            it. `guide` considers only tokens with positive probability under the language model,
-            `score` considers all.
+        fallbacks: number of prefixes where g of all allowed tokens was zero, so that GCD's mask
+            replaced it.
         holes: number of other prefixes where g of some allowed token was zero, so that the share of
             the defensive mixture was at least `LEAST_DEFENSE`.
     """
@@ -103,50 +99,6 @@ class Counts(NamedTuple):
     rows: int
     fallbacks: int
     holes: int
-
-
-class _Mixture(NamedTuple):
-    """The g' of K items (tokens, or classes and tokens) after the defensive mixture.
-
-    Attributes:
-        log_g: log g' of each item.
-        log_z: log Z of each prefix.
-        fallback: True for prefixes where GCD's mask replaced g.
-        holes: True for other prefixes where g of some allowed item was zero.
-    """
-
-    log_g: Float64[Tensor, "R K"]
-    log_z: Float64[Tensor, "R"]
-    fallback: Bool[Tensor, "R"]
-    holes: Bool[Tensor, "R"]
-
-
-class _View(NamedTuple):
-    """The lookahead's g for R prefixes, before the defensive mixture.
-
-    Attributes:
-        factors: log g of each class, and of the tokens for which g is exact.
-        alive: True for classes that are allowed within the budget.
-        alive_too: True for the tokens with exact g that are allowed within the budget.
-        successors: which classes end the text.
-        masses: probabilities under the language model; None if every token is a separate class.
-    """
-
-    factors: Factors
-    alive: Bool[Tensor, "R C"]
-    alive_too: Bool[Tensor, "R K"]
-    successors: Successors
-    masses: Masses | None
-
-    @property
-    def log_g(self) -> Float64[Tensor, "R CK"]:
-        """Log g of each class, followed by log g of each token with exact g."""
-        return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
-
-    @property
-    def allowed(self) -> Bool[Tensor, "R CK"]:
-        """True for each class, and then each token with exact g, if the budget allows it."""
-        return torch.cat([self.alive, self.alive_too], dim=1)
 
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
@@ -240,22 +192,19 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         model = self.lookahead.take(state.model, ancestors)
         return TwistedState(state.position.take(ancestors), model)
 
-    def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """Return log g' and log Z; g' is positive for exactly the tokens of GCD's mask.
+    def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Factors:
+        """Return log g, to which the sampler adds the defensive mixture.
 
         NaN in the lookahead's probabilities gives NaN in the result.
         """
-        view = self._view(state, log_p)
-        masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
-        mixture = self._mix(view.log_g, masses, view.allowed)
-        self._count(len(log_p), mixture.fallback, mixture.holes)
-        if view.masses is None:
-            return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
-        C = view.alive.shape[1]  # g of classes isn't expanded to tokens
-        factors = view.factors._replace(
-            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
-        )
-        return TiedGuide(factors, mixture.log_z, mixture.fallback)
+        if self.exact_top_k is None:
+            factors, allowed = self._factors_of_tokens(state)
+        else:
+            factors, allowed = self._factors_of_classes(state, log_p, self.exact_top_k)
+        zero = allowed & factors.by_item.isneginf()
+        none = (zero == allowed).all(dim=1)
+        self._count(len(log_p), none, zero.any(dim=1) & ~none)
+        return factors._replace(defense=self.defense, fallback=none)
 
     def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
         """Return the only token of GCD's mask; -1 if the mask has several tokens or none."""
@@ -286,21 +235,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         none = torch.zeros(3, dtype=torch.int64, device="cpu")
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
-    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return g without the defensive mixture, which the discrete particle filter adds.
-
-        For a subclass that overrides `guide`, this is the g of its `guide`.
-        """
-        if type(self).guide is not Twisted.guide:
-            return super().score(state, log_p)
-        view = self._view(state, log_p)
-        zero = view.allowed & view.log_g.isneginf()
-        none = (zero == view.allowed).all(dim=1)
-        self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return CandidateGuide(
-            view.factors, view.alive, view.successors, view.masses, self.defense, none
-        )
-
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], holes: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
                               fallback.sum(), holes.sum()])  # fmt: skip
@@ -315,27 +249,20 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             "lookahead's arithmetic"
         )
 
-    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
-        """Compute g of all tokens, or of all classes and the top-k tokens."""
-        if self.exact_top_k is None:
-            return self._view_of_tokens(state)
-        return self._view_of_classes(state, log_p, self.exact_top_k)
-
-    def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
-        """Compute g of all tokens."""
+    def _factors_of_tokens(
+        self, state: TwistedState[ModelState]
+    ) -> tuple[Factors, Bool[Tensor, "R V"]]:
+        """Compute g of all tokens, and the mask of allowed tokens."""
         position = state.position
-        class_of = position.automata.class_of[position.automaton_of_row].long()
-        steps = position.steps_after_classes().gather(1, class_of)
+        steps = position.steps_after_classes().gather(1, position.class_of_token)
         alive = _alive(position, steps)
         log_g = self._log_g(self.lookahead.all_tokens(state.model, position), steps, alive)
-        successors = position.successors().of_tokens()
-        factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
-        return _View(factors, alive, alive[:, :0], successors, None)
+        return Factors.dense(log_g)._replace(alive=alive), alive
 
-    def _view_of_classes(
+    def _factors_of_classes(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
-    ) -> _View:
-        """Compute g of all classes and of the top-k tokens."""
+    ) -> tuple[Factors, Bool[Tensor, "R CK"]]:
+        """Compute g of all classes and of the top-k tokens, and the mask of the allowed ones."""
         position, classes = state.position, state.position.automata.classes
         steps = position.steps_after_classes()
         alive = _alive(position, steps)
@@ -355,9 +282,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             self._log_g(exact, steps_too, alive_too),
             classes,
             position.automaton_of_row,
+            alive=alive,
+            log_mass=torch.cat([rest.log_mass, rest.best], dim=1),
         )
-        masses = Masses(rest.log_mass, rest.best)
-        return _View(factors, alive, alive_too, position.successors(), masses)
+        return factors, torch.cat([alive, alive_too], dim=1)
 
     def _log_g(
         self, expected: Expectation, steps: Int32[Tensor, "R K"], alive: Bool[Tensor, "R K"]
@@ -383,31 +311,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             log_g = torch.where(possible, log_g - given, -torch.inf).clamp(max=0)
             log_g = torch.where(steps == 0, 0.0, log_g)
         return log_g.masked_fill(~alive, -torch.inf)
-
-    def _mix(
-        self,
-        log_g: Float64[Tensor, "R K"],
-        log_mass: Float[Tensor, "R K"],
-        alive: Bool[Tensor, "R K"],
-    ) -> _Mixture:
-        """Mix GCD's proposal into q.
-
-        Args:
-            log_g: log g of K items.
-            log_mass: log of the items' probabilities under the language model.
-            alive: True for allowed items.
-        """
-        log_z = torch.logsumexp(log_mass + log_g, dim=1)
-        log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
-        empty = log_z.isneginf()
-        holes = (alive & log_g.isneginf()).any(dim=1) & ~empty
-        share = torch.full_like(log_z, self.defense).unsqueeze(1)
-        share = share.masked_fill(holes.unsqueeze(1), max(self.defense, LEAST_DEFENSE))
-        log_even = torch.where(empty, 0.0, log_z - log_alive).unsqueeze(1)
-        mixed = torch.logaddexp(log_g + torch.log1p(-share), log_even + share.log())
-        mixed = torch.where(empty.unsqueeze(1), 0.0, mixed).masked_fill(~alive, -torch.inf)
-        log_z = torch.where(empty, log_alive, log_z)
-        return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), holes)
 
     def _options(self) -> str:
         """Format the options for `repr`."""

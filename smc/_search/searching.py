@@ -38,7 +38,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from gcd import AutomatonBatch, TokenAutomaton
@@ -53,6 +53,7 @@ from smc._proposals.forced import follow
 from smc._proposals.lookahead import Lookahead
 from smc._proposals.twisted import Twisted, looking_ahead
 from smc._results.posterior import content
+from smc._vocabulary.mixture import defend
 
 ALGORITHMS = ("beams", "best_first")
 READS = 1000
@@ -358,11 +359,11 @@ class _Tree:
         )
         rank = log_p
         if not isinstance(self._proposal, GCD):
-            guide = self._proposal.guide(prefixes.state, next_log_p)
-            tilted = total.unsqueeze(1) + guide.tilted(next_log_p)
+            factors = defend(self._proposal.guide(prefixes.state, next_log_p), next_log_p)
+            tilted = total.unsqueeze(1) + factors.apply(next_log_p)
             rank = tilted.masked_fill(log_p.isneginf(), -torch.inf)
             refuse_nan(rank.isnan().any(), repr(self._proposal))
-        ends: Bool[Tensor, "R V"] = position.successors().of_tokens().ends
+        ends = position.ends(by_token=True)
         complete = log_p.masked_fill(~ends, -torch.inf).flatten()
         best = complete.topk(min(self._wanted, len(complete)))
         for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):

@@ -40,9 +40,9 @@ from smc._results.reliability import FEWEST_INDEPENDENT
 from smc._transformers.generate_call import extra_arguments
 from smc._transformers.logits_processor import check_constraints
 from smc._transformers.refusals import refuse_settings, set_by_model
-from smc._vocabulary.candidate_scores import candidates_of
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
-from smc._vocabulary.factors import DenseGuide
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.mixture import defend
 
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
 
@@ -232,19 +232,16 @@ def restrict(proposal: Proposal[Any], top_p: float) -> Proposal[Any]:
     """Return a proposal that only draws the most probable tokens of q, up to probability top_p."""
     restricted: Any = copy(proposal)
 
-    def guide(state: Any, log_p: Float[Tensor, "R V"]) -> DenseGuide:
-        whole = proposal.guide(state, log_p)
-        log_q = whole.tilted(log_p).log_softmax(dim=1)
+    def guide(state: Any, log_p: Float[Tensor, "R V"]) -> Factors:
+        whole = defend(proposal.guide(state, log_p), log_p)
+        log_q = whole.apply(log_p).log_softmax(dim=1)
         ordered, order = log_q.sort(dim=1, descending=True, stable=True)
         before = ordered.exp().cumsum(dim=1) - ordered.exp()
         inside = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, before < top_p)
         log_g = torch.where(inside, whole.log_g, -torch.inf)
-        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1), whole.fallback)
+        return Factors.dense(log_g)._replace(fallback=whole.fallback)
 
     restricted.guide = guide
-    restricted.score = lambda state, log_p: candidates_of(
-        guide(state, log_p), state.position.successors()
-    )
     return restricted
 
 

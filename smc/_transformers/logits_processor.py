@@ -42,6 +42,7 @@ from smc._proposals import GCD, AutomatonPosition, Batch
 from smc._proposals.lookahead import Lookahead
 from smc._proposals.twisted import Twisted, looking_ahead
 from smc._transformers.generate_call import GenerateCall, generate_call
+from smc._vocabulary.mixture import defend
 
 MOST_KNOWN = 32
 """Number of calls whose states are cached, more than the usual length of an assistant's draft."""
@@ -185,7 +186,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         temperature = 1.0 if call is None else call.temperature
         precision = torch.promote_types(scores.dtype, torch.float32)
         log_p = (scores / temperature).log_softmax(dim=1, dtype=precision)
-        log_g = self.proposal.guide(known.state, log_p).log_g
+        log_g = defend(self.proposal.guide(known.state, log_p), log_p).log_g
         twisted = scores + temperature * (log_g - known.log_potential.unsqueeze(1))
         return twisted.to(scores.dtype)
 

@@ -10,8 +10,6 @@ inputs once. On other devices they are a few tensor operations without host sync
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor
 from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
 from smc._vocabulary import factors
-from smc._vocabulary.factors import FactorGuide, Factors, as_unsigned, by_class_alone, check_rows
+from smc._vocabulary.factors import as_unsigned, check_rows
 from smc._vocabulary.kernels import tying as kernels
 
 FEW = 32  # if less than 1/FEW of the tokens are allowed, only these tokens are read
@@ -99,42 +97,17 @@ def top_k_and_class_sums(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class MaskGuide(FactorGuide):
-    """Factors g of a proposal (guide) that are one for some token classes, and zero for others.
-
-    Z is computed on demand, because the discrete particle filter doesn't need it.
-
-    Attributes:
-        log_p: log-probabilities of the next token.
-        alive: True for classes with g = 1.
-        classes: token classes of each of B automata.
-        automaton_of_row: the automaton of each row.
-        fallback: always None, because no lookahead is replaced.
-    """
-
-    log_p: Float[Tensor, "R V"]
-    alive: Bool[Tensor, "R C"]
-    classes: TokenClasses
-    automaton_of_row: Int64[Tensor, "R"]
-    fallback: None = None
-
-    @cached_property
-    def factors(self) -> Factors:  # type: ignore[override]
-        """Log g of each class: zero or -inf."""
-        by_class = torch.zeros_like(self.alive, dtype=torch.float64)
-        by_class.masked_fill_(~self.alive, -torch.inf)
-        return by_class_alone(by_class, self.classes, self.automaton_of_row)
-
-    @cached_property
-    def log_z(self) -> Float64[Tensor, "R"]:
-        """Log of the total probability of all tokens with g = 1."""
-        if self.log_p.device.type in factors.COMPILED_DEVICES:
-            rest = top_k_and_class_sums(
-                self.log_p, self.classes, self.automaton_of_row, self.alive, 0
-            )
-            return rest.log_mass.logsumexp(dim=1)
-        # Not summed by class, because scatter-adds of many numbers to few targets are slow and
-        # nondeterministic.
-        mask = self.alive.gather(1, self.classes.of[self.automaton_of_row].long())
-        return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
+def log_sum_of_classes(
+    log_p: Float[Tensor, "R V"],
+    classes: TokenClasses,
+    automaton_of_row: Int64[Tensor, "R"],
+    alive: Bool[Tensor, "R C"],
+) -> Float64[Tensor, "R"]:
+    """Return the log of the total probability of all tokens in the allowed classes."""
+    if log_p.device.type in factors.COMPILED_DEVICES:
+        rest = top_k_and_class_sums(log_p, classes, automaton_of_row, alive, 0)
+        return rest.log_mass.logsumexp(dim=1)
+    # Not summed by class, because scatter-adds of many numbers to few targets are slow and
+    # nondeterministic.
+    mask = alive.gather(1, classes.of[automaton_of_row].long())
+    return log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()

@@ -8,13 +8,12 @@ Sums are in float64. These loops read 4 bytes per token once. Tensor operations 
 read 8 bytes per token five times.
 
 Tensor operations are used for rows of fewer than `NARROW` tokens, because compiled calls for each
-row would take too long (128 prefixes of a dozen tokens: 29 s instead of 0.4 s). Tensor operations
-are also used for guides that don't consist of class factors.
+row would take too long (128 prefixes of a dozen tokens: 29 s instead of 0.4 s).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -23,11 +22,11 @@ from torch import Tensor
 from gcd._arguments import check_indices
 from gcd._support.threads import share_out
 from smc._vocabulary import tensors
-from smc._vocabulary.class_sums import FEW, MaskGuide
-from smc._vocabulary.factors import Factors, Guide, as_unsigned
+from smc._vocabulary.class_sums import FEW
+from smc._vocabulary.factors import Factors, as_unsigned
 from smc._vocabulary.kernels import blocks, selection
 from smc._vocabulary.kernels.lines import Lines
-from smc._vocabulary.tensors import Best, FactorSampler, Known, TensorSampler
+from smc._vocabulary.tensors import Best, Draws, Known
 
 NARROW = 1024
 """Minimum number of tokens in a row for compiled loops; shorter rows use tensor operations."""
@@ -38,43 +37,10 @@ The second computation is in float64.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class BlockSampler(FactorSampler):
-    """The distributions q of R prefixes as sums over blocks of tokens; see `TokenSampler`.
-
-    Attributes:
-        sums: sum of p g over the tokens of each block, divided by exp(scale).
-        scale: log of the number by which the sums of each row are divided.
-        lines: the factors in the form that compiled loops use.
-    """
-
-    sums: Float64[Tensor, "R blocks"]
-    scale: Float64[Tensor, "R"]
-    lines: Lines
-
-    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution q of each given row."""
-        check_indices(rows, len(self.log_p), "row")
-        out = torch.empty_like(rows)
-        share_out(
-            blocks.draw_rows,
-            len(rows),
-            self.log_p.numpy(),
-            self.lines,
-            self.sums.numpy(),
-            self.scale.numpy(),
-            rows.numpy(),
-            u.numpy(),
-            out.numpy(),
-        )
-        return out
-
-
-def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSampler:
+def prepare_draws(factors: Factors, log_p: Float[Tensor, "R V"]) -> Draws:
     """Prepare to draw from q proportional to p g, for R prefixes."""
-    factors = getattr(guide, "factors", None)
-    if log_p.shape[1] < NARROW or not isinstance(factors, Factors):
-        return tensors.prepare_draws(guide, log_p)
+    if log_p.shape[1] < NARROW:
+        return tensors.prepare_draws(factors, log_p)
     factors.check(log_p)
     R, count = len(log_p), -(-log_p.shape[1] // blocks.BLOCK)
     sums, scale = (
@@ -83,11 +49,31 @@ def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | T
     )
     lines = _lines(factors)
     share_out(blocks.sum_rows, R, log_p.numpy(), lines, _LEAST, sums.numpy(), scale.numpy())
-    if isinstance(guide, MaskGuide):  # guide.log_z would read the row again
+    log_z = factors.log_z
+    if log_z is None:
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
-    else:
-        log_z = guide.log_z.double()
-    return BlockSampler(log_p, factors, log_z, sums, scale, lines)
+    return Draws(log_z.double(), partial(_draw, log_p, lines, sums, scale))
+
+
+def _draw(
+    log_p: Float[Tensor, "R V"],
+    lines: Lines,
+    sums: Float64[Tensor, "R blocks"],
+    scale: Float64[Tensor, "R"],
+    rows: Int64[Tensor, "M"],
+    u: Float64[Tensor, "M"],
+) -> Int64[Tensor, "M"]:
+    """Return the token at quantile u of the distribution q of each given row.
+
+    `sums` are the sums of p g over each block of tokens, divided by exp(scale).
+    """
+    check_indices(rows, len(log_p), "row")
+    out = torch.empty_like(rows)
+    given = (log_p, lines, sums, scale, rows, u, out)
+    share_out(
+        blocks.draw_rows, len(rows), *(x.numpy() if isinstance(x, Tensor) else x for x in given)
+    )
+    return out
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:

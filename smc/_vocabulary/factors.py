@@ -1,20 +1,19 @@
-"""Guides: a proposal's log g of every token, and log Z.
+"""Guides: a proposal's log g of every token.
 
 With p the language model's distribution of the next token, the sampler draws from
 
     q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
 
-A guide has one row for each of R prefixes. `DenseGuide` has one number for every token. `TiedGuide`
-has one number for every class of tokens, and one for each of a few tokens (`Factors`). A
-`TiedGuide` is hundreds of times smaller than a `DenseGuide`, and is only expanded over the
-vocabulary when a token is drawn. `MaskGuide` (`smc._vocabulary.class_sums`) allows or forbids each
-class as a whole, and computes Z only on demand.
+`Factors` stores g for R prefixes, with one number for each class of tokens, and one for each of a
+few tokens. That is hundreds of times smaller than a number for every token, and is only expanded
+over the vocabulary when a token is drawn. A g without structure has every token as its own class
+(`Factors.dense`), and a mask has g = 1 for some classes and g = 0 for the others (`Factors.mask`).
+Z is computed on demand, because the discrete particle filter doesn't need it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,66 +29,25 @@ COMPILED_DEVICES: tuple[str, ...] = ("cpu",)
 """Devices with compiled loops (`smc._vocabulary.kernels`); others use tensor operations."""
 
 
-@runtime_checkable
-class Guide(Protocol):
-    """Factors g of a proposal q = p g / Z for R prefixes, as logarithms."""
-
-    @property
-    def log_g(self) -> Float64[Tensor, "R V"]:
-        """Log g of every token; -inf for a forbidden token."""
-        ...
-
-    @property
-    def log_z(self) -> Float64[Tensor, "R"]:
-        """Log of the sum over v of p(v) g(v); -inf if no token can be drawn."""
-        ...
-
-    @property
-    def fallback(self) -> Bool[Tensor, "R"] | None:
-        """True for prefixes where g was zero and GCD's mask replaced it; None if there are none."""
-        ...
-
-    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token for each given prefix."""
-        ...
-
-    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is log Z + log q(v)."""
-        ...
-
-
-class DenseGuide(NamedTuple):
-    """Factors g of a proposal (guide), with a separate g for each token.
-
-    Attributes:
-        log_g: log g(v); -inf for a forbidden token.
-        log_z: log of the sum over v of p(v) g(v); -inf if no token can be drawn.
-        fallback: True for prefixes where GCD's mask replaced g; None if there are none.
-    """
-
-    log_g: Float64[Tensor, "R V"]
-    log_z: Float64[Tensor, "R"]
-    fallback: Bool[Tensor, "R"] | None = None
-
-    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token for each given prefix."""
-        return self.log_g[rows, tokens]
-
-    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is log Z + log q(v)."""
-        return log_p + self.log_g
-
-
 class Factors(NamedTuple):
-    """A factor for every token, stored as one number per class, and one for each of K tokens.
+    """Log g of every token: one number per class of tokens, and one for each of K tokens.
 
     Attributes:
-        by_class: log factor of each class of the row's automaton.
-        tokens: the K tokens of each row that have a separate factor; equal tokens have equal
-            factors.
-        by_token: log factor of each of these tokens.
+        by_class: log g of each class of the row's automaton; -inf for forbidden tokens.
+        tokens: the K tokens of each row that have a separate g; equal tokens have equal g.
+        by_token: log g of each of these tokens.
         classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
+        alive: True for classes whose tokens are allowed, although g may be zero; None if g is
+            positive for exactly the allowed tokens.
+        defense: share eps of the defensive mixture (`smc._vocabulary.mixture`), which the sampler
+            adds to this g; None for no mixture.
+        log_mass: the model's log-probability of each class without the K tokens, and then of each
+            of the K tokens (-inf for duplicates); None if it isn't computed yet.
+        log_z: log of the sum over v of p(v) g(v); None if it isn't computed yet.
+        fallback: True for prefixes where g is zero for every allowed token, so that GCD's mask
+            replaces it; None if there are none.
+        is_mask: whether g is always zero or one.
     """
 
     by_class: Float64[Tensor, "R C"]
@@ -97,9 +55,63 @@ class Factors(NamedTuple):
     by_token: Float64[Tensor, "R K"]
     classes: TokenClasses
     automaton_of_row: Int64[Tensor, "R"]
+    alive: Bool[Tensor, "R C"] | None = None
+    defense: float | None = None
+    log_mass: Float64[Tensor, "R CK"] | None = None
+    log_z: Float64[Tensor, "R"] | None = None
+    fallback: Bool[Tensor, "R"] | None = None
+    is_mask: bool = False
+
+    @classmethod
+    def of_classes(
+        cls,
+        by_class: Float64[Tensor, "R C"],
+        classes: TokenClasses,
+        automaton_of_row: Int64[Tensor, "R"],
+    ) -> Factors:
+        """Return factors of classes, without a separate g of single tokens."""
+        none = automaton_of_row.new_zeros(len(automaton_of_row), 0)
+        return cls(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
+
+    @classmethod
+    def dense(cls, log_g: Float64[Tensor, "R V"]) -> Factors:
+        """Return factors with a separate g for every token; log g is -inf for forbidden tokens."""
+        one = torch.zeros(len(log_g), dtype=torch.int64, device=log_g.device)
+        return cls.of_classes(log_g, TokenClasses.singletons(log_g.shape[1], log_g.device), one)
+
+    @classmethod
+    def mask(
+        cls, alive: Bool[Tensor, "R C"], classes: TokenClasses, automaton_of_row: Int64[Tensor, "R"]
+    ) -> Factors:
+        """Return g = 1 for the tokens of the given classes, and g = 0 for all others."""
+        by_class = torch.zeros_like(alive, dtype=torch.float64).masked_fill_(~alive, -torch.inf)
+        found = cls.of_classes(by_class, classes, automaton_of_row)
+        return found._replace(alive=alive, is_mask=True)
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R V"]:
+        """Log g of every token."""
+        shape = len(self.automaton_of_row), self.classes.of.shape[1]
+        return self.apply(self.by_class.new_zeros(shape, dtype=torch.float32))
+
+    @property
+    def by_item(self) -> Float64[Tensor, "R CK"]:
+        """Log g of each class, and then of each of the K tokens."""
+        return torch.cat([self.by_class, self.by_token], dim=1)
+
+    @property
+    def class_of_token(self) -> Int64[Tensor, "R K"]:
+        """The class of each of the K tokens."""
+        return self.classes.of[self.automaton_of_row.unsqueeze(1), self.tokens].long()
+
+    def replace_items(self, log_g: Float64[Tensor, "R CK"]) -> Factors:
+        """Return only factors, with another g of each class and each of the K tokens."""
+        C = self.by_class.shape[1]
+        by_class, by_token = log_g[:, :C].contiguous(), log_g[:, C:].contiguous()
+        return Factors(by_class, self.tokens, by_token, self.classes, self.automaton_of_row)
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return the log factor of one token in each given row."""
+        """Return log g of one token in each given row."""
         log_factor = self.by_class[
             rows, self.classes.of[self.automaton_of_row[rows], tokens].long()
         ]
@@ -110,7 +122,7 @@ class Factors(NamedTuple):
         return torch.where(own.any(dim=1), own_factor.amax(dim=1), log_factor)
 
     def apply(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) plus the log factor of v, in one pass over R x V numbers."""
+        """Return log p(v) + log g(v), which is log Z + log q(v), in one pass over R x V numbers."""
         self.check(log_p)
         if log_p.device.type in COMPILED_DEVICES:
             out = torch.empty_like(log_p, dtype=torch.float64)
@@ -145,57 +157,13 @@ def check_rows(
     by_class: Shaped[Tensor, "R C"],
 ) -> None:
     """Raise ValueError if the arrays of R prefixes don't match the token classes."""
-    (B, V), C = classes.of.shape, classes.start.shape[1] - 1
-    R = len(automaton_of_row)
+    (R, V), B, C = log_p.shape, len(classes.of), classes.start.shape[1] - 1
     if log_p.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected log_p in float32 or float64, got {log_p.dtype}")
-    check_shape(log_p, (R, V), "`log_p` (one row per prefix, one column per token)")
+    check_shape(classes.of, (B, V), "token classes (one column per token)")
     check_shape(by_class, (R, C), "factors (one row per prefix, one column per token class)")
+    check_shape(automaton_of_row, (R,), "automata of rows (one per prefix)")
     check_indices(automaton_of_row, B, "automaton")
-
-
-def by_class_alone(
-    by_class: Float64[Tensor, "R C"], classes: TokenClasses, automaton_of_row: Int64[Tensor, "R"]
-) -> Factors:
-    """Return factors of classes, without factors of single tokens."""
-    none = automaton_of_row.new_zeros(len(automaton_of_row), 0)
-    return Factors(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
-
-
-class FactorGuide:
-    """Base class of guides (a proposal's g) that store log g by token class, in `factors`."""
-
-    factors: Factors
-
-    @property
-    def log_g(self) -> Float64[Tensor, "R V"]:
-        """Log g of every token."""
-        factors = self.factors
-        shape = len(factors.automaton_of_row), factors.classes.of.shape[1]
-        return factors.apply(factors.by_class.new_zeros(shape, dtype=torch.float32))
-
-    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token for each given prefix."""
-        return self.factors.at(rows, tokens)
-
-    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is log Z + log q(v)."""
-        return self.factors.apply(log_p)
-
-
-@dataclass(frozen=True, eq=False)
-class TiedGuide(FactorGuide):
-    """Factors g of a proposal (guide): one for each token class, and one for each of K tokens.
-
-    Attributes:
-        factors: log g.
-        log_z: log of the sum over v of p(v) g(v); -inf if no token can be drawn.
-        fallback: True for prefixes where GCD's mask replaced g; None if there are none.
-    """
-
-    factors: Factors
-    log_z: Float64[Tensor, "R"]
-    fallback: Bool[Tensor, "R"] | None = None
 
 
 def as_unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from smc._vocabulary import compiled, factors, tensors
-from smc._vocabulary.factors import Factors, Guide
-from smc._vocabulary.tensors import Best, Known, TokenSampler
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.tensors import Best, Draws, Known
 
 PASSES = ("auto", "tensors", "compiled", "triton")
 
@@ -35,7 +35,7 @@ class VocabularyPass(NamedTuple):
             `smc._vocabulary.tensors.locate`.
     """
 
-    prepare_draws: Callable[[Guide, Tensor], TokenSampler]
+    prepare_draws: Callable[[Factors, Tensor], Draws]
     best: Callable[[Tensor, Factors, int], Best]
     locate: Callable[[Tensor, Factors, Known, Tensor, Tensor, Tensor], Tensor]
 

@@ -14,89 +14,34 @@ R x V numbers about five times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc._vocabulary.draw import Categorical, bisect, categorical
-from smc._vocabulary.factors import Factors, Guide
+from smc._vocabulary.draw import bisect, categorical
+from smc._vocabulary.factors import Factors
 
 
-@runtime_checkable
-class TokenSampler(Protocol):
-    """The distributions q of R prefixes, proportional to p g and prepared for drawing."""
-
-    @property
-    def log_z(self) -> Float64[Tensor, "R"]:
-        """Log of the sum over v of p(v) g(v)."""
-        ...
-
-    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution q of each given row."""
-        ...
-
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
-        ...
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each given row."""
-        ...
-
-
-class TensorSampler(NamedTuple):
-    """The distributions q of R prefixes, with a number for every token; see `TokenSampler`."""
-
-    guide: Guide
-    q: Categorical
-
-    @property
-    def log_z(self) -> Float64[Tensor, "R"]:
-        """Log of the sum over v of p(v) g(v)."""
-        return self.guide.log_z.double()
-
-    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution q of each given row."""
-        return self.q.at(rows, u)
-
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
-        return self.q.breaks(rows)
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each given row."""
-        return self.guide.at(rows, tokens)
-
-
-@dataclass(frozen=True, eq=False)
-class FactorSampler:
-    """Base class of token samplers that store g by token class; see `TokenSampler`.
+class Draws(NamedTuple):
+    """The distributions q of R prefixes, proportional to p g and prepared for drawing.
 
     Attributes:
-        log_p: log-probabilities of the next token.
-        factors: log g.
         log_z: log of the sum over v of p(v) g(v).
+        at: function that returns the token at a quantile of the distribution of each given row.
     """
 
-    log_p: Float[Tensor, "R V"]
-    factors: Factors
     log_z: Float64[Tensor, "R"]
-
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
-        return categorical(self.factors.apply(self.log_p)).breaks(rows)
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each given row."""
-        return self.factors.at(rows, tokens)
+    at: Callable[[Int64[Tensor, "M"], Float64[Tensor, "M"]], Int64[Tensor, "M"]]
 
 
-def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
+def prepare_draws(factors: Factors, log_p: Float[Tensor, "R V"]) -> Draws:
     """Prepare to draw from q proportional to p g, for R prefixes."""
-    return TensorSampler(guide, categorical(guide.tilted(log_p)))
+    tilted = factors.apply(log_p)
+    log_z = tilted.logsumexp(dim=1) if factors.log_z is None else factors.log_z
+    return Draws(log_z.double(), categorical(tilted).at)
 
 
 class Best(NamedTuple):

@@ -17,8 +17,7 @@ tensor operations (`benchmarks.triton_kernels`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -26,27 +25,30 @@ import triton.language as tl
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
-from smc._vocabulary import tensors
-from smc._vocabulary.class_sums import MaskGuide
-from smc._vocabulary.factors import Factors, Guide
+from smc._vocabulary.factors import Factors
 from smc._vocabulary.kernels import triton_blocks as kernels
-from smc._vocabulary.tensors import FactorSampler, Known, TokenSampler, is_repeated
+from smc._vocabulary.tensors import Draws, Known, is_repeated
 
 BLOCK = 1024
 """Number of tokens in a block."""
 
 
-@dataclass(frozen=True, eq=False)
-class TritonSampler(FactorSampler):
-    """The distributions q of R prefixes as sums over blocks of tokens; see `TokenSampler`.
+class Blocks(NamedTuple):
+    """The distributions q of R prefixes as sums over blocks of tokens.
 
     Attributes:
+        log_p: log-probabilities of the next token.
+        factors: log g.
+        log_z: log of the sum over v of p(v) g(v).
         own: for each token, the 1-based index of its separate g; 0 for no separate g. None if no
             token has a separate g.
         top: maximum of log p + log g in each block.
         total: sum of exp(log p + log g - top) over each block.
     """
 
+    log_p: Float[Tensor, "R V"]
+    factors: Factors
+    log_z: Float64[Tensor, "R"]
     own: Int[Tensor, "R V"] | None
     top: Float64[Tensor, "R blocks"]
     total: Float64[Tensor, "R blocks"]
@@ -63,13 +65,11 @@ class TritonSampler(FactorSampler):
         return out
 
 
-def prepare_draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TokenSampler:
+def prepare_draws(factors: Factors, log_p: Float[Tensor, "R V"]) -> Draws:
     """Prepare to draw from q proportional to p g, for R prefixes."""
-    factors = getattr(guide, "factors", None)
-    if not isinstance(factors, Factors):
-        return tensors.prepare_draws(guide, log_p)
     found = _sum_blocks(log_p, factors)
-    return found if isinstance(guide, MaskGuide) else replace(found, log_z=guide.log_z.double())
+    log_z = found.log_z if factors.log_z is None else factors.log_z.double()
+    return Draws(log_z, found.draw)
 
 
 def locate(
@@ -105,7 +105,7 @@ def without(factors: Factors, known: Known) -> Factors:
     return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
 
 
-def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
+def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> Blocks:
     """Sum the weights of all rows by blocks of tokens."""
     factors.check(log_p)
     own = _own_tokens(factors, log_p)
@@ -116,7 +116,7 @@ def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
         **_options(log_p, own),
     )  # fmt: skip
     log_z = (top + total.log()).logsumexp(dim=1)
-    return TritonSampler(log_p, factors, log_z, own, top, total)
+    return Blocks(log_p, factors, log_z, own, top, total)
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:

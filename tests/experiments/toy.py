@@ -30,10 +30,10 @@ VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos_ids=
 class Sharp(smc.GCD):
     """GCD that draws from p_lm^1.5, and corrects it by its weights."""
 
-    def guide(self, state: smc.AutomatonPosition, log_p: torch.Tensor) -> smc.DenseGuide:
-        allowed = super().guide(state, log_p).tilted(torch.zeros_like(log_p))
+    def guide(self, state: smc.AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
+        allowed = super().guide(state, log_p).log_g
         log_g = allowed + 0.5 * log_p.double().clamp(min=-20)
-        return smc.DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+        return smc.Factors.dense(log_g)
 
 
 SHARP = Method("Sharp GCD", "#CC79A7", "*", make=lambda settings, hmm: Sharp())

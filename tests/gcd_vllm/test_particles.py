@@ -20,6 +20,7 @@ from gcd_vllm._parts import DrawnPart, Plan, part_end
 from gcd_vllm._seeds import request_seed
 from smc._inference.algorithms import SMC
 from smc._vocabulary.draw import CounterDraw, Keys, Purpose, categorical
+from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import VOCABULARY, a_star_b, few_words
 
@@ -151,8 +152,8 @@ class TwistedEngine(ToyEngine):
     def _guide(self, prompt, ids, temperature):
         state = self.proposal.advance(self.start, torch.tensor([ids], dtype=torch.int64))
         log_model = (self.lm.log_p((*prompt, *ids)) / temperature).log_softmax(0).unsqueeze(0)
-        guide = self.proposal.guide(state, log_model)
-        return log_model, guide, categorical(guide.tilted(log_model))
+        guide = defend(self.proposal.guide(state, log_model), log_model)
+        return log_model, guide, categorical(guide.apply(log_model))
 
     def _draw(self, part):
         ids, log_ratios, log_p = list(part.prefix), [], []

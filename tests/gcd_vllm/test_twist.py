@@ -20,6 +20,7 @@ from gcd_vllm._admission import REFUSED, admission_of, check_twist
 from gcd_vllm._hmm_registry import MOST_PROPOSALS, _proposals
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
+from smc._vocabulary.mixture import defend
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,
@@ -77,8 +78,8 @@ class Answer:
     def step(self, before, after, rng):
         """Draw a token, as the engine does; note the values it should have."""
         log_p = (before / self.temperature).log_softmax(0).unsqueeze(0)
-        guide = self.proposal.guide(self.state(), log_p)
-        log_q = (guide.tilted(log_p) - guide.log_z.unsqueeze(1))[0]
+        guide = defend(self.proposal.guide(self.state(), log_p), log_p)
+        log_q = (guide.apply(log_p) - guide.log_z.unsqueeze(1))[0]
         sampled = (after / self.temperature).log_softmax(0)
         assert torch.allclose(sampled.exp().double(), log_q.exp(), atol=1e-5)
         token = rng.choice(torch.isfinite(after).nonzero().flatten().tolist())

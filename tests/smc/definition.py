@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import smc
-from smc._proposals.twisted import LEAST_DEFENSE
 from smc._vocabulary.draw import Keys, Purpose, uniform
+from smc._vocabulary.mixture import LEAST_DEFENSE
 from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
 
 

@@ -20,7 +20,6 @@ from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from smc._proposals import AutomatonPosition
-from smc._vocabulary.factors import DenseGuide, Factors, TiedGuide
 from smc.testing import ToyLM
 from tests.smc.toys import choice
 
@@ -142,9 +141,8 @@ class Wave(smc.GCD):
     def __init__(self, *, potential: bool) -> None:
         self.potential = potential
 
-    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
-        log_g = of_rows(state, wave)
-        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
+        return smc.Factors.dense(of_rows(state, wave))
 
     def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
         return of_rows(state, wave).gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -153,14 +151,13 @@ class Wave(smc.GCD):
 class Tied(smc.GCD):
     """The proposal whose g is `tied`."""
 
-    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> TiedGuide:
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
         by_class = of_rows(state, of_class, range(state.automata.widest))
         own = torch.tensor([OWN]).expand(len(log_p), -1)
         by_token = of_rows(state, wave, OWN)
-        factors = Factors(
+        return smc.Factors(
             by_class, own.contiguous(), by_token, state.automata.classes, state.automaton_of_row
         )
-        return TiedGuide(factors, factors.apply(log_p).logsumexp(dim=1))
 
     def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
         return of_rows(state, tied).gather(1, tokens.unsqueeze(1)).squeeze(1)

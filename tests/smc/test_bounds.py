@@ -354,7 +354,7 @@ def test_there_are_no_bounds_without_an_automaton() -> None:
 class _Position:
     def __init__(self, inner: AutomatonPosition) -> None:
         self.inner = inner
-        self.states, self.successors = inner.states, inner.successors
+        self.states, self.ends = inner.states, inner.ends
         self.finished, self.running = inner.finished, inner.running
 
     @property

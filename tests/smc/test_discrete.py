@@ -30,8 +30,7 @@ from smc._inference import discrete_filter as discrete
 from smc._inference.algorithms import Discrete
 from smc._inference.selection import Selection
 from smc._vocabulary import compiled
-from smc._vocabulary.candidate_scores import selection_scores
-from smc._vocabulary.factors import TiedGuide
+from smc._vocabulary.mixture import selection_scores
 from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.test_walk import PROMPT, TOY, Tilted, assert_exact, truth, walk_sums
@@ -387,8 +386,8 @@ def test_scores_of_a_mask_are_weights() -> None:
     log_p = torch.stack([TOY.log_p((0,)), TOY.log_p((1,))])
     log_weight = torch.tensor([-3.0, -1.0], dtype=torch.float64)
     example = torch.zeros(2, dtype=torch.int64)
-    scores = gcd.score(state, log_p)
-    rivals = selection_scores(scores, log_p, log_weight, example, 1)
+    ends = state.ends(by_token=False)
+    rivals = selection_scores(gcd.guide(state, log_p), ends, log_p, log_weight, example, 1)
     s = rivals.factors.apply(log_p).exp()
     going = (s > 0).nonzero().tolist()
     assert going
@@ -442,13 +441,12 @@ class Uneven(smc.GCD):
     bad = 0.0
 
     def guide(self, state: Any, log_p: torch.Tensor) -> Any:
-        mask = super().guide(state, log_p).factors
+        mask = super().guide(state, log_p)
         tokens = torch.tensor([0, 1, 0]).expand(len(log_p), 3)
         rows = torch.arange(len(log_p)).unsqueeze(1).expand(-1, 3)
         own = mask.at(rows.flatten(), tokens.flatten()).view(-1, 3) + torch.tensor([-1.0, 0.5, -1])
         own = own.double() + self.bad
-        factors = mask._replace(tokens=tokens.contiguous(), by_token=own)
-        return TiedGuide(factors, factors.apply(log_p).logsumexp(dim=1))
+        return mask._replace(tokens=tokens.contiguous(), by_token=own, alive=None, is_mask=False)
 
 
 def test_weights_with_a_guide_of_classes_and_tokens() -> None:

@@ -23,6 +23,7 @@ from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segment, segments
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
+from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
@@ -142,7 +143,7 @@ def test_twisted_scores_are_the_samplers_own(options: dict[str, Any]) -> None:
         for token in prefix:
             state = proposal.advance(state, torch.tensor([[token]]))
         log_p = scores.log_softmax(dim=1)
-        expected = proposal.guide(state, log_p).tilted(log_p).log_softmax(dim=1)
+        expected = defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)
         torch.testing.assert_close(found.double().log_softmax(dim=1), expected, atol=1e-5, rtol=0)
         fresh = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
         assert torch.equal(fresh(ids, scores), found)  # the state depends on the tokens only
@@ -246,7 +247,9 @@ def test_sampled_scores_are_the_twisted_ones_at_any_temperature(temperature: flo
         for t, token in enumerate(answer_of(sequence, 4)):
             log_p = log_p_after([*PROMPTS[1], *sequence[4 : 4 + t].tolist()]) / temperature
             log_p = log_p.log_softmax(dim=0).unsqueeze(0)
-            expected = proposal.guide(state, log_p).tilted(log_p).log_softmax(dim=1)[0]
+            expected = (
+                defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)[0]
+            )
             scores = found.scores[t][row].double().log_softmax(dim=0)
             torch.testing.assert_close(scores, expected, atol=1e-4, rtol=0)
             state = proposal.advance(state, torch.tensor([[token]]))

@@ -19,7 +19,8 @@ from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from hmm._model import HMM
 from smc._proposals import AutomatonPosition
-from smc._proposals.twisted import LEAST_DEFENSE, TWISTS
+from smc._proposals.twisted import TWISTS
+from smc._vocabulary.mixture import LEAST_DEFENSE, defend
 from smc.testing import ToyLM, check_lookahead, target
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
@@ -221,7 +222,7 @@ def test_support_and_normalizer(twist: str, exact_top_k: int | None) -> None:
     state = proposal.take(state, torch.tensor([0, 0, 0, 1, 1, 1]))
     state = proposal.advance(state, torch.tensor([[0], [0], [2], [0], [1], [2]]))
     log_p = torch.randn(6, VOCABULARY.size, dtype=torch.float64).log_softmax(dim=1)
-    guide, position = proposal.guide(state, log_p), state.position
+    guide, position = defend(proposal.guide(state, log_p), log_p), state.position
     mask = BudgetMask(automata, torch.tensor([5, 4])).mask(position.states, position.remaining)
     assert torch.equal(guide.log_g > -torch.inf, mask)
     torch.testing.assert_close(guide.log_z, torch.logsumexp(log_p + guide.log_g, dim=1))
@@ -281,13 +282,13 @@ def test_an_end_is_certain_and_the_least_defense_holds_what_is_impossible() -> N
     proposal = smc.Twisted(Bigram(table(VOCABULARY, never=(0, 3))), exact_top_k=2, defense=0)
     state = proposal.start(smc.Batch(AutomatonBatch([few_words()]), torch.tensor([4])))
     log_p = torch.full((1, VOCABULARY.size), -VOCABULARY.size, dtype=torch.float64).log_softmax(1)
-    log_g = proposal.guide(state, log_p).log_g[0]
+    mixed = defend(proposal.guide(state, log_p), log_p)
     gcd = smc.GCD().guide(state.position, log_p)
-    even = proposal.guide(state, log_p).log_z - gcd.log_z
+    log_g, even = mixed.log_g[0], mixed.log_z - gcd.apply(log_p).logsumexp(dim=1)
     torch.testing.assert_close(log_g[0:1], even + torch.tensor(LEAST_DEFENSE).double().log())
     after = proposal.advance(state, torch.tensor([[0]]))
     unguarded = smc.Twisted(Bigram(table(VOCABULARY, never=(3,))), exact_top_k=None, defense=0)
-    ends = unguarded.guide(after, log_p)
+    ends = defend(unguarded.guide(after, log_p), log_p)
     assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * LEAST_DEFENSE)
     assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * LEAST_DEFENSE)
 

@@ -25,7 +25,9 @@ from hmm import _recursion as recursion
 from hmm._model import HMM
 from hmm._product import lookahead_table
 from smc._proposals.pgcd import PGCD
-from smc._proposals.twisted import LEAST_DEFENSE, TWISTS, belief_of
+from smc._proposals.twisted import TWISTS, belief_of
+from smc._vocabulary.mixture import LEAST_DEFENSE, defend
+from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
@@ -52,9 +54,12 @@ def random_hmm(
     )
 
 
-def parts(guide: smc.Guide) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log g of every token, and log Z."""
-    return guide.log_g, guide.log_z
+def parts(
+    proposal: smc.Proposal, state: object, log_p: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log g' of every token, with the defensive mixture, and log Z."""
+    factors = defend(proposal.guide(state, log_p), log_p)
+    return factors.log_g, TENSORS.prepare_draws(factors, log_p).log_z
 
 
 class HMMAsLM(ToyLM):
@@ -86,7 +91,7 @@ def reached(
         )
         log_p = (2 * logits).log_softmax(dim=1)
         if step < steps:
-            q = (log_p + proposal.guide(state, log_p).log_g).softmax(dim=1).nan_to_num(0.0)
+            q = (log_p + parts(proposal, state, log_p)[0]).softmax(dim=1).nan_to_num(0.0)
             running = state.position.running
             token = torch.multinomial(q + 1e-300, 1, generator=generator)
             state = proposal.advance(state, torch.where(running.unsqueeze(1), token, -1))
@@ -238,7 +243,7 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
     hmm = random_hmm(seed=6)
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defense=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
-    log_g, log_z = parts(exact.guide(state, log_p))
+    log_g, log_z = parts(exact, state, log_p)
     table, position = state.model.table, state.position
     belief = belief_of("lookahead", lookahead)
     assert belief is None or 0 <= belief <= 1
@@ -262,7 +267,7 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
         running = position.running
         torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=near)
     tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defense=0)
-    for mine, other in zip(parts(tied.guide(state, log_p)), (log_g, log_z), strict=True):
+    for mine, other in zip(parts(tied, state, log_p), (log_g, log_z), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
 
 
@@ -272,7 +277,7 @@ def test_in_time_is_gcd_where_there_is_time() -> None:
     automaton = lift(choice("ab", "bbb", "abab"), VOCABULARY)
     for steps in range(3):
         state, log_p = reached(proposal, [automaton], 12, steps)
-        log_g, _ = parts(proposal.guide(state, log_p))
+        log_g, _ = parts(proposal, state, log_p)
         mask = BudgetMask(state.position.automata, 12).mask(
             state.position.states, state.position.remaining
         )
@@ -315,7 +320,7 @@ def test_support_and_normalizer(options: dict, impossible: list[int]) -> None:
     for steps in range(3):
         state, log_p = reached(proposal, [a_star_b(), few_words()], 4, steps, seed=steps)
         log_p[0, 1] = log_p[7, 0] = -torch.inf
-        log_g, log_z = parts(proposal.guide(state, log_p))
+        log_g, log_z = parts(proposal, state, log_p)
         mask = BudgetMask(state.position.automata, 4).mask(
             state.position.states, state.position.remaining
         )
@@ -333,14 +338,14 @@ def test_the_defense_mixes_proposals_whatever_their_scale() -> None:
     hmm = random_hmm(60)
     plain, defended = (PGCD(hmm, defense=eps, exact_top_k=None) for eps in (0.0, 0.2))
     state, log_p = reached(plain, [automaton], 61, 0)
-    log_g, log_z = parts(plain.guide(state, log_p))
+    log_g, log_z = parts(plain, state, log_p)
     assert float(log_g.max()) < -100
-    mixed, mixed_z = parts(defended.guide(state, log_p))
+    mixed, mixed_z = parts(defended, state, log_p)
     gcd = smc.GCD().guide(state.position, log_p)
     q, q_gcd = ((log_p + g).softmax(dim=1) for g in (log_g, gcd.log_g))
     torch.testing.assert_close((log_p + mixed).softmax(dim=1), 0.8 * q + 0.2 * q_gcd)
     torch.testing.assert_close(mixed_z, log_z)
-    everything, _ = parts(PGCD(hmm, defense=1).guide(state, log_p))
+    everything, _ = parts(PGCD(hmm, defense=1), state, log_p)
     torch.testing.assert_close((log_p + everything).softmax(dim=1), q_gcd)
 
 
@@ -350,9 +355,9 @@ def test_tokens_of_one_class_share_g_and_favorites_do_not() -> None:
     automaton = lift(choice(*(x + y for x in "abcde" for y in "abcde")), vocabulary)
     hmm = random_hmm(6, seed=2)
     state, log_p = reached(PGCD(hmm), [automaton], 3, 0)
-    exact, _ = parts(PGCD(hmm, exact_top_k=None, defense=0).guide(state, log_p))
-    tied, _ = parts(PGCD(hmm, exact_top_k=0, defense=0).guide(state, log_p))
-    some, _ = parts(PGCD(hmm, exact_top_k=2, defense=0).guide(state, log_p))
+    exact, _ = parts(PGCD(hmm, exact_top_k=None, defense=0), state, log_p)
+    tied, _ = parts(PGCD(hmm, exact_top_k=0, defense=0), state, log_p)
+    some, _ = parts(PGCD(hmm, exact_top_k=2, defense=0), state, log_p)
     assert (tied[:, :5] == tied[:, :1]).all()
     assert ((tied[:, 0] > exact[:, :5].amin(dim=1)) & (tied[:, 0] < exact[:, :5].amax(dim=1))).all()
     best = torch.zeros_like(tied, dtype=torch.bool).scatter(
@@ -367,27 +372,27 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     """A prefix that is impossible under the HMM: GCD; a token only: the least defense."""
     proposal = PGCD(never([0]), defense=0)
     state, log_p = reached(proposal, [few_words()], 4, 0)
-    log_g, log_z = parts(proposal.guide(state, log_p))
+    log_g, log_z = parts(proposal, state, log_p)
     assert proposal.counts == (5, 0, 5)
     allowed = log_p.masked_fill(log_g.isneginf(), -torch.inf)
     even = log_z - allowed.logsumexp(dim=1)
     torch.testing.assert_close(log_g[:, 0], even + math.log(LEAST_DEFENSE))
     lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
     assert not lost.model.predicted.any()
-    log_g, log_z = parts(proposal.guide(lost, log_p))
+    log_g, log_z = parts(proposal, lost, log_p)
     # After "a" the end has g = 1, regardless of the HMM, which has no information about "b".
     assert (log_g[:, 3] > log_g[:, 1]).all()
     assert proposal.counts == (10, 0, 10)
     again = proposal.advance(state, torch.tensor([[1, 0]] * 5))
     before = proposal.counts
-    log_g, log_z = parts(proposal.guide(again, log_p))
+    log_g, log_z = parts(proposal, again, log_p)
     assert (log_g[:, [3, 5]] == 0).all()
     assert proposal.counts.rows == before.rows + 5
     silent = PGCD(never([3, 5]), defense=0)
     state, log_p = reached(silent, [few_words()], 4, 0)
     for mine, other in zip(
-        parts(silent.guide(state, log_p)),
-        parts(smc.GCD().guide(state.position, log_p)),
+        parts(silent, state, log_p),
+        parts(smc.GCD(), state.position, log_p),
         strict=True,
     ):
         torch.testing.assert_close(mine, other)

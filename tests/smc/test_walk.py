@@ -15,7 +15,6 @@ from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from smc._inference.resampling import SCHEMES, Scheme, Uniform
 from smc._proposals import AutomatonPosition
-from smc._vocabulary.factors import DenseGuide
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
@@ -33,15 +32,14 @@ class Tilted(smc.GCD):
     def __init__(self, *, potential: bool) -> None:
         self.potential = potential
 
-    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
         mask = state.mask.mask(state.states, state.remaining)
         tokens = torch.arange(log_p.shape[1], device=log_p.device)
         # States are numbered over the batch, but g must not depend on the batch.
         local = state.states - state.automata.initial[state.automata.automaton_of[state.states]]
         place = (3 * local + state.remaining).unsqueeze(1)
         log_g = (place + 1.7 * tokens).double().sin() - 1.5
-        log_g = log_g.masked_fill(~mask, -torch.inf)
-        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+        return smc.Factors.dense(log_g.masked_fill(~mask, -torch.inf))
 
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
@@ -215,10 +213,11 @@ def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) ->
 class ForgetsItsPotential(Tilted):
     """Wrong: weigh as if g had been one."""
 
-    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
-        log_g = super().guide(state, log_p).log_g
-        mask = log_g > -torch.inf
-        return DenseGuide(log_g, torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1))
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
+        factors = super().guide(state, log_p)
+        mask = factors.log_g > -torch.inf
+        log_z = torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1)
+        return factors._replace(log_z=log_z)
 
 
 @pytest.mark.parametrize("wrong", [heaviest, half_a_slice])

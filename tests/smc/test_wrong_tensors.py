@@ -21,7 +21,6 @@ import smc
 from hmm._initialize import counts_of_states
 from smc._models.protocol import token_ids
 from smc._proposals import MaskProposal
-from smc._vocabulary.factors import DenseGuide
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
@@ -324,9 +323,8 @@ class Wide(MaskProposal):
     def __init__(self, change: int) -> None:
         self.change = change
 
-    def guide(self, state: Any, log_p: Tensor) -> DenseGuide:
-        log_g = torch.zeros(len(log_p), V + self.change, dtype=torch.float64)
-        return DenseGuide(log_g, log_g[:, 0])
+    def guide(self, state: Any, log_p: Tensor) -> smc.Factors:
+        return smc.Factors.dense(torch.zeros(len(log_p), V + self.change, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("change", [-1, 1, 4000])
@@ -336,6 +334,17 @@ def test_guides_of_another_width_are_refused(way: str, change: int) -> None:
     with pytest.raises(ValueError, match=f"{V}.*{V + change}"):
         smc.sample(  # type: ignore[arg-type]
             lm, [[1]], AUTOMATON, budget=BUDGET, particles=2, proposal=Wide(change), **WAYS[way]
+        )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_guides_of_another_type_are_refused(way: str) -> None:
+    proposal = smc.GCD()
+    proposal.guide = lambda state, log_p: torch.zeros_like(log_p)  # type: ignore[method-assign]
+    lm = Model(lambda x: x, after_prompt=True)
+    with pytest.raises(ValueError, match=r"expected a smc\.Factors .* got Tensor; .*dense"):
+        smc.sample(  # type: ignore[arg-type]
+            lm, [[1]], AUTOMATON, budget=BUDGET, particles=2, proposal=proposal, **WAYS[way]
         )
 
 

@@ -30,7 +30,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from experiments.studies.convergence.tree import Tree
-from smc._vocabulary.candidate_scores import sums_by
+from smc._vocabulary.mixture import sums_by
 
 
 class Exact(NamedTuple):

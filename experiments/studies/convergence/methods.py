@@ -14,6 +14,7 @@ from experiments.studies.convergence.problems import Prepared
 from experiments.studies.convergence.sampler import TreeProposal, tabulate
 from experiments.studies.convergence.tree import Tree
 from hmm import HMM
+from smc._vocabulary.mixture import defend
 
 
 def settings_of(config: DictConfig) -> HMMConfig:
@@ -53,10 +54,11 @@ def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
     inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)
     for nodes in inner.split(4096):
         log_p = tree.log_p(nodes)
-        guide = proposal.guide(proposal.state(nodes), log_p)
+        factors = defend(proposal.guide(proposal.state(nodes), log_p), log_p)
+        tilted = factors.apply(log_p)
         slots = tree.rows(nodes)
         inside = slots >= 0
-        steps = (log_p + guide.log_g)[:, :-1] - guide.log_z.unsqueeze(1)
+        steps = (tilted - tilted.logsumexp(dim=1, keepdim=True))[:, :-1]
         log_q[slots[inside]] = steps[inside]
     probabilities = log_sum_of_paths(tree, log_q).exp()
     distance = total_variation(probabilities.numpy(), exact.posterior.numpy())

@@ -29,15 +29,13 @@ from torch import Tensor
 from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.tree import DEAD, Tree
 from gcd import AutomatonBatch, Vocabulary
-from gcd._tokens.batch import TokenClasses
-from smc import Batch, CounterDraw, DenseGuide, Draw, Proposal
+from smc import Batch, CounterDraw, Draw, Factors, Proposal
 from smc._forward.eager import EagerReader
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import run_eagerly
 from smc._models.protocol import Prompt
-from smc._vocabulary.candidate_scores import CandidateGuide, Successors, sums_by
-from smc._vocabulary.factors import by_class_alone
+from smc._vocabulary.mixture import alive_of, sums_by
 from smc._vocabulary.passes import TENSORS
 
 _PARTICLES_AT_ONCE = 1 << 14
@@ -45,19 +43,15 @@ _ROWS_GUIDED = 512
 
 
 class ProposalTable(NamedTuple):
-    """Guide and `smc._vocabulary.candidate_scores` of a proposal at every prefix of a tree.
+    """Guide of a proposal at every prefix of a tree.
 
     Attributes:
-        log_g: log g of each slot; -inf for tokens that are never drawn.
-        log_z: log Z of each node.
-        log_score: log g of each slot for the discrete filter, without the defensive mixture.
-        candidate: slots that compete in the discrete filter.
+        log_g: log g of each slot, without the defensive mixture.
+        candidate: allowed slots; their g may be zero.
         defense: share of the defensive mixture, or None.
     """
 
     log_g: Float64[Tensor, "slots"]
-    log_z: Float64[Tensor, "nodes"]
-    log_score: Float64[Tensor, "slots"]
     candidate: Bool[Tensor, "slots"]
     defense: float | None
 
@@ -69,8 +63,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
         ValueError: it draws a token after which the text can't be completed within the budget.
     """
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
-    log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
-    log_score, candidate = torch.full_like(log_g, -torch.inf), torch.zeros_like(log_g).bool()
+    candidate = torch.zeros_like(log_g).bool()
     defense = None
     batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
     width = tree.automaton.vocabulary.size
@@ -92,11 +85,11 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
             log_p = torch.full((len(some), width), -torch.inf, dtype=torch.float64)
             log_p.scatter_(1, token, torch.where(inside, tree["log_p"][slots], -torch.inf))
             here = proposal.take(state, some)
-            guide, scores = proposal.guide(here, log_p), proposal.score(here, log_p)
+            factors = proposal.guide(here, log_p)
             row = torch.arange(len(some)).repeat_interleave(inside.sum(dim=1))
-            found, defense = guide.at(row, token[inside]), scores.defense
-            classes, which = scores.factors.classes, scores.factors.automaton_of_row
-            competes = scores.alive[row, classes.of[which[row], token[inside]].long()]
+            found, defense = factors.at(row, token[inside]), factors.defense
+            klass = factors.classes.of[factors.automaton_of_row[row], token[inside]].long()
+            competes = alive_of(factors)[row, klass]
             child = tree["child"][slots[inside]]
             late = (child < 0) | (child >= tree.num_exact)
             if bool((late & (competes | ~found.isneginf())).any()):
@@ -105,11 +98,9 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
                     "which no text can"
                 )
             log_g[slots[inside]] = found
-            log_z[nodes[some]] = guide.log_z
-            log_score[slots[inside]] = scores.factors.at(row, token[inside])
             candidate[slots[inside]] = competes
         above = nodes
-    return ProposalTable(log_g, log_z, log_score, candidate, defense)
+    return ProposalTable(log_g, candidate, defense)
 
 
 class TreeState(NamedTuple):
@@ -138,18 +129,14 @@ class TreeState(NamedTuple):
         """State of each prefix in the restricted automaton."""
         return torch.where(self.nodes >= 0, self.tree["state"][self.nodes.clamp(min=0)], DEAD)
 
-    def successors(self) -> Successors:
+    def ends(self, *, by_token: bool) -> Bool[Tensor, "R W"]:
         """Return which slots complete the text; the last column, all other tokens, never does."""
         tree = self.tree
         slots = tree.rows(self.nodes)
         child = torch.where(slots >= 0, tree["child"][slots.clamp(min=0)], DEAD)
         grown = child.clamp(min=0)
         ends = (child >= 0) & (tree["text"][grown] >= 0)
-        return Successors(
-            TokenClasses.singletons(slots.shape[1] + 1),
-            torch.zeros_like(self.nodes),
-            torch.nn.functional.pad(ends, (0, 1)),
-        )
+        return torch.nn.functional.pad(ends, (0, 1))
 
 
 class TreeProposal(Proposal[TreeState]):
@@ -191,36 +178,24 @@ class TreeProposal(Proposal[TreeState]):
             nodes = torch.where(token >= 0, after, nodes)
         return state._replace(nodes=nodes)
 
-    def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> DenseGuide:
-        """Return log g by slot, and log Z; the last column is all other tokens."""
+    def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Factors:
+        """Return log g by slot; the last column is all other tokens."""
         if self.method == "lm":
-            return DenseGuide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
-        tree, nodes = self.tree, state.nodes
-        slots = tree.rows(nodes)
-        inner = slots.clamp(min=0)
+            even = torch.zeros_like(log_p)
+            return Factors.dense(even)._replace(log_z=even[:, 0])
+        tree, table = self.tree, self.method
+        slots = tree.rows(state.nodes)
+        inner, allowed = slots.clamp(min=0), slots >= 0
         log_g = torch.full_like(log_p, -torch.inf)
-        if isinstance(self.method, ProposalTable):
-            log_g[:, :-1] = self.method.log_g[inner].masked_fill(slots < 0, -torch.inf)
-            return DenseGuide(log_g, self.method.log_z[nodes])
-        allowed = slots >= 0
+        if isinstance(table, ProposalTable):
+            log_g[:, :-1] = table.log_g[inner].masked_fill(~allowed, -torch.inf)
+            alive = torch.nn.functional.pad(table.candidate[inner] & allowed, (0, 1))
+            return Factors.dense(log_g)._replace(alive=alive, defense=table.defense)
         if self.method == "gcd":
             child = tree["child"][inner]
             allowed &= (child >= 0) & (child < tree.num_exact)
         log_g[:, :-1].masked_fill_(allowed, 0.0)
-        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
-
-    def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> CandidateGuide:
-        """Return the scores of slots for the discrete filter; each slot is its own class."""
-        table = self.method
-        if not isinstance(table, ProposalTable):
-            return super().score(state, log_p)
-        successors, slots = state.successors(), self.tree.rows(state.nodes)
-        inner, none = slots.clamp(min=0), slots < 0
-        log_g = table.log_score[inner].masked_fill(none, -torch.inf)
-        log_g = torch.nn.functional.pad(log_g, (0, 1), value=-torch.inf)
-        alive = torch.nn.functional.pad(table.candidate[inner] & ~none, (0, 1))
-        factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
-        return CandidateGuide(factors, alive, successors, defense=table.defense)
+        return Factors.dense(log_g)
 
 
 class TreeLM:

@@ -22,6 +22,7 @@ from experiments.studies.convergence.tree import Restriction, Tree, count_prefix
 from gcd._tokens.batch import AutomatonBatch
 from hmm._model import HMM
 from smc._inference.algorithms import SMC
+from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM
 
 # Two ids that say the same, tokens no constraint here has a use for, ids without bytes, two ends.
@@ -148,18 +149,21 @@ def test_restriction_changes_no_guide(name, method, options):
     constraint, restriction, tree = built(name, 4)
     settings = HMMConfig(lookahead="conditional", **options)
     table = tabulate(METHODS[method].proposal(settings, restriction.hmm(HMM_)), tree)
-    whole = METHODS[method].proposal(settings, HMM_)
+    own, whole = TreeProposal(tree, table), METHODS[method].proposal(settings, HMM_)
     batch = smc.Batch(AutomatonBatch([constraint]), torch.tensor([4]))
     inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)
     for node, path in zip(inner.tolist(), paths(restriction, tree, inner), strict=True):
         state = whole.start(batch)
         if path:
             state = whole.advance(state, torch.tensor([path]))
-        guide = whole.guide(state, LM.log_p(PROMPT + path).unsqueeze(0))
+        log_p = LM.log_p(PROMPT + path).unsqueeze(0)
+        guide = defend(whole.guide(state, log_p), log_p)
         slots = tree.rows(torch.tensor([node]))[0]
         tokens = restriction.ids[tree["token"][slots].numpy()]
-        torch.testing.assert_close(table.log_g[slots], guide.log_g[0, tokens])
-        torch.testing.assert_close(table.log_z[node], guide.log_z[0])
+        at = torch.tensor([node])
+        found = defend(own.guide(own.state(at), tree.log_p(at)), tree.log_p(at))
+        torch.testing.assert_close(found.log_g[0, :-1], guide.log_g[0, tokens])
+        torch.testing.assert_close(found.log_z, guide.log_z)
         others = np.setdiff1d(np.arange(VOCABULARY.size), tokens)
         assert bool(guide.log_g[0, others].isneginf().all())
 
@@ -233,5 +237,6 @@ def test_a_proposal_that_leaves_the_tree_is_not_tabulated():
     table = tabulate(smc.GCD(), tree)
     inner = torch.arange(tree.num_exact)[tree["text"][: tree.num_exact] < 0]
     own = TreeProposal(tree, "gcd")
-    guide = own.guide(own.state(inner), tree.log_p(inner))
-    torch.testing.assert_close(table.log_z[inner], guide.log_z)
+    same = TreeProposal(tree, table)
+    first, second = (each.guide(each.state(inner), tree.log_p(inner)).log_g for each in (own, same))
+    torch.testing.assert_close(first, second)
