@@ -27,23 +27,12 @@ _LABEL = 60  # maximum number of characters of a label
 
 
 def to_dot(automaton: Automaton | TokenAutomaton) -> str:
-    """Return the drawing of a byte or token automaton as graphviz source.
-
-    Raises:
-        ConstraintError: the automaton has more than `MAX_STATES` states.
-        ImportError: the package graphviz is not installed (extra `drawing`).
-    """
+    """Return the drawing of a byte or token automaton as graphviz source."""
     return _graph(automaton).source
 
 
 def to_svg(automaton: Automaton | TokenAutomaton) -> str:
-    """Return the drawing of a byte or token automaton as the text of an SVG file.
-
-    Raises:
-        ConstraintError: the program `dot` is not installed, or the automaton has more than
-            `max_states` states.
-        ImportError: the package graphviz is not installed (extra `drawing`).
-    """
+    """Return the drawing of a byte or token automaton as the text of an SVG file."""
     graph = _graph(automaton)
     if shutil.which("dot") is None:
         raise ConstraintError(
@@ -54,6 +43,7 @@ def to_svg(automaton: Automaton | TokenAutomaton) -> str:
 
 
 def _graph(automaton: Automaton | TokenAutomaton) -> graphviz.Digraph:
+    """Draw an automaton, unless it has more than `MAX_STATES` states."""
     if automaton.num_states > MAX_STATES:
         raise ConstraintError(
             f"expected an automaton of at most {MAX_STATES} states to draw, got "
@@ -62,9 +52,7 @@ def _graph(automaton: Automaton | TokenAutomaton) -> graphviz.Digraph:
     try:
         import graphviz
     except ImportError as error:
-        raise missing(
-            package="graphviz", extra="drawing", purpose="a drawing of an automaton"
-        ) from error
+        raise missing("graphviz", "drawing", "a drawing of an automaton") from error
     graph = graphviz.Digraph(
         graph_attr={"rankdir": "LR"}, node_attr={"shape": "circle"}, edge_attr={"fontsize": "10"}
     )
@@ -82,6 +70,7 @@ def _graph(automaton: Automaton | TokenAutomaton) -> graphviz.Digraph:
 
 
 def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
+    """Return source, target and label of each arrow."""
     found = []
     for source in range(automaton.num_states):
         row = automaton.delta[source]

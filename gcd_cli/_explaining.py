@@ -1,23 +1,23 @@
-"""Explanations of why a language accepts or refuses a text, in bytes and in tokens."""
+"""Reports of constraints, and of where a text stands in a language, in bytes and in tokens.
+
+Each report is a dictionary of plain values for JSON, beside lines to print, pairs of a name and a
+description.
+"""
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from io import StringIO
 from typing import Any
 
 import numpy as np
-from click import ClickException
 
 import gcd
 from gcd._readable import readable_bytes, readable_ranges
-from gcd_cli._ordering import reorder
 
 _SHOWN = 8  # tokens listed in the output
-_LONGEST = 400  # characters of a text shown in full
+
+_Lines = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,22 @@ class Standing:
     Attributes:
         text: the text.
         viable: length of the viable prefix in bytes.
-        in_language: whether the whole text is a string of the language.
         may_end: whether the viable prefix is a string of the language.
         state: automaton state after the viable prefix.
         expected: bytes that may follow the viable prefix, as ranges; empty if there are none.
         completion: a shortest completion of the viable prefix.
+        caveats: the parts of the constraint that the language doesn't enforce.
+        tokens: the result of `in_tokens` for the viable prefix; None without a tokenizer.
     """
 
     text: bytes
     viable: int
-    in_language: bool
     may_end: bool
     state: int
     expected: str
     completion: bytes
+    caveats: tuple[str, ...]
+    tokens: dict[str, Any] | None
 
     @property
     def is_refused(self) -> bool:
@@ -48,20 +50,25 @@ class Standing:
         return self.viable < len(self.text)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Line and column after the viable prefix, counted from 1; the column counts bytes."""
-        before = self.text[: self.viable]
-        return before.count(b"\n") + 1, self.viable - (before.rfind(b"\n") + 1) + 1
+    def in_language(self) -> bool:
+        """True if the text is a string of the language."""
+        return self.may_end and not self.is_refused
+
+    @property
+    def is_viable(self) -> bool:
+        """True if some string of the language begins with the text and fits into the budget."""
+        return not self.is_refused and (self.tokens is None or self.tokens["fits"])
 
     def reason(self) -> str | None:
-        """Return a sentence that states why the text isn't in the language; None if it is."""
+        """Return a sentence that states why the text doesn't satisfy the constraint, or None."""
         if self.in_language:
-            return None
+            return None if self.tokens is None else self.tokens["reason"]
         after = readable_bytes(self.text[: self.viable])
         ways = self.expected and f"expected {self.expected}"
         if not self.is_refused:
             return f"the text is not complete after {after}; {ways}"
-        line, column = self.place
+        before = self.text[: self.viable]
+        line, column = before.count(b"\n") + 1, self.viable - before.rfind(b"\n")
         byte = readable_bytes(self.text[self.viable : self.viable + 1])
         ways = " or ".join(filter(None, [ways, "the end" if self.may_end and ways else ""]))
         return (
@@ -80,15 +87,56 @@ class Standing:
             "fewest_bytes": len(self.completion),
             "completion": self.completion.decode(errors="backslashreplace"),
             "reason": self.reason(),
+            **({"caveats": list(self.caveats)} if self.caveats else {}),
+            **({} if self.tokens is None else {"in_tokens": self.tokens}),
         }
 
+    def text_lines(self) -> _Lines:
+        """Return lines that judge the whole text."""
+        said = self.reason()
+        if said is not None:
+            return [("no", said), *_not_held(self.caveats)]
+        said = f"{len(self.text)} bytes"
+        if self.tokens is not None:
+            said += f", at least {self.tokens['tokens'] + 1} tokens, EOS included"
+        return [("yes", said), *_not_held(self.caveats)]
 
-def standing(language: gcd.Automaton, text: bytes) -> Standing:
-    """Find the longest prefix of a text that begins a string of the language.
+    def prefix_lines(self) -> _Lines:
+        """Return lines that describe what may follow the text."""
+        begun, tokens = readable_bytes(self.text[: self.viable]), self.tokens
+        if self.is_refused:
+            lines = [("refused", self.reason() or "")]
+        elif tokens is not None and tokens["reason"] is not None:
+            lines = [("refused", f"{begun}: {tokens['reason']}")]
+        else:
+            ends = "the text may end here" if self.may_end else "the text may not end here"
+            follows = self.expected or "nothing, the text has to end here"
+            lines = [("viable", f"{begun}: {ends}"), ("next", follows)]
+        completion = readable_bytes(self.completion, None)
+        lines.append(("to the end", f"at least {len(self.completion)} bytes, {completion}"))
+        lines += _not_held(self.caveats)
+        if tokens is None or tokens["tokens"] is None:
+            return lines
+        remaining, few = tokens["remaining"], " ".join(tokens["examples"])
+        left = "" if remaining is None else f", {remaining} of {remaining + tokens['tokens']} left"
+        more = tokens["allowed_without_budget"]
+        binds = f"; without the budget {more}" if more != tokens["allowed"] else ""
+        of_all = f"{tokens['allowed']} of {tokens['vocabulary']} may come next"
+        return [
+            *lines,
+            ("tokens", f"at least {tokens['tokens']} so far{left}"),
+            ("", f"{of_all}{f': {few}' if few else ''}{binds}"),
+            ("", f"at least {tokens['fewest_tokens']} to the end, EOS included"),
+        ]
 
-    Raises:
-        ConstraintError: the text is longer than the constraint was compiled for.
-    """
+
+def standing(
+    language: gcd.Automaton,
+    text: bytes,
+    automaton: gcd.TokenAutomaton | None = None,
+    budget: int | None = None,
+) -> Standing:
+    """Find the longest prefix of a text that begins a string of the language."""
     if language.max_bytes is not None and len(text) > language.max_bytes:
         held = "; ".join(str(each) for each in language.caveats if not each.is_unchecked)
         remedy = f'set unsupported="ignore" ({held})' if held else "raise max_bytes"
@@ -102,132 +150,29 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
         if after < 0:
             break
         state, viable = after, viable + 1
-    may_end = bool(language.accepting[state])
     return Standing(
         text=text,
         viable=viable,
-        in_language=may_end and viable == len(text),
-        may_end=may_end,
+        may_end=bool(language.accepting[state]),
         state=state,
         expected=readable_ranges(np.flatnonzero(language.transitions[state] >= 0).tolist()),
         completion=language.shortest(state),
+        caveats=tuple(map(str, language.caveats)),
+        tokens=None if automaton is None else in_tokens(automaton, text[:viable], budget),
     )
 
 
-def judge(
-    language: gcd.Automaton, automaton: gcd.TokenAutomaton | None, text: bytes, budget: int | None
-) -> tuple[dict[str, Any], str]:
-    """Check a text against a constraint; return a report and a line to print.
+def in_tokens(automaton: gcd.TokenAutomaton, text: bytes, budget: int | None) -> dict[str, Any]:
+    """Report the tokens that may follow a viable text, after the fewest tokens that spell it.
 
-    The report's `reason` is None if the text satisfies the constraint. The line gives the reason,
-    or the length of the text.
-    """
-    found = standing(language, text)
-    report = found.report()
-    if report["reason"] is not None:
-        return report, report["reason"]
-    said = f"{len(text)} bytes"
-    if automaton is not None:
-        tokens = report["in_tokens"] = in_tokens(automaton, text, budget)
-        if tokens["tokens"] is None:
-            report["reason"] = "the vocabulary's tokens cannot spell the text"
-        else:
-            said += f", at least {tokens['tokens'] + 1} tokens, EOS included"
-            if not tokens["fits"]:
-                report["reason"] = (
-                    f"the text needs {tokens['tokens'] + 1} tokens, but the budget is {budget}"
-                )
-    return report, report["reason"] or said
-
-
-def strip(text: bytes) -> bytes:
-    """Strip surrounding whitespace and a byte order mark from a text."""
-    return text.removeprefix(BOM_UTF8).strip()
-
-
-def spacing_hint(
-    text: bytes, accepts: Callable[[str | None, bytes], bool], styles: Sequence[str]
-) -> str | None:
-    """Return a hint at the option with which a refused text would be accepted, or None.
-
-    Args:
-        text: a text that is not accepted.
-        accepts: function of a whitespace style (None for the current style) and a text. It returns
-            whether the text would be accepted.
-        styles: other available whitespace styles, beginning with the most permissive.
-    """
-    if accepts(None, strip(text)):
-        mark = "a byte order mark and " if text.startswith(BOM_UTF8) else ""
-        return f"with --strip, which removes {mark}whitespace around the text, it is accepted"
-    with redirect_stderr(StringIO()):  # warnings about the constraint have already been printed
-        try:
-            if not styles or not accepts(styles[0], text):
-                return None
-            style = next((each for each in styles[1:] if accepts(each, text)), styles[0])
-        # The constraint is too large in this style, or standard input was already consumed.
-        except (ValueError, ClickException):
-            return None
-    return f"with --whitespace {style} it is accepted"
-
-
-def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
-    """Return a hint with an accepted order of a JSON text's members.
-
-    The result is None if the text isn't accepted in any order.
-    """
-    found = reorder(language, text.strip())
-    if found is None:
-        return None
-    shown = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
-    return f"with its members in the schema's order it is accepted: {shown}"
-
-
-def caveat_lines(report: dict[str, Any], language: gcd.Automaton) -> list[tuple[str, str]]:
-    """Return lines that describe the unenforced parts of a constraint, and add them to a report."""
-    if language.caveats:
-        report["caveats"] = [str(caveat) for caveat in language.caveats]
-    return [("not held", str(caveat)) for caveat in language.caveats]
-
-
-def why_not(tokens: dict[str, Any], budget: int | None) -> str | None:
-    """Return why a viable prefix can't be completed in tokens; None if it can.
-
-    Args:
-        tokens: the result of `in_tokens`.
-        budget: maximum number of tokens of the whole text, EOS included; None for no budget.
-    """
-    if tokens["fits"]:
-        return None
-    if tokens["tokens"] is None:
-        return "the vocabulary's tokens cannot spell it"
-    needed = tokens["tokens"] + tokens["fewest_tokens"]
-    return (
-        f"no text that begins with it ends within {budget} tokens: {tokens['tokens']} so far and "
-        f"{tokens['fewest_tokens']} to the end, EOS included, are {needed}"
-    )
-
-
-def in_tokens(
-    automaton: gcd.TokenAutomaton, text: bytes, budget: int | None = None
-) -> dict[str, Any]:
-    """Return the tokens that may follow a text, after the fewest tokens that spell it.
-
-    Args:
-        automaton: the token automaton of the constraint.
-        text: the beginning of a string of the language.
-        budget: maximum number of tokens of the whole text, EOS included; None for no budget.
-
-    Returns:
-        `tokens`: number of tokens so far; None if the text can't be spelled in tokens.
-        `fewest_tokens`: fewest further tokens to the end, EOS included. `remaining`: tokens left of
-        the budget. `fits`: whether a completion fits into the budget. `allowed`: number of ids that
-        may come next. `allowed_without_budget`: the same without a budget. `examples`: some of the
-        allowed tokens. `vocabulary`: number of all ids.
+    `tokens` is None if no tokens spell the text, and `fewest_tokens` counts from there to the end,
+    EOS included. `reason` is None if the text `fits`, that is, can end within the budget.
     """
     automaton = replace(automaton, max_bytes=None)  # callers have checked the budget
     tokens = spell(automaton, text)
     if tokens is None:
-        return {"tokens": None, "fits": False}
+        reason = "the vocabulary's tokens cannot spell the text"
+        return {"tokens": None, "fits": False, "reason": reason}
     remaining = None if budget is None else budget - len(tokens)
     report = gcd.inspect_prefix(automaton, tokens, remaining=remaining)
     ends, names = automaton.vocabulary.eos_ids, automaton.vocabulary.token_bytes
@@ -236,11 +181,15 @@ def in_tokens(
         for token in report.allowed[: 8 * _SHOWN].tolist()
     )  # several ids may have the same bytes
     assert report.needed is not None
+    fits = remaining is None or report.needed <= remaining
+    needed = len(tokens) + report.needed
+    too_long = f"the text needs {needed} tokens, EOS included, but the budget is {budget}"
     return {
         "tokens": len(tokens),
         "fewest_tokens": report.needed,
         "remaining": remaining,
-        "fits": remaining is None or report.needed <= remaining,
+        "fits": fits,
+        "reason": None if fits else too_long,
         "allowed": int(report.allowed.size),
         "allowed_without_budget": int(automaton.allowed(report.state).size),
         "examples": list(shown)[:_SHOWN],
@@ -263,3 +212,51 @@ def spell(automaton: gcd.TokenAutomaton, text: bytes) -> list[int] | None:
                 ways[end] = (state, [*way[1], token]) if state >= 0 else best
     found = ways[-1]
     return None if found is None else found[1]
+
+
+def describe(
+    language: gcd.Automaton, automaton: gcd.TokenAutomaton | None, compiling: float, lifting: float
+) -> tuple[dict[str, Any], _Lines]:
+    """Return the report of a compiled constraint, and its lines; times are in seconds."""
+    shortest, classes = language.shortest(), language.delta.shape[1]
+    report: dict[str, Any] = {
+        "states": language.num_states,
+        "byte_classes": classes,
+        "fewest_bytes": len(shortest),
+        "shortest": shortest.decode(errors="backslashreplace"),
+        "seconds": compiling,
+    }
+    caveats = [str(caveat) for caveat in language.caveats]
+    lines = [
+        ("bytes", f"{language.num_states:,} states, {classes} byte classes"),
+        ("shortest", f"{len(shortest)} bytes, {report['shortest']}"),
+        *_not_held(caveats),
+    ]
+    if caveats:
+        report["caveats"] = caveats
+    if isinstance(language, gcd.GrammarLanguage):
+        report["extent"] = language.extent
+        lines.append(("extent", language.extent))
+    if automaton is None:
+        return report, [*lines, ("time", f"{compiling:.2f} s")]
+    tokens = report["tokens"] = {
+        "vocabulary": automaton.vocabulary.size,
+        "states": automaton.num_states,
+        "classes": automaton.num_classes,
+        "fewest_tokens": automaton.fewest_tokens,
+        "memory_bytes": automaton.nbytes,
+        "seconds": lifting,
+    }
+    states, of_all = f"{tokens['states']:,} states", f"{tokens['vocabulary']:,} tokens"
+    return report, [
+        *lines,
+        ("tokens", f"{states}, {tokens['classes']} classes of {of_all}"),
+        ("fewest", f"{tokens['fewest_tokens']} tokens, EOS included"),
+        ("memory", f"{automaton.nbytes / 1e3:,.0f} kB"),
+        ("time", f"{compiling:.2f} s to compile, {lifting:.2f} s to lift"),
+    ]
+
+
+def _not_held(caveats: Iterable[str]) -> _Lines:
+    """Return lines with the parts of a constraint that a language doesn't enforce."""
+    return [("not held", caveat) for caveat in caveats]

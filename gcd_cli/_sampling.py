@@ -28,29 +28,11 @@ def draw(
     automaton: gcd.TokenAutomaton,
     *,
     prompt: str,
-    budget: int,
-    particles: int,
     proposal: str,
-    algorithm: str,
-    seed: int,
-    hmm: str | None = None,
-    deadline: float | None = None,
-    certify: float | None = None,
-    max_tokens_read: int = 1000,
-) -> dict[str, Any]:
-    """Sample answers to a prompt; return their probabilities and diagnostics.
-
-    Args:
-        model: directory or hub name of a causal model of `transformers` with a tokenizer.
-        language: the constraint over bytes. It is lifted again if the model's vocabulary differs
-            from the automaton's vocabulary.
-        automaton: the constraint over tokens.
-        prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
-        certify, max_tokens_read: as in `smc.sample`.
-        proposal: a key of `PROPOSALS`, or "pgcd".
-        hmm: the directory of an HMM, for "pgcd". It is used with `lookahead="in_time"`, because an
-            HMM doesn't see the prompt.
-    """
+    hmm: str | None,
+    **settings: Any,
+) -> smc.Posterior:
+    """Sample answers to a prompt from a causal model of `transformers`, as `smc.sample` does."""
     # The HMM is loaded before the language model, so that an HMM over another vocabulary is refused
     # at once.
     method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
@@ -70,22 +52,10 @@ def draw(
             f"expected a model that transformers can load, got {model} ({cause}); pass another one"
         ) from error
     lm = smc.TransformersLM(network, tokenizer)
-    if lm.vocabulary != automaton.vocabulary:
+    if lm.vocabulary != automaton.vocabulary:  # which was read from the files only
         automaton = gcd.lift(language, lm.vocabulary)
-    (posterior,) = smc.sample(
-        lm,
-        [prompt],
-        automaton,
-        budget=budget,
-        particles=particles,
-        proposal=method,
-        algorithm=algorithm,
-        seed=seed,
-        deadline=deadline,
-        certify=certify,
-        max_tokens_read=max_tokens_read,
-    )
-    return _report(posterior)
+    (posterior,) = smc.sample(lm, [prompt], automaton, proposal=method, **settings)
+    return posterior
 
 
 def draw_from_server(
@@ -94,39 +64,21 @@ def draw_from_server(
     vocabulary: gcd.Vocabulary,
     *,
     prompt: str,
-    budget: int,
-    particles: int,
-    proposal: str,
-    seed: int,
-) -> dict[str, Any]:
-    """Sample answers as `draw` does, from a vLLM server.
-
-    Args:
-        url: address of the server.
-        constraint: the constraint in the form of a request (`gcd._requests`).
-        vocabulary: vocabulary of the server's model.
-        prompt, budget, particles, seed: as in `gcd_vllm.sample_from_server`.
-        proposal: "gcd" or "lcd".
-    """
+    **settings: Any,
+) -> smc.Posterior:
+    """Sample answers to a prompt from a vLLM server, as `gcd_vllm.sample_from_server` does."""
     from gcd_vllm import EngineStoppedError, sample_from_server
 
     try:
         (posterior,) = sample_from_server(
-            url,
-            [prompt],
-            constraint,
-            vocabulary=vocabulary,
-            budget=budget,
-            particles=particles,
-            proposal=proposal,
-            seed=seed,
+            url, [prompt], constraint, vocabulary=vocabulary, **settings
         )
     except EngineStoppedError as error:
         raise BadInput(str(error)) from error
-    return _report(posterior)
+    return posterior
 
 
-def _report(posterior: smc.Posterior) -> dict[str, Any]:
+def report(posterior: smc.Posterior) -> dict[str, Any]:
     """Return the fields of the command's JSON output for a posterior."""
     found = posterior.reliability
     effect = posterior.budget
@@ -171,12 +123,7 @@ def _fields(posterior: smc.Posterior) -> dict[str, Any]:
 
 
 def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
-    """Format the report: answers, fields, the evidence, and their reliability.
-
-    Args:
-        found: the report that `draw` returns.
-        budget: maximum number of tokens of an answer.
-    """
+    """Format a report: answers, fields, the evidence, and their reliability."""
     lines = [(format_estimate(each), each["text"]) for each in found["answers"]] or [
         ("none", "no answer was completed within the budget")
     ]
@@ -235,6 +182,7 @@ def format_estimate(found: dict[str, Any]) -> str:
 
 
 def _pgcd(directory: str, vocabulary: gcd.Vocabulary) -> smc.Proposal[Any]:
+    """Return P-GCD with the HMM of a directory, which doesn't see the prompt."""
     from hmm import load
 
     return smc.PGCD(load(directory, vocabulary=vocabulary).hmm, lookahead="in_time")

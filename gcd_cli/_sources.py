@@ -66,18 +66,7 @@ _OPTIONS_OF = {
 
 
 def language(given: str, kind: str, options: Mapping[str, Any] | None = None) -> gcd.Automaton:
-    """Compile the constraint that a command received.
-
-    Args:
-        given: a file, or the regular expression itself. `tables.json#NAME` selects a database from
-            a list in Spider's format, and `FILE#RULE` the start rule of a grammar.
-        kind: "schema", "regex", "tools", "sql" or "grammar".
-        options: keyword arguments of `gcd.json_schema`, `gcd.tool_calls` or `gcd.grammar`.
-
-    Raises:
-        BadInput: if a file cannot be read, or an option doesn't apply to this kind of language.
-        ConstraintError: if the constraint cannot be enforced.
-    """
+    """Compile the constraint that a command received (`_SCHEMA_HELP` describes its forms)."""
     options = options or {}
     usable = _OPTIONS_OF.get(kind, ())
     useless = [f"--{name.replace('_', '-')}" for name in options if name not in usable]
@@ -98,12 +87,8 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
         elif kind == "sql":
             file, mark, name = given.partition(".json#")
             found = gcd.sql(gcd.sql_schema(f"{file}.json", name) if mark else given)
-        elif kind == "schema":
-            found = gcd.json_schema(read_json(given), **options)
         else:
-            raise ValueError(
-                f"expected kind to be schema, regex, tools, sql or grammar, got {kind!r}"
-            )
+            found = gcd.json_schema(read_json(given), **options)
     for warning in caught:
         click.echo(f"Warning: {warning.message}", err=True)
     if found.is_empty:
@@ -112,11 +97,7 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
 
 
 def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a constraint in the form of a request to a server (`gcd._requests`).
-
-    Raises:
-        BadInput: the command can't send constraints of this kind to a server.
-    """
+    """Return a constraint in the form of a request to a server (`gcd._requests`)."""
     more = {"options": dict(options)} if options else {}
     if kind == "regex":
         return {"regex": given}
@@ -131,6 +112,7 @@ def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, A
 
 
 def _text(path: str) -> str:
+    """Return the UTF-8 text of a file."""
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -152,9 +134,6 @@ def vocabulary(given: str) -> gcd.Vocabulary:
 
     `tokenizer.json` has the tokens. The configurations beside it have the width and the EOS ids.
     Neither the model nor `transformers` is loaded.
-
-    Raises:
-        BadInput: if there is no such model, or it has no `tokenizer.json`.
     """
     folder = Path(given) if Path(given).is_dir() else _from_hub(given)
     file = folder / "tokenizer.json"

@@ -33,12 +33,12 @@ from typing import Any, NamedTuple
 
 import gcd
 from gcd._languages.text.formats import FORMATS
-from gcd_cli._ordering import Orders
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "gcd" / "languages" / "json_schema" / "suite"
 DRAFTS = ("4", "6", "7", "2019-09", "2020-12")
 _FORMATS = "optional/format"
 _DEEPER = (4, 5, 6)  # values of `max_depth` for deeply nested instances
+_MAX_STEPS = 20_000  # in the search for an order of members
 
 
 def golden(draft: str) -> Path:
@@ -125,9 +125,50 @@ def accepts(
     Args:
         whole: whether to write 1.0 as 1, which is the same number in all drafts except draft 4.
     """
-    orders = Orders(language, any_order=any_order)
+    orders = _Orders(language, any_order)
     ends = orders.ends(language.initial, _normalize(value) if whole else value)
-    return any(bool(language.accepting[state]) for state, _ in ends)
+    return any(state >= 0 and bool(language.accepting[state]) for state in ends)
+
+
+class _Orders:
+    """Search for the states after a value's JSON texts, with members in any order or as given."""
+
+    def __init__(self, language: gcd.Automaton, any_order: bool) -> None:
+        self._run, self._any_order, self._steps = language.run, any_order, _MAX_STEPS
+
+    def ends(self, state: int, value: Any) -> Iterator[int]:
+        """Yield the state after each text of a value that the language allows after `state`."""
+        self._steps -= 1
+        if state < 0 or self._steps < 0:
+            return
+        if isinstance(value, dict):
+            yield from self._members(self._run("{", state), value, frozenset(value), set())
+        elif isinstance(value, list):
+            yield from self._items(self._run("[", state), value, 0)
+        else:
+            yield self._run(json.dumps(value, ensure_ascii=False), state)
+
+    def _items(self, state: int, value: list[Any], at: int) -> Iterator[int]:
+        if state >= 0 and at == len(value):
+            yield self._run("]", state)
+        elif state >= 0:
+            for after in self.ends(self._run("," if at else "", state), value[at]):
+                yield from self._items(after, value, at + 1)
+
+    def _members(
+        self, state: int, value: dict[str, Any], left: frozenset[str], seen: set[Any]
+    ) -> Iterator[int]:
+        if state < 0 or (state, left) in seen:
+            return
+        seen.add((state, left))
+        if not left:
+            yield self._run("}", state)
+        due = self._run("," if len(left) < len(value) else "", state)
+        for name in [name for name in value if name in left][: None if self._any_order else 1]:
+            key = json.dumps(name, ensure_ascii=False) + ":"
+            at = self._run(key, due) if due >= 0 else -1
+            for after in self.ends(at, value[name]) if at >= 0 else ():
+                yield from self._members(after, value, left - {name}, seen)
 
 
 def _normalize(value: Any) -> Any:
