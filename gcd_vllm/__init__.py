@@ -29,11 +29,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcd_vllm._errors import EngineStoppedError
     from gcd_vllm._hmm_registry import PGCD
     from gcd_vllm._middleware import CompilingMiddleware
     from gcd_vllm._particles import EngineDiagnostics, Rollout
-    from gcd_vllm._parts import PartRecord
+    from gcd_vllm._parts import EngineStoppedError, PartRecord
     from gcd_vllm._sampling import sample, sample_from_server, vocabulary_of
     from gcd_vllm._worker import WorkerExtension
 
@@ -55,7 +54,7 @@ _PUBLIC = {
     "PGCD": "gcd_vllm._hmm_registry",
     "CompilingMiddleware": "gcd_vllm._middleware",
     "EngineDiagnostics": "gcd_vllm._particles",
-    "EngineStoppedError": "gcd_vllm._errors",
+    "EngineStoppedError": "gcd_vllm._parts",
     "PartRecord": "gcd_vllm._parts",
     "Rollout": "gcd_vllm._particles",
     "WorkerExtension": "gcd_vllm._worker",

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import InvalidStateError
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from typing import Any
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, admission_of, check_twist
-from gcd_vllm._errors import EngineStoppedError
-from gcd_vllm._liveness import is_dead, watch
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
-from gcd_vllm._parts import DrawnPart, PartRequest, Plan
+from gcd_vllm._parts import DrawnPart, EngineStoppedError, PartRequest, Plan
 from gcd_vllm._prefill import check_prefill
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"
 """Value of the engine's `worker_extension_cls`."""
 _PROCESSOR = "gcd_vllm:Processor"
-_FETCH_INTERVAL = 1.0  # minimum number of seconds between two fetches of weights
+_AT_ONCE = 1 << 13  # particles in a batch, which bounds the memory for weights on the device
+_INTERVAL = 0.25  # seconds between two checks whether the engine's process has ended
 _START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_PROCESSOR}"])'
 
 
@@ -78,22 +78,20 @@ class InProcessEngine:
         return [int(token) for token in prompt]
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
-        """Draw all parts in one batch of requests.
-
-        The engine's workers store the weights. So those of finished parts are fetched about once
-        per second, and not only at the end, because they are lost if the engine's process ends.
+        """Draw all parts, in batches whose weights fit into the workers' tables.
 
         Raises:
-            EngineStoppedError: the engine died or failed; the error has the finished parts.
+            EngineStoppedError: the engine died or failed.
             ConstraintError: the engine refused a request.
         """
-        with watch(self._llm):
-            return self._draw(parts)
+        batches = range(0, len(parts), _AT_ONCE)
+        with _watch(self._llm):
+            return [drawn for n in batches for drawn in self._draw(parts[n : n + _AT_ONCE])]
 
     def _draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
+        """Draw parts in one batch of requests, and fetch their weights from the workers."""
         run = secrets.token_hex(8)
         outputs: dict[str, Any] = {}
-        weights: dict[str, Any] = {}
         keys = [f"{run}/{part.example}/{part.particle}" for part in parts]
         engine = self._llm.llm_engine
         asked: list[str] = []
@@ -103,42 +101,26 @@ class InProcessEngine:
                     given = parameters(part, key, self._hides_last(part))
                     engine.add_request(key, prompt, given)
                 except Exception as error:  # vLLM's own kind, which isn't a ValueError
-                    if is_dead(self._llm):
+                    if _is_dead(self._llm):
                         raise
                     raise ConstraintError(
                         f"the engine refused example {part.example}: {error}"
                     ) from error
                 asked.append(key)
-            fetched = time.monotonic()
             while engine.has_unfinished_requests():
                 outputs |= {each.request_id: each for each in engine.step() if each.finished}
-                if len(outputs) > len(weights) and time.monotonic() - fetched >= _FETCH_INTERVAL:
-                    weights |= self._fetch(run, [key for key in outputs if key not in weights])
-                    fetched = time.monotonic()
-            weights |= self._fetch(run)
+            weights = self._fetch(run)
         except BaseException as error:
-            weights |= self._give_up([key for key in asked if key not in outputs], run)
+            with suppress(Exception):  # an engine that has died can't do this
+                engine.abort_request([key for key in asked if key not in outputs])
+                self._llm.collective_rpc("gcd_forget_weights", args=(run,))
             if isinstance(error, ValueError) or not isinstance(error, Exception):
                 raise
-            kept = self._keep_finished(dict(zip(keys, parts, strict=True)), outputs, weights)
-            raise EngineStoppedError(kept, len(parts), error) from error
+            raise EngineStoppedError(error) from error
         return [
             self._read_drawn(outputs[key], weights.get(key), part)
             for key, part in zip(keys, parts, strict=True)
         ]
-
-    def _keep_finished(
-        self,
-        parts: Mapping[str, PartRequest],
-        outputs: Mapping[str, Any],
-        weights: Mapping[str, Any],
-    ) -> dict[tuple[int, int], DrawnPart]:
-        """Return the finished parts whose weights are known, by (example, particle)."""
-        return {
-            (part.example, part.particle): self._read_drawn(outputs[key], weights[key], part)
-            for key, part in parts.items()
-            if key in outputs and isinstance(weights.get(key), list)
-        }
 
     def _render(self, parts: Sequence[PartRequest]) -> Sequence[Any]:
         """Return the prompts of these parts in the form that vLLM expects."""
@@ -198,22 +180,10 @@ class InProcessEngine:
         """Raise `ValueError` if the engine would read a prompt in several steps on a CPU."""
         check_prefill(self._config, prompts, budgets, plan)
 
-    def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
-        """Abort requests; return the weights that could still be fetched."""
-        with suppress(Exception):  # an engine that has died can't do this
-            self._llm.llm_engine.abort_request(list(keys))
-            return self._fetch(run)
-        return {}
-
-    def _fetch(self, run: str, finished: list[str] | None = None) -> dict[str, Any]:
-        """Fetch weights from all workers; return, for each particle, the longest of their results.
-
-        Args:
-            run: the beginning of the particles' keys.
-            finished: keys of particles whose requests have ended; None for all particles.
-        """
+    def _fetch(self, run: str) -> dict[str, Any]:
+        """Fetch a run's weights; return, for each particle, the longest of the workers' results."""
         found: dict[str, Any] = {}
-        for each in self._llm.collective_rpc("gcd_take_weights", args=(run, finished)):
+        for each in self._llm.collective_rpc("gcd_take_weights", args=(run,)):
             for key, values in each.items():
                 found[key] = max(found.get(key, values), values, key=len)
         return found
@@ -297,10 +267,10 @@ def _is_ours(processor: Any) -> bool:
 def _check_status(llm: Any, config: Any) -> None:
     """Raise an error if the engine's workers lack the extension or the processor."""
     try:
-        with watch(llm):
+        with _watch(llm):
             found = llm.collective_rpc("gcd_status")[0]
     except Exception as error:
-        if is_dead(llm):
+        if _is_dead(llm):
             raise ValueError(
                 "expected a running engine, got one whose process has ended; start the engine again"
             ) from error
@@ -319,3 +289,35 @@ def _check_status(llm: Any, config: Any) -> None:
             f"expected the logits processor {_PROCESSOR} in the engine, got none; start it with "
             f"{_START}, and look in its log for lines that begin with `gcd is disabled`"
         )
+
+
+def _is_dead(llm: Any) -> bool:
+    """Return whether the process of this engine has ended."""
+    client = getattr(getattr(llm, "llm_engine", None), "engine_core", None)
+    return bool(getattr(getattr(client, "resources", None), "engine_dead", False))
+
+
+@contextmanager
+def _watch(llm: Any) -> Iterator[None]:
+    """Raise an error in calls of the engine within this context if its process ends.
+
+    The client of vLLM 0.32 then marks itself as dead, but doesn't wake a thread that waits for the
+    engine's outputs or for the result of `collective_rpc`, which would wait forever.
+    """
+    over = Event()
+
+    def wake() -> None:
+        error = RuntimeError("the engine's process has ended; its log may say why")
+        while not over.wait(_INTERVAL):
+            if _is_dead(llm):
+                client = llm.llm_engine.engine_core
+                client.outputs_queue.put_nowait(error)
+                for future in list(client.utility_results.values()):
+                    with suppress(InvalidStateError):  # its result has arrived
+                        future.set_exception(error)
+
+    Thread(target=wake, name="gcd_vllm.watched", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -26,8 +26,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from gcd import TokenAutomaton, Vocabulary
-from gcd_vllm._errors import EngineStoppedError
+from gcd import TokenAutomaton
 from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end
 from gcd_vllm._seeds import request_seed
 from smc import Diagnostics, Draw, Posterior, Sample, Weights
@@ -115,10 +114,8 @@ class _Particle(NamedTuple):
     def runs(self, budget: int) -> bool:
         return not self.finished and len(self.ids) < budget
 
-    def rollout(self, vocabulary: Vocabulary, answer: bytes | None = None) -> Rollout:
-        """Return the particle in its public form; `answer` is its text, if that is known."""
-        if answer is None:
-            answer = vocabulary.decode(content(self.ids, set(vocabulary.eos_ids)))
+    def rollout(self, answer: bytes) -> Rollout:
+        """Return the particle in its public form; `answer` is its text."""
         return Rollout(
             ids=self.ids,
             answer=answer,
@@ -167,9 +164,6 @@ def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -
         tasks: the validated prompts.
         plan: settings that are the same for all prompts.
         draw: random number generator for resampling. The engine has another one for tokens.
-
-    Raises:
-        EngineStoppedError: the engine stopped; the error has the finished answers of all parts.
     """
     started = time.perf_counter()
     systems = [
@@ -188,12 +182,8 @@ def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -
         ]
         if not parts:
             break
-        try:
-            new = engine.draw(parts)
-        except EngineStoppedError as error:
-            raise _with_answers(error, systems, tasks) from error.__cause__
         found: dict[int, list[tuple[PartRequest, DrawnPart]]] = defaultdict(list)
-        for part, drawn in zip(parts, new, strict=True):
+        for part, drawn in zip(parts, engine.draw(parts), strict=True):
             found[part.example].append((part, drawn))
         for b, pairs in found.items():
             task, system = tasks[b], systems[b]
@@ -210,21 +200,6 @@ def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -
         for b, task in enumerate(tasks)
     ]
     return _with_seconds(results, time.perf_counter() - started)
-
-
-def _with_answers(
-    error: EngineStoppedError, systems: Sequence[Sequence[_Particle]], tasks: Sequence[ParticleTask]
-) -> EngineStoppedError:
-    """Return the error with the finished answers of all parts so far."""
-    answers = {}
-    for b, (task, system) in enumerate(zip(tasks, systems, strict=True)):
-        for n, particle in enumerate(system):
-            drawn = error.drawn.get((b, n))
-            extended = particle if drawn is None else particle.extend(drawn, task)
-            if extended.finished:
-                answers[b, n] = extended.rollout(task.automaton.vocabulary)
-    particles = sum(len(system) for system in systems)
-    return EngineStoppedError(error.drawn, error.total, error.cause, answers, particles)
 
 
 def _parts(
@@ -325,7 +300,7 @@ def _posterior(
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     answers = {ids: vocabulary.decode(content(ids, eos)) for ids in {each.ids for each in system}}
-    samples = [each.rollout(vocabulary, answers[each.ids]) for each in system]
+    samples = [each.rollout(answers[each.ids]) for each in system]
     weights = Weights.of(_log_weights(system))
     diagnostics = EngineDiagnostics(
         ess=tuple(record.ess for record in records),

@@ -93,6 +93,16 @@ class DrawnPart(NamedTuple):
     log_potential: float = 0.0
 
 
+class EngineStoppedError(RuntimeError):
+    """Raised if an engine stops, fails or is killed while it draws; `__cause__` is its error."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(
+            f"expected a running engine, got one that stopped ({type(cause).__name__}: {cause}); "
+            "start it again, and call with the same seed"
+        )
+
+
 class Engine(Protocol):
     """An engine that draws parts (several tokens of a particle): vLLM here, or a server."""
 

@@ -76,7 +76,7 @@ def sample(
         ValueError: the engine lacks the plugin or the worker extension, an argument is invalid, or
             an engine on a CPU would read a prompt in several steps (`gcd_vllm._prefill`). This
             error and the errors above are raised before any token is generated.
-        EngineStoppedError: the engine stopped during sampling; the error has the finished answers.
+        EngineStoppedError: the engine stopped during sampling.
     """
     engine = InProcessEngine(llm)
     return sample_with(

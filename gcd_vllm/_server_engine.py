@@ -26,9 +26,8 @@ from urllib.request import Request, urlopen
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, REFUSED
-from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import PARTICLE, ParticleRequest
-from gcd_vllm._parts import DrawnPart, PartRequest, Plan
+from gcd_vllm._parts import DrawnPart, EngineStoppedError, PartRequest, Plan
 
 START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs"
 """Command that starts a suitable server."""
@@ -112,12 +111,9 @@ class ServerEngine:
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         """Draw all parts, and compute log p of the drawn tokens.
 
-        log p of a part is requested as soon as its tokens are known, because parts without it have
-        no weight, and would be lost if the server stopped.
-
         Raises:
             ConstraintError: the server refused a request.
-            EngineStoppedError: the server no longer answers; the error has the finished parts.
+            EngineStoppedError: the server no longer answers.
         """
         scores = _Once(self._score)
 
@@ -126,43 +122,25 @@ class ServerEngine:
             text = (part.prompt + part.prefix, ids)
             return text, log_q, cached, scores(text)
 
-        answered = self._all(draw, parts)
-        found: dict[int, DrawnPart] = {}
-        paid: set[Any] = set()
-        for i, each in answered.items():
-            if isinstance(each, BaseException):
-                continue
-            text, log_q, cached, log_p = each
-            ids = text[1]
-            most = 0.0 if parts[i].pgcd is None else math.inf  # log Z of a mask is at most 0
-            log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
-            cost = 0 if text in paid else len(text[0]) + len(ids)
-            paid.add(text)
-            found[i] = DrawnPart(ids, log_z, log_p, cached, cost)
-        errors = [each for each in answered.values() if isinstance(each, BaseException)]
-        if errors:
-            refused = next((each for each in errors if isinstance(each, ConstraintError)), None)
-            if refused is not None:
-                raise refused
-            kept = {(parts[i].example, parts[i].particle): each for i, each in found.items()}
-            raise EngineStoppedError(kept, len(parts), errors[0]) from errors[0]
-        return [found[i] for i in range(len(parts))]
-
-    def _all(self, do: Callable[[Any], Any], given: Sequence[Any]) -> dict[int, Any]:
-        """Call a function in threads, once per argument.
-
-        Returns:
-            The result, or the error, for the index of each argument.
-        """
-
-        def attempt(argument: Any) -> Any:
-            try:
-                return do(argument)
-            except Exception as error:
-                return error
-
         with ThreadPoolExecutor(self._connections) as pool:
-            return dict(enumerate(pool.map(attempt, given)))
+            answered = [pool.submit(draw, part) for part in parts]
+            try:
+                replies = [each.result() for each in answered]
+            except ConstraintError:
+                raise
+            except Exception as error:
+                raise EngineStoppedError(error) from error
+            finally:
+                pool.shutdown(cancel_futures=True)
+        found: list[DrawnPart] = []
+        paid: set[Any] = set()
+        for part, (text, log_q, cached, log_p) in zip(parts, replies, strict=True):
+            most = 0.0 if part.pgcd is None else math.inf  # log Z of a mask is at most 0
+            log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
+            cost = 0 if text in paid else len(text[0]) + len(text[1])
+            paid.add(text)
+            found.append(DrawnPart(text[1], log_z, log_p, cached, cost))
+        return found
 
     def _draw(self, part: PartRequest) -> tuple[tuple[int, ...], tuple[float, ...], int]:
         """Draw a part; return its tokens, log q of each, and the number of cached prompt tokens."""

@@ -193,13 +193,7 @@ class StepWeights(WeightTable):
 
         They are NaN for tokens that aren't known.
         """
-        self.note_known()
-        self._last = None
-
-    @torch.inference_mode()
-    def note_known(self) -> None:
-        """Store what `note_drawn` stores; `note_drawn` then overwrites it with all tokens known."""
-        last = self._last
+        last, self._last = self._last, None
         if last is None:
             return
         # A token is unknown if it is a placeholder of -1, or if the step was discarded.

@@ -122,33 +122,17 @@ class WeightTable:
         """Store the values of the engine's last step, whose drawn tokens are known now."""
         raise NotImplementedError
 
-    def note_known(self) -> None:
-        """Store the values of the engine's last step, if its drawn tokens are known.
-
-        Unlike `note_drawn`, this can be called before the engine has passed all drawn tokens.
-        """
-        self.note_drawn()
-
     @torch.inference_mode()
-    def take(self, run: str, finished: Sequence[str] | None = None) -> dict[str, Any]:
+    def take(self, run: str) -> dict[str, Any]:
         """Return and delete the values of particles whose keys begin with `run`.
-
-        Args:
-            run: the beginning of the keys.
-            finished: keys of particles whose requests have ended, while other requests of the run
-                go on; only their values are returned. None: the values of all particles.
 
         Returns:
             For each key a list of the values of each step: log Z_t, log p(x_t), log q(x_t), and log
             p of each EOS id. NaN stands for an unknown value, as for log q in V1 without P-GCD. For
             a refused particle, the reason as text.
         """
-        if finished is None:
-            self.note_drawn()
-            keys = [key for key in self._records if key.startswith(run)]
-        else:
-            self.note_known()
-            keys = [key for key in finished if key in self._records and key.startswith(run)]
+        self.note_drawn()
+        keys = [key for key in self._records if key.startswith(run)]
         if not keys:
             return {}
         values = self._table[[self._records[key].row for key in keys], :-1].cpu()
@@ -177,12 +161,12 @@ _tables: WeakSet[WeightTable] = WeakSet()
 _lock = Lock()
 
 
-def take(run: str, finished: Sequence[str] | None = None) -> dict[str, Any]:
+def take(run: str) -> dict[str, Any]:
     """Return and delete the values of particles in all engines; see `WeightTable.take`."""
     found: dict[str, Any] = {}
     with _lock:
         for table in list(_tables):
-            found |= table.take(run, finished)
+            found |= table.take(run)
     return found
 
 

@@ -19,11 +19,11 @@ class WorkerExtension:
 
         return {"version": VERSION, "processors": count_processors()}
 
-    def gcd_take_weights(self, run: str, finished: list[str] | None = None) -> dict[str, Any]:
+    def gcd_take_weights(self, run: str) -> dict[str, Any]:
         """Return and delete the weights of a run's particles; see `WeightTable.take`."""
         from gcd_vllm._weight_table import take
 
-        return take(run, finished)
+        return take(run)
 
     def gcd_forget_weights(self, run: str) -> int:
         """Delete the weights of a run's particles; return how many there were."""

@@ -1,4 +1,4 @@
-"""Engines whose process is killed in the middle of a call: what has finished is kept.
+"""Engines whose process is killed in the middle of a call: the call ends with an error.
 
 VLLM_ENABLE_V1_MULTIPROCESSING=1 pytest ...
 """
@@ -12,12 +12,8 @@ import time
 
 import pytest
 
-import gcd
 import gcd_vllm
-from gcd._requests import ConstraintRequest
 from gcd_vllm import _in_process
-from gcd_vllm._liveness import is_dead
-from tests_vllm.oracle import Oracle
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "1":
     pytest.skip("`make vllm` runs it separately", allow_module_level=True)
@@ -43,10 +39,9 @@ def nothing_waits_forever(llm):
 
 
 @pytest.fixture
-def llm(peaked_llama, monkeypatch):
+def llm(peaked_llama):
     from vllm import LLM
 
-    monkeypatch.setattr(_in_process, "_FETCH_INTERVAL", 0.0)
     return LLM(
         peaked_llama, dtype="float32", max_model_len=64, max_num_seqs=16, enforce_eager=True,
         block_size=32, worker_extension_cls="gcd_vllm.WorkerExtension",
@@ -83,7 +78,7 @@ def die_before_the_second_draw(llm, monkeypatch):
         calls.append(parts)
         if len(calls) == 2:
             killed.append(kill_engine())
-            while not is_dead(llm):
+            while not _in_process._is_dead(llm):
                 time.sleep(0.05)
         return draw(self, parts)
 
@@ -93,37 +88,20 @@ def die_before_the_second_draw(llm, monkeypatch):
 
 @pytest.mark.usefixtures("nothing_waits_forever")
 @pytest.mark.parametrize("when", ["step", "fetch", "next part"])
-def test_finished_particles_are_kept_if_the_process_is_killed(llm, peaked_llama, monkeypatch, when):
-    vocabulary = gcd_vllm.vocabulary_of(llm)
-    prompt = tuple(llm.get_tokenizer().encode(PROMPT))
+def test_a_call_ends_if_the_process_is_killed(llm, monkeypatch, when):
     if when == "step":
         killed = kill_at(monkeypatch, llm.llm_engine, "step", 9)
     elif when == "fetch":
         killed = kill_at(
-            monkeypatch, llm, "collective_rpc", 3, lambda method, **_: method == "gcd_take_weights"
+            monkeypatch, llm, "collective_rpc", 1, lambda method, **_: method == "gcd_take_weights"
         )
     else:
         killed = die_before_the_second_draw(llm, monkeypatch)
 
-    with pytest.raises(gcd_vllm.EngineStoppedError, match="the engine stopped after") as caught:
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="expected a running engine, got"):
         gcd_vllm.sample(
             llm, [PROMPT], CONSTRAINT, budget=BUDGET, particles=PARTICLES, chunk=3, seed=1
         )
     assert time.monotonic() - killed[0] < 30
-    error = caught.value
-    print(f"{when}: {error}")
-    assert 0 < len(error.answers) < PARTICLES == error.particles
-    assert f"{len(error.answers)} of {PARTICLES} finished answers" in str(error)
-    assert len(error.drawn) < error.total <= PARTICLES
-    assert (len(error.drawn) == 0) is (when == "next part")
-    automaton = gcd.lift(ConstraintRequest("regex", CONSTRAINT["regex"]).language(), vocabulary)
-    oracle = Oracle(peaked_llama, automaton, prompt)
-    for (example, _), rollout in error.answers.items():
-        assert example == 0
-        assert rollout.finished
-        assert rollout.token_log_p == pytest.approx(oracle.log_p(rollout.ids), abs=1e-4)
-        log_z = oracle.log_z(rollout.ids, BUDGET)
-        assert rollout.token_log_z == pytest.approx(log_z, abs=1e-4)
-
     with pytest.raises(ValueError, match="expected a running engine, got one whose process has"):
         gcd_vllm.sample(llm, [PROMPT], CONSTRAINT, budget=BUDGET, particles=PARTICLES)

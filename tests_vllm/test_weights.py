@@ -179,7 +179,7 @@ def test_nothing_is_kept_after_a_call(engine):
     assert take("") == {}
 
 
-def test_an_engine_that_fails_keeps_what_had_finished(engine, monkeypatch):
+def test_an_engine_that_fails_keeps_no_request_and_no_weight(engine, monkeypatch):
     step, taken = engine.llm_engine.step, 0
 
     def fails():
@@ -190,12 +190,8 @@ def test_an_engine_that_fails_keeps_what_had_finished(engine, monkeypatch):
         return step()
 
     monkeypatch.setattr(engine.llm_engine, "step", fails)
-    with pytest.raises(
-        gcd_vllm.EngineStoppedError, match=r"expected 40 parts .* out of memory"
-    ) as e:
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="out of memory"):
         gcd_vllm.sample(engine, [PROMPT], CHOICE, budget=BUDGET, particles=40)
-    assert 0 < len(e.value.drawn) < 40
-    assert all(len(drawn.log_z) == len(drawn.ids) for drawn in e.value.drawn.values())
     monkeypatch.undo()
     assert not engine.llm_engine.has_unfinished_requests()
     assert take("") == {}

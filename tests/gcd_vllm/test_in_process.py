@@ -133,35 +133,31 @@ def test_a_prompt_or_budget_without_room_is_refused(tokens):
     assert llm.steps == 0
 
 
-@pytest.mark.parametrize(
-    ("lives", "interval", "kept"), [(True, 1e9, 2), (False, 1e9, 0), (False, 0.0, 2)]
-)
-def test_an_engine_that_stops_in_a_later_part_keeps_what_has_finished(
-    lives, interval, kept, tokens, monkeypatch
-):
-    """The first part of four particles takes four steps; the second part fails in its third.
-
-    Weights of workers that have died are known if they were fetched before.
-    """
-    monkeypatch.setattr(_in_process, "_FETCH_INTERVAL", interval)
+@pytest.mark.parametrize("lives", [True, False])
+def test_an_engine_that_stops_in_a_later_part_is_an_error(lives, tokens):
+    """The first part of four particles takes four steps; the second part fails in its third."""
     llm = Engine(tokens, {7: RuntimeError("out of memory")}, lives)
-    with pytest.raises(
-        gcd_vllm.EngineStoppedError,
-        match=rf"expected 4 parts .* stopped after {kept} of them \(RuntimeError: out of memory\)",
-    ) as error:
+    stopped = r"expected a running engine, got one that stopped \(RuntimeError: out of memory\)"
+    with pytest.raises(gcd_vllm.EngineStoppedError, match=stopped) as error:
         ask(llm, chunk=2)
-    assert error.value.total == 4
-    assert sorted(error.value.drawn) == [(0, n) for n in range(kept)]
-    assert all(drawn.ids == (*b"ab",) for drawn in error.value.drawn.values())
+    assert error.value.__cause__ is llm.fails[7]
     assert len(llm.aborted) == 2
     assert not llm.waiting
     assert not lives or not llm.weights
 
 
+def test_many_particles_are_drawn_in_batches(tokens, monkeypatch):
+    monkeypatch.setattr(_in_process, "_AT_ONCE", 3)
+    llm = Engine(tokens)
+    draw, most = llm.add_request, []
+    llm.add_request = lambda *given: most.append(len(llm.waiting)) or draw(*given)
+    assert ask(llm, particles=8).log_evidence == pytest.approx(5 * -0.5)
+    assert most == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
 @pytest.mark.parametrize("waits_for", ["outputs", "weights"])
-def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatch):
+def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens):
     """vLLM's client marks itself as dead, and doesn't wake the waiting thread."""
-    monkeypatch.setattr(_in_process, "_FETCH_INTERVAL", 0.0)
     llm = Engine(tokens)
     llm.engine_core = SimpleNamespace(
         resources=SimpleNamespace(engine_dead=False), outputs_queue=Queue(), utility_results={}
@@ -175,7 +171,7 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
         return step()
 
     def wait_for_weights(method, args=()):
-        if method != "gcd_status" and (llm.steps == 7 or llm.engine_core.resources.engine_dead):
+        if method != "gcd_status" and (llm.steps == 8 or llm.engine_core.resources.engine_dead):
             llm.engine_core.resources.engine_dead = True
             future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
                 Future()
@@ -186,16 +182,15 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens, monkeypatc
     if waits_for == "outputs":
         llm.step = wait_for_outputs
     llm.collective_rpc = wait_for_weights
-    with pytest.raises(gcd_vllm.EngineStoppedError, match="the engine's process has ended") as e:
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="the engine's process has ended"):
         ask(llm, chunk=2)
-    assert sorted(e.value.drawn) == [(0, 0), (0, 1)]
     llm.collective_rpc = lambda *_, **__: wait_for_outputs()
     llm.steps = 6
     with pytest.raises(ValueError, match="expected a running engine, got one whose process has"):
         ask(llm)
     llm.collective_rpc = lambda *_: [llm.status]
     llm.add_request = lambda *_: wait_for_outputs()
-    with pytest.raises(gcd_vllm.EngineStoppedError, match="stopped after 0 of them"):
+    with pytest.raises(gcd_vllm.EngineStoppedError, match="the engine's process has ended"):
         ask(llm)
 
 

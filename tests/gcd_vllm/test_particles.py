@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hmm
 import smc
 from gcd import AutomatonBatch
-from gcd_vllm import PGCD, EngineStoppedError
+from gcd_vllm import PGCD
 from gcd_vllm._particles import ParticleTask, run
 from gcd_vllm._parts import DrawnPart, Plan, part_end
 from gcd_vllm._seeds import request_seed
@@ -100,41 +100,6 @@ def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk
     expected = target(lm, PROMPT, automaton, budget, temperature=temperature)
     assert found == pytest.approx(expected, abs=1e-9)
     assert resampled is (chunk is not None)
-
-
-class StoppingEngine(ToyEngine):
-    """The same, but it stops in its third call, when every other part has finished."""
-
-    calls = 0
-
-    def draw(self, parts):
-        drawn, self.calls = super().draw(parts), self.calls + 1
-        if self.calls < 3:
-            return drawn
-        kept = {(part.example, part.particle): d for part, d in zip(parts, drawn, strict=True)}
-        cause = RuntimeError("no power")
-        raise EngineStoppedError(dict(list(kept.items())[::2]), len(parts), cause) from cause
-
-
-def test_an_engine_that_stops_keeps_the_finished_answers_of_all_parts():
-    automaton, budget, names = a_star_b(), 6, [4, 7]
-    lm, draw = ToyLM(VOCABULARY, seed=3), CounterDraw(0)
-    plan = Plan(20, "gcd", 1.0, 0, 1, SMC(ess_threshold=0.0))
-    tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in names]
-    whole = run(ToyEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
-    with pytest.raises(EngineStoppedError, match=r"and \d+ of 40 finished answers") as caught:
-        run(StoppingEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
-    error = caught.value
-    assert isinstance(error.__cause__, RuntimeError)
-    finished = {
-        (b, n): particle
-        for b, found in enumerate(whole)
-        for n, particle in enumerate(found.particles)
-        if len(particle.ids) < 3 or (len(particle.ids) == 3 and (b, n) in error.drawn)
-    }
-    assert {len(particle.ids) for particle in finished.values()} >= {2, 3}
-    assert error.answers == finished
-    assert len(error.answers) < error.particles == 40
 
 
 class TwistedEngine(ToyEngine):

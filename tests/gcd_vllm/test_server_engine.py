@@ -181,10 +181,9 @@ def test_bad_inputs_are_refused_after_one_token_at_most():
 
 
 def test_a_server_that_dies_or_refuses_is_reported():
-    stopped = pytest.raises(gcd_vllm.EngineStoppedError, match="expected 40 parts")
-    with serving(Server(fail_after=30)) as url, stopped as error:
+    stopped = pytest.raises(gcd_vllm.EngineStoppedError, match="expected a running engine, got")
+    with serving(Server(fail_after=30)) as url, stopped:
         ask(url)
-    assert error.value.total == 40
     with serving(Server()) as url, pytest.raises(gcd.ConstraintError, match="no such thing"):
         ask(url, {"choice": ["ab", "x"]})
 
