@@ -26,7 +26,7 @@ would determine whether a constraint is refused.
 was measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each loop:
 products of 490,000 pairs that miss every cache, `.*a.{16}`, and minimization where fingerprints
 decide nothing. So the default limit of 2,000,000,000 units takes at most about 10 s on one core of
-a 2020s server, and usually 3 s.
+a 2020s server, and usually 3 s, besides reading the constraint.
 
 **Memory.** The limit on work also bounds memory, because every stored entry costs work. A stored
 member of a subset costs 64 units (`MEMBER`). So at most 31 million members, or 125 MB, are in
