@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     strata: str
     count_finished: bool
     floor: float | int
+    kept: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,10 @@ class Discrete:
             dropped even if fewer than N prefixes are kept. With `floor=0` and
             `count_finished=False`, the filter finds all answers of languages with at most N running
             prefixes.
+        kept: how many of the N prefixes are those with the highest probability under the model,
+            which are kept with certainty (`smc._inference.selection.Kept`). The others are selected
+            from the remaining prefixes, so weights stay unbiased. With `kept` equal to N, nothing
+            is random: the filter is a beam search, and its evidence is a lower bound.
 
     Raises:
         ValueError: a value is invalid.
@@ -83,6 +88,7 @@ class Discrete:
 
     count_finished: bool = True
     floor: float | int = 1e-6
+    kept: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.count_finished, bool):
@@ -92,6 +98,8 @@ class Discrete:
         _number("floor", self.floor)
         if not 0 <= self.floor < 1:
             raise ValueError(f"expected floor to be in [0, 1), got {self.floor}")
+        if not isinstance(self.kept, int) or isinstance(self.kept, bool) or self.kept < 0:
+            raise ValueError(f"expected kept to be a number of prefixes, got {self.kept!r}")
 
 
 def _number(name: str, value: object) -> None:

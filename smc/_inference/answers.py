@@ -171,6 +171,11 @@ class Pool(NamedTuple):
             rest[b] = mine.index_fill(0, index, -torch.inf).logsumexp(dim=0)
         return FinishedScores(top, rest)
 
+    def most_probable(self) -> Float64[Tensor, "B"]:
+        """Return the largest log p_lm of each example's answers; -inf without answers."""
+        none = self.log_weight.new_full((len(self.examples),), -torch.inf)
+        return none.scatter_reduce(0, self.example, self.log_p, "amax")
+
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Return all answers; an example that lost some by pruning isn't marked as enumerated."""
         return _outcome(
@@ -356,6 +361,10 @@ class AnswerTables(NamedTuple):
     def greatest(self, most: int) -> FinishedScores:
         """Return the N largest weights of each example's answers, and the sum of all others."""
         return FinishedScores(self.top, self.rest)
+
+    def most_probable(self) -> Float64[Tensor, "B"]:
+        """Return the largest log p_lm of each example's answers; -inf without answers."""
+        return self.log_p.amax(dim=(0, 2)).view(len(self.empty), -1).amax(dim=1)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Reconstruct the answers from their last tokens backward, on the host."""

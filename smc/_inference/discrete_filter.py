@@ -34,7 +34,7 @@ from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import Particles, start_particles
 from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
-from smc._inference.selection import FinishedScores, Group, Selection, select
+from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Selection, select
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
@@ -143,7 +143,8 @@ class DiscreteFilter(Generic[State]):
             factors, alive_of(factors) & ends, prefixes.log_p, log_weight, slot, before, carry.step
         )
         answers, ended = carry.answers.add_ended(ending)
-        kept = self._select(prefixes, factors, ends, log_weight, answers, carry.step)
+        log_p = torch.nn.functional.pad(before.log_p, (0, 1))[slot]
+        kept = self._select(prefixes, factors, ends, log_weight, log_p, answers, carry.step)
         propagation = Propagation.extend(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
@@ -217,10 +218,15 @@ class DiscreteFilter(Generic[State]):
         factors: Factors,
         ends: Bool[Tensor, "R C"],
         log_weight: Float64[Tensor, "R"],
+        log_p: Float64[Tensor, "R"],
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
-        """Keep at most N continuations of each example that don't end the text."""
+        """Keep at most N continuations of each example that don't end the text.
+
+        Args:
+            log_weight, log_p: log weight of each prefix, and its log-probability under the model.
+        """
         example, B, N = prefixes.example, len(self.examples), self.num_particles
         competing = selection_scores(factors, ends, prefixes.log_p, log_weight, example, B)
 
@@ -234,6 +240,11 @@ class DiscreteFilter(Generic[State]):
             finished = FinishedScores(
                 top + competing.log_unit.unsqueeze(1), rest + competing.log_unit
             )
+        always = None
+        if self.options.kept:
+            shift = log_p - log_weight - competing.log_unit[example]
+            shift = torch.where(log_weight.isneginf(), 0.0, shift)
+            always = Kept(self.options.kept, shift, answers.most_probable() - WITHIN)
         group = Group(example, B, N) if self.reader.is_static else Group.of(example, B)
         return select(
             prefixes.log_p,
@@ -245,6 +256,7 @@ class DiscreteFilter(Generic[State]):
             indices=self.reader.indices,
             floor=float(self.options.floor),
             finished=finished,
+            always=always,
         )
 
     def _advance(

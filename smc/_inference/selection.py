@@ -66,6 +66,25 @@ class FinishedScores(NamedTuple):
     rest: Float64[Tensor, "B"]
 
 
+class Kept(NamedTuple):
+    """Which candidates are kept with certainty, whatever their scores: the most probable ones.
+
+    Attributes:
+        number: how many candidates of each example, at most.
+        shift: for each row, what is added to a log score to get the log-probability of the
+            candidate (times its g).
+        least: for each example, the log-probability below which no candidate is kept this way.
+    """
+
+    number: int
+    shift: Float64[Tensor, "R"]
+    least: Float64[Tensor, "B"]
+
+
+WITHIN = 6.0
+"""Nats below the most probable candidate up to which `Kept` applies (a heuristic)."""
+
+
 class Group(NamedTuple):
     """Assignment of R rows (prefixes) to B examples; the prefixes of an example compete.
 
@@ -109,6 +128,7 @@ def select(
     indices: Callable[[Tensor], Tensor] | None = None,
     floor: float = 0.0,
     finished: FinishedScores | None = None,
+    always: Kept | None = None,
 ) -> Selection:
     """Keep at most N candidates of each example, sorted by row and token.
 
@@ -125,6 +145,7 @@ def select(
         floor: lower bound of c as a share of the sum of all scores. With a positive floor, fewer
             candidates are kept if few have a high score.
         finished: scores of finished answers, which affect the threshold.
+        always: which candidates are kept with certainty; they take slots from the others.
 
     Returns:
         The kept candidates. Without a floor and finished scores, all candidates with a positive
@@ -133,14 +154,24 @@ def select(
     (_, V), N, B = log_p.shape, slots, group.num_examples
     vocabulary_pass = vocabulary_pass or pass_of("auto", log_p.device)
     best = vocabulary_pass.best(log_p, factors, min(N, V))
-    log_c = thresholds(best, group, N, floor, finished)
+    rest, left, first = best, N, None
+    if always is not None:
+        first = _most_probable(best, group, always)
+        rest = best._replace(log_score=best.log_score.masked_fill(first, -torch.inf))
+        left = N - always.number
+    log_c = thresholds(rest, group, left, floor, finished)
     of_row = log_c[group.example]
-    sure = best.log_score > of_row.unsqueeze(1)
+    sure = rest.log_score > of_row.unsqueeze(1)
+    sure = sure if first is None else sure | first
     certain = sure.sum(dim=1)
-    slots_are_known = floor == 0 and finished is None
+    slots_are_known = floor == 0 and finished is None and always is None
     slots_left = N - count_of(group.example, B, certain) if slots_are_known else None
     spread = sum_pi(best, sure, group, log_c, slots_left)
     dropped = spread.by_row.sum(dim=1) > 0
+    if not left:  # no slot is random, so all other candidates are dropped
+        others = best.log_score.masked_fill(sure, -torch.inf).amax(dim=1)
+        lost = ~torch.maximum(others, best.log_rest).isneginf()
+        dropped = count_of(group.example, B, lost.long()) > 0
     known = Known(best.tokens, certain)
 
     def changes() -> Float64[Tensor, "B M"]:
@@ -206,6 +237,20 @@ def _in_order(
         log_pi=torch.where(kept, pi, 0.0),
         dropped=dropped,
     )
+
+
+def _most_probable(best: Best, group: Group, always: Kept) -> Bool[Tensor, "R K"]:
+    """Return which candidates are kept with certainty: in each row, the first ones of `best`."""
+    B, K = group.num_examples, best.log_score.shape[1]
+    key = best.log_score.new_full((B, group.width, K), -torch.inf)
+    key[group.example, group.rank] = best.log_score + always.shift.unsqueeze(1)
+    top, at = key.flatten(1).topk(min(always.number, group.width * K), dim=1)
+    least = torch.maximum(top[:, 0] - WITHIN, always.least)
+    good = (top >= least.unsqueeze(1)) & ~top.isneginf()
+    # Of equal candidates in one row, the first ones are kept, as the passes expect.
+    count = torch.zeros_like(key[:, :, 0], dtype=torch.int64).scatter_add(1, at // K, good.long())
+    of_row = count[group.example, group.rank].unsqueeze(1)
+    return torch.arange(K, device=key.device) < of_row
 
 
 def _solve(
@@ -276,6 +321,8 @@ def thresholds(
     """
     B, K, rank = group.num_examples, best.log_score.shape[1], group.rank
     rows = group.width
+    if not slots:
+        return best.log_rest.new_full((B,), torch.inf)
     padded = best.log_score.new_full((B, rows, K), -torch.inf)
     padded[group.example, rank] = best.log_score
     rests = padded.new_full((B, rows), -torch.inf)

@@ -50,6 +50,11 @@ class Settings:
             raise ValueError(f"expected particles to be at least 1, got {self.particles}")
         if self.max_rows < 1:
             raise ValueError(f"expected max_rows to be at least 1, got {self.max_rows}")
+        if isinstance(self.algorithm, Discrete) and self.algorithm.kept > self.particles:
+            raise ValueError(
+                f"expected kept to be at most the number of particles, {self.particles}, got "
+                f"{self.algorithm.kept}"
+            )
         check_temperature(self.temperature)
         if self.execution not in EXECUTIONS:
             raise ValueError(

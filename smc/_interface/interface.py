@@ -125,7 +125,7 @@ def sample(
         observe: function that is called for each batch, and returns a function to call after each
             step (`smc._inference.observation`).
         options: options of the algorithm. For "smc": `resampling`, `ess_threshold`, `strata`
-            (`smc._inference.algorithms.SMC`). For "discrete": `count_finished`, `floor`
+            (`smc._inference.algorithms.SMC`). For "discrete": `count_finished`, `floor`, `kept`
             (`smc._inference.algorithms.Discrete`).
 
     Returns:
@@ -347,7 +347,9 @@ def _posteriors(
     founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
     enumerated = outcome.enumerated.tolist()
     log_upper = [None] * len(tasks) if outcome.log_upper is None else outcome.log_upper.tolist()
-    N = settings.particles
+    N, algorithm = settings.particles, settings.algorithm
+    # If all prefixes are kept with certainty, the answers aren't a random sample.
+    is_random = not (isinstance(algorithm, Discrete) and algorithm.kept == N)
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
     effects: list[BudgetEffect | None] = [None] * len(tasks)
     if outcome.log_removed is not None:
@@ -386,8 +388,10 @@ def _posteriors(
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
                 log_upper=log_upper[b],
-                algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
-                cohorts=_cohorts_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N),
+                algorithm="discrete" if isinstance(algorithm, Discrete) else "smc",
+                cohorts=_cohorts_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N)
+                if is_random
+                else None,
                 num_particles=N,
                 stopped=outcome.closed_because if closed[b] else None,
                 budget=effects[b],

@@ -67,6 +67,11 @@ OPTIONS: list[dict[str, Any]] = [
     {**PLAIN, "floor": 0.2},
     {"floor": 0.1},
 ]
+KEPT: list[dict[str, Any]] = [
+    {"kept": 1},
+    {**PLAIN, "kept": 1},
+    {"kept": 2, "floor": 0.1},
+]
 # Options and proposals are independent: two proposals meet all options, the others two.
 PAIRS = [
     (proposal, options)
@@ -98,6 +103,36 @@ def test_weights_sum_to_the_target(proposal: str, options: dict) -> None:
         if proposal == "lm" and particles == 2:
             constraint, budget = CONSTRAINTS["few_words"], 3  # everything competes: many walks
         assert_exact(constraint(), budget, particles=particles, proposal=made, **plain, **options)
+
+
+@pytest.mark.parametrize("options", KEPT, ids=str)
+@pytest.mark.parametrize("proposal", ["lcd", "gcd", "tilted", "conditional", "exact"])
+def test_so_they_do_with_prefixes_kept_with_certainty(proposal: str, options: dict) -> None:
+    """The prefixes that the model finds most probable are kept, and the others drawn."""
+    given = {"particles": options["kept"] + 1, "algorithm": "discrete", **options}
+    assert_exact(many_words(), 4, proposal=PROPOSALS[proposal](), **given)
+
+
+def test_without_a_random_slot_it_is_a_beam_search() -> None:
+    """The evidence is a lower bound, the probabilities are those of the model, the bounds hold."""
+    for seed, beams, budget in itertools.product(range(5), (1, 2, 4), (3, 5)):
+        lm = ToyLM(VOCABULARY, seed=seed)
+        given = {"budget": budget, "particles": beams, "kept": beams}
+        (found,) = sample([PROMPT], many_words(), lm, **given)
+        (other,) = sample([PROMPT], many_words(), lm, seed=7, **given)
+        best = smc.search(lm, PROMPT, many_words(), budget=budget, beams=beams).best
+        sequences = target(lm, PROMPT, many_words(), budget)
+        assert timeless(found) == timeless(other)
+        assert {s.ids: math.exp(s.log_weight) for s in found.particles} == pytest.approx(
+            {s.ids: sequences[s.ids] for s in found.particles}
+        )
+        assert best is not None
+        assert max(s.log_p for s in found.particles) >= best.log_p - 1e-9
+        assert found.bounds is not None
+        evidence = math.log(sum(sequences.values()))
+        assert found.bounds.log_lower <= evidence <= found.bounds.log_upper
+        assert found.enumerated == (len(found.particles) == len(sequences))
+        assert found.reliability.label in ("unknown", "certified")
 
 
 @pytest.mark.parametrize("proposal", ["gcd", "tilted", "conditional", "in_time"])
