@@ -7,8 +7,8 @@ Four groups, each with as many requests as asked for (tool calls: as many as xLA
     labels        a sentence and the labels to choose from
     forms         a paragraph with the answers to a form of 5 to 15 fields
 
-The even requests of a group are for tuning, the odd ones for the final comparison. Names, places and
-sentences are invented.
+The even requests of a group are for tuning, the odd ones for the final comparison. Names, places
+and sentences are invented.
 """
 
 from __future__ import annotations
@@ -27,13 +27,44 @@ GROUPS = ("extraction", "tool calls", "labels", "forms")
 
 FIRST = "Maria Tom Aisha Pedro Ingrid Kofi Lena Marco Yuki Nadia Oscar Priya Felix Ruth Ivan Clara"
 LAST = "Lopez Weber Khan Almeida Larsen Mensah Fischer Rossi Tanaka Haddad Lind Nair Braun Stone"
-CITIES = "Berlin Lisbon Toronto Osaka Nairobi Bergen Lyon Austin Krakow Quito Dublin Perth".split()
-STREETS = "Oak Street,Mill Road,Harbor Lane,Station Square,Garden Avenue,Church Hill".split(",")
-MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
+CITIES = [
+    "Berlin",
+    "Lisbon",
+    "Toronto",
+    "Osaka",
+    "Nairobi",
+    "Bergen",
+    "Lyon",
+    "Austin",
+    "Krakow",
+    "Quito",
+    "Dublin",
+    "Perth",
+]
+STREETS = [
+    "Oak Street",
+    "Mill Road",
+    "Harbor Lane",
+    "Station Square",
+    "Garden Avenue",
+    "Church Hill",
+]
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 PRODUCTS = "kettle,desk lamp,backpack,keyboard,blender,tent,headset,office chair,coffee grinder"
-BRANDS = "Orbit Nordal Vexa Pinewood Halcyon Trion Lumo Castor".split()
+BRANDS = ["Orbit", "Nordal", "Vexa", "Pinewood", "Halcyon", "Trion", "Lumo", "Castor"]
 SERVICES = "checkout service,login page,search index,mobile app,payment gateway,mail server"
 COMPANIES = "Brightwater,Kestrel Labs,Fenwick Foods,Alder Logistics,Sunridge Energy,Papyrus Books"
 
@@ -74,9 +105,7 @@ def _person(rng: random.Random) -> str:
 
 
 def _people(rng: random.Random, count: int) -> list[str]:
-    return [
-        f"{first} {rng.choice(LAST.split())}" for first in rng.sample(FIRST.split(), count)
-    ]
+    return [f"{first} {rng.choice(LAST.split())}" for first in rng.sample(FIRST.split(), count)]
 
 
 def _date(rng: random.Random) -> tuple[str, str]:
@@ -175,7 +204,13 @@ def _news(rng: random.Random) -> tuple[str, dict[str, Any], dict[str, Any], str]
         f"{city}, {date}. {company} {what} in {city}. The company says that {jobs} jobs depend on "
         f"it. {_person(rng)}, who leads {company}, announced the plan at a press conference."
     )
-    fields = {"headline": TEXT, "company": TEXT, "city": TEXT, "date": DATE, "jobs": _number(0, 9999)}
+    fields = {
+        "headline": TEXT,
+        "company": TEXT,
+        "city": TEXT,
+        "date": DATE,
+        "jobs": _number(0, 9999),
+    }
     values = {"company": company, "city": city, "date": iso, "jobs": jobs}
     return text, fields, values, "headline"
 
@@ -185,9 +220,7 @@ EXTRACTIONS: tuple[Callable[..., Any], ...] = (_incident, _review, _meeting, _ne
 
 def _extraction(rng: random.Random, number: int) -> Request:
     text, fields, values, free = EXTRACTIONS[number // 2 % len(EXTRACTIONS)](rng)
-    return Request(
-        "extraction", _asks(text, fields), _object(fields), values, (free,), text, 100
-    )
+    return Request("extraction", _asks(text, fields), _object(fields), values, (free,), text, 100)
 
 
 def _asks(text: str, fields: dict[str, Any]) -> list[dict[str, str]]:
@@ -273,7 +306,8 @@ def _form(rng: random.Random, number: int) -> Request:
         ("date_of_birth", DATE, born_iso, f"I was born on {born}."),
         ("meal", _one_of("vegan", "vegetarian", "fish", "meat"), meal, f"For dinner: {meal}."),
         ("nights", _number(1, 30), nights, f"I would like to stay for {nights} nights."),
-        ("needs_parking", YES, parking, f"I {'need' if parking else 'do not need'} a parking spot."),
+        ("needs_parking", YES, parking,
+         f"I {'need' if parking else 'do not need'} a parking spot."),
         ("arrival", DATE, start_iso, f"I arrive on {start}."),
         ("company", TEXT, company, f"I work for {company}."),
         ("phone", TEXT, phone, f"My phone number is {phone}."),

@@ -1,7 +1,7 @@
 """A single call from a prompt and a type to a value with its probability.
 
 `ask` compiles the type to a constraint and lifts it to the tokens of the model's vocabulary. Then
-it samples answers, and parses the most probable one:
+it finds probable answers, and parses the one whose fields agree best with the model:
 
     type of the answer                value that is returned
     a type that pydantic validates    an object of this type, parsed by pydantic from JSON
@@ -10,7 +10,10 @@ it samples answers, and parses the most probable one:
     a list of strings                 one of these strings
     a constraint                      the text of the answer
 
-By default the proposal is GCD, with 16 particles. Other arguments are passed to `smc.sample`.
+By default the four most probable prefixes are kept at each step (beam search), which costs little
+more than greedy decoding and is right more often (`benchmarks.values`). Bounds then tell how
+probable the answer is at least. With `particles`, the other prefixes are a random sample, from
+which probabilities are estimated. Other arguments are passed to `smc.sample`.
 
 Messages become token ids by the tokenizer's chat template, which also gets the tools in the form
 that templates expect: `{"type": "function", "function": {"name", "description", "parameters"}}`.
@@ -18,77 +21,161 @@ that templates expect: `{"type": "function", "function": {"name", "description",
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, parse_tools, tool_calls
 from gcd._languages.json_schema.schema import is_class
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
+from smc._inference.algorithms import chosen
 from smc._inference.settings import check_options
 from smc._interface.interface import sample
 from smc._models.checks import check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
-from smc._results.fields import Field, show_probability
-from smc._results.posterior import Posterior
+from smc._results.fields import Field, canonical_json, shorten, show_probability
+from smc._results.posterior import Posterior, rank, sufficient_budget
 from smc._results.reliability import Reliability
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation for the tokenizer's chat template, each message with `role` and `content`."""
 Parser: TypeAlias = Callable[[str], Any]
+BEAMS = 4
+"""Number of prefixes without `particles`, and of the prefixes that are kept with certainty."""
+_PARTICLES = 16
+"""Number of particles of other algorithms."""
+_NARROW = 0.1
+"""Largest width of bounds that count as a known probability."""
+_SHOWN = 0.001
+"""Least lower bound of a probability that is shown."""
+_TRIED = 3
+"""Number of rejected answers in an error message."""
 
 
 @dataclass(frozen=True, repr=False)
 class Reply:
-    """The most probable answer to a prompt as a value, with its probability.
+    """The answer to a prompt as a value, with its probability if it is known.
+
+    The value is the answer whose fields agree best with the model: it has the largest sum of the
+    model's probabilities of its fields, over all answers that were found (minimum Bayes risk). So
+    one unlikely spelling or title doesn't decide about the other fields.
 
     Attributes:
         posterior: the posterior over all answers that were found.
         parser: function that converts the text of an answer to a value.
+        max_tokens: the budget of the answer.
     """
 
     posterior: Posterior
     parser: Parser
+    max_tokens: int
 
-    @cached_property
+    @property
     def value(self) -> Any:
-        """The most probable answer, parsed.
+        """The chosen answer, parsed: the best one that its type's validators accept.
 
         Raises:
-            ValueError: no answer has positive probability, or a pydantic validator that the
-                constraint can't express rejects the answer.
+            ValueError: no answer has positive probability, or pydantic validators that the
+                constraint can't express reject all answers that were found.
         """
-        if self.text is None:
+        text, value, refused = self._chosen
+        if text is None:
             raise ValueError(
                 "expected an answer, got none: the model gives every answer within the budget "
                 "probability zero; change the prompt"
             )
-        return self.parser(self.text)
+        if text in refused:
+            tried = ", ".join(repr(shorten(each)) for each in list(refused)[:_TRIED])
+            raise ValueError(
+                f"expected an answer that the type's validators accept, got {len(refused)} that "
+                f"they reject ({tried}); the last error: {list(refused.values())[-1]}; use more "
+                "particles, or change the prompt"
+            )
+        return value
 
     @property
     def text(self) -> str | None:
-        """The most probable answer as text; None if no answer was found."""
-        return self.posterior.majority
+        """The text of `value`, or the best text if validators reject all; None without answer."""
+        return self._chosen[0]
 
     @property
-    def probability(self) -> float:
-        """The estimated posterior probability of `text`; zero if no answer was found."""
-        return max(self.posterior.probabilities, default=0.0)
+    def refused(self) -> dict[str, str]:
+        """The answers that ranked before `value`, but that a validator rejects, with the errors."""
+        return self._chosen[2]
+
+    @property
+    def alternatives(self) -> list[Any]:
+        """Other values that were found and that validators accept, the best first."""
+        others = (text for text in self._ranked if text != self.text and text not in self.refused)
+        return [value for value, error in map(self._parse, others) if error is None]
+
+    @cached_property
+    def _ranked(self) -> list[str]:
+        """One text of each value, the best value first."""
+        return rank(self.posterior, is_json=self.parser is not str)
+
+    @cached_property
+    def _chosen(self) -> tuple[str | None, Any, dict[str, str]]:
+        """The text, the value, and the errors of the texts that ranked before it."""
+        refused: dict[str, str] = {}
+        for text in self._ranked:
+            value, error = self._parse(text)
+            if error is None:
+                return text, value, refused
+            refused[text] = str(error)
+        return next(iter(self._ranked), None), None, refused
+
+    def _parse(self, text: str) -> tuple[Any, ValueError | None]:
+        """Return the value of a text, and the error of a validator; None if it is valid."""
+        try:
+            return self.parser(text), None
+        except ValueError as error:
+            return None, error
+
+    @property
+    def probability(self) -> float | None:
+        """The posterior probability of the value, of all texts that parse to it.
+
+        None if it isn't known: neither do bounds determine it to within 0.1, nor was it estimated
+        from a random sample with the label "estimated". Pass `particles=16` for an estimate.
+        `confidence_interval` then has the bounds. Zero if no answer was found.
+        """
+        if self.text is None:
+            return 0.0
+        low, high = self.confidence_interval or (0.0, 1.0)
+        estimated = self.reliability.label == "estimated"
+        return min(high, max(low, self._whole[0])) if estimated or high - low <= _NARROW else None
 
     @property
     def confidence_interval(self) -> tuple[float, float] | None:
         """A 90% interval for the probability; None if nothing is known about it, or without answer.
 
-        See `Posterior.confidence_intervals`.
+        Bounds that certainly hold, unless the label is "estimated"; see
+        `Posterior.confidence_intervals`.
         """
-        return next(iter(self.posterior.confidence_intervals or ()), None)
+        return None if self.text is None else self._whole[1]
+
+    @cached_property
+    def _whole(self) -> tuple[float, tuple[float, float] | None]:
+        """The estimated probability of the value, and its interval."""
+        assert self.text is not None
+        found = self.posterior
+        if self.parser is str:
+            at = found.texts.index(self.text)
+            intervals = found.confidence_intervals
+            return found.probabilities[at], None if intervals is None else intervals[at]
+        wanted = canonical_json(json.loads(self.text, parse_float=Decimal, parse_int=Decimal))
+        each = next(value for value in self.fields[""].values if value.value == wanted)
+        return each.probability, found.interval_of(each.probability, each.error, each.interval)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -118,11 +205,38 @@ class Reply:
         """The probability that the token budget removed; see `Posterior.budget`."""
         return self.posterior.budget
 
+    @property
+    def _parts(self) -> list[str]:
+        """What is shown after the text: probability, label, tokens, and a budget that binds."""
+        interval, p = self.confidence_interval, self.probability
+        if p is not None:
+            known = f"probability {show_probability(p, interval)}"
+        elif interval is not None and interval[0] >= _SHOWN:
+            known = f"probability at least {interval[0]:.3f}"
+        else:
+            known = "probability unknown"
+        parts = [
+            known,
+            self.reliability.label,
+            f"{self.posterior.diagnostics.tokens} tokens computed",
+        ]
+        enough = sufficient_budget(self.posterior) if self.posterior.constraint else 0
+        if enough > self.max_tokens:
+            parts.append(f"the budget of {self.max_tokens} tokens binds, {enough} wouldn't")
+        if self.posterior.stopped is not None:
+            parts.append(f"closed early ({self.posterior.stopped})")
+        return parts
+
     def __repr__(self) -> str:
         if self.text is None:
             return "Reply(no answer)"
-        shown = show_probability(self.probability, self.confidence_interval)
-        return f"Reply({self.text!r}, probability {shown}, {self.reliability.label})"
+        return f"Reply({self.text!r}, {', '.join(self._parts)})"
+
+    def _repr_html_(self) -> str:
+        """Return what `repr` shows as a table, for notebooks."""
+        cells = [self.text or "no answer", *(self._parts if self.text is not None else [])]
+        rows = "".join(f"<tr><td>{html.escape(cell)}</td></tr>" for cell in cells)
+        return f"<table>{rows}</table>"
 
 
 def ask(
@@ -131,9 +245,12 @@ def ask(
     kind: Any,
     *,
     budget: int,
-    particles: int = 16,
+    particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
+    whitespace: str = "spaced",
+    literals: str = "all",
+    temperature: float | int = 1.0,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Reply:
@@ -148,12 +265,16 @@ def ask(
             constraint is the text of the answer, even if it is JSON. With messages, the chat
             template shows tools to the model.
         budget: maximum number of tokens of an answer, including EOS.
-        particles: number of distinct prefixes kept at a time; see `smc.sample`.
+        particles: number of distinct prefixes kept at a time, of which up to four are the most
+            probable ones, and the others a random sample for estimates; see `smc.sample`. By
+            default, only the four most probable prefixes. With 1, one answer is drawn.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
+        whitespace: of JSON, as for `gcd.json_schema`.
+        literals: the tokenizations of fixed text, as for `gcd.lift`.
+        temperature: as for `smc.sample`; 0 means greedy decoding under the constraint.
         chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
-        options: other arguments of `smc.sample`, such as `seed`, `temperature` or `deadline`, but
-            not `finished`.
+        options: other arguments of `smc.sample`, such as `seed` or `deadline`, but not `finished`.
 
     Raises:
         ConstraintError: the type can't be converted to a constraint.
@@ -169,7 +290,8 @@ def ask(
     check_model(lm)
     [reply] = ask_all(
         lm, [prompt], kind, budget=budget, particles=particles, proposal=proposal,
-        algorithm=algorithm, chat_template_kwargs=chat_template_kwargs, **options,
+        algorithm=algorithm, whitespace=whitespace, literals=literals, temperature=temperature,
+        chat_template_kwargs=chat_template_kwargs, **options,
     )  # fmt: skip
     return reply
 
@@ -180,9 +302,12 @@ def ask_all(
     kind: Any,
     *,
     budget: int,
-    particles: int = 16,
+    particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
+    whitespace: str = "spaced",
+    literals: str = "all",
+    temperature: float | int = 1.0,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[Reply]:
@@ -195,18 +320,43 @@ def ask_all(
             f"expected smc.ask without finished, got {options['finished']!r}; use the replies that "
             "it returns, or smc.sample"
         )
-    constraint, parser = constraint_of(kind)
+    if temperature == 0:
+        if particles is not None:
+            raise ValueError(
+                f"expected no particles with temperature=0, which is greedy decoding, got "
+                f"{particles}; omit one of them"
+            )
+        temperature, options = 1.0, {"kept": 1, **options}
+    constraint, parser = constraint_of(kind, whitespace)
     written = _write(lm, prompts, kind, chat_template_kwargs)
     if isinstance(constraint, Automaton):
-        constraint = lift(constraint, lm.vocabulary)
+        constraint = lift(constraint, lm.vocabulary, literals=literals)
+    N, algorithm, options = _search_options(particles, algorithm, options)
     posteriors = sample(
-        lm, written, constraint, budget=budget, particles=particles,
-        proposal=GCD() if proposal is None else proposal, algorithm=algorithm, **options,
+        lm, written, constraint, budget=budget, particles=N, algorithm=algorithm,
+        proposal=GCD() if proposal is None else proposal, temperature=temperature, **options,
     )  # fmt: skip
-    return [Reply(posterior, parser) for posterior in posteriors]
+    return [Reply(posterior, parser, int(budget)) for posterior in posteriors]
 
 
-def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
+def _search_options(
+    particles: int | None, algorithm: str, options: Mapping[str, Any]
+) -> tuple[int, str, dict[str, Any]]:
+    """Return the number of particles, the algorithm and its options for `smc.sample`."""
+    given = dict(options)
+    if particles is None and algorithm in ("auto", "discrete"):  # nothing is random
+        kept = given.setdefault("kept", BEAMS)
+        return kept, "discrete", given
+    count = _PARTICLES if particles is None else particles
+    name = chosen(algorithm, given, count)  # type: ignore[arg-type]
+    if name == "discrete" and isinstance(count, int):
+        given.setdefault("kept", min(BEAMS, max(0, count) // 2))
+    return count, name, given
+
+
+def constraint_of(
+    kind: Any, whitespace: str = "spaced"
+) -> tuple[Automaton | TokenAutomaton, Parser]:
     """Return the constraint for a type, and the function that parses its answers.
 
     Raises:
@@ -215,7 +365,7 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
     if isinstance(kind, Automaton | TokenAutomaton):
         return kind, str
     if is_class(kind):
-        language = json_schema(kind, whitespace="spaced")
+        language = json_schema(kind, whitespace=whitespace)
         from pydantic import TypeAdapter  # the schema of a class needs pydantic, too
 
         adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
@@ -223,7 +373,7 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
     if _is_tools(kind):
         return tool_calls(kind), json.loads
     if isinstance(kind, Mapping | bool):
-        return json_schema(kind, whitespace="spaced"), json.loads
+        return json_schema(kind, whitespace=whitespace), json.loads
     is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
     if is_list and all(isinstance(each, str) for each in kind):
         return choice(kind), str

@@ -196,6 +196,16 @@ def canonical_json(value: Any) -> str:
     return _number(value if isinstance(value, Decimal) else Decimal(repr(value)))
 
 
+def leaves(text: str) -> dict[str, str]:
+    """Return the canonical value at each JSON pointer that has no values below it.
+
+    Raises:
+        ValueError: the text is not JSON.
+    """
+    found = dict(_places("", _parse(text)))
+    return {at: value for at, value in found.items() if value[0] not in "[{" or len(value) == 2}
+
+
 def _parse(text: str) -> Any:
     """Parse an answer as JSON; numbers become `Decimal`, which preserves all their digits."""
     try:

@@ -18,6 +18,7 @@ True, there are no texts, the evidence is zero, and `complete` and `valid` are F
 
 from __future__ import annotations
 
+import html
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +31,7 @@ import torch
 from gcd import TokenAutomaton
 from smc._inference.bounds import Bounds, bounds_of
 from smc._proposals.budget_effect import BudgetEffect
-from smc._results.fields import Field, fields_of, shorten, show_probability
+from smc._results.fields import Field, fields_of, leaves, shorten, show_probability
 from smc._results.reliability import (
     NO_SPREAD,
     Ancestry,
@@ -255,6 +256,17 @@ class Posterior:
             return limits
         return self._confidence(self.log_evidence, error, limits)
 
+    def interval_of(
+        self, estimate: float, error: float, certain: tuple[float, float] | None
+    ) -> tuple[float, float] | None:
+        """Return the 90% interval of a probability, given its guaranteed interval.
+
+        See `confidence_intervals`.
+        """
+        if certain is None or self.reliability.label != "estimated":
+            return certain if not (self.enumerated and self.exact) else (estimate, estimate)
+        return self._confidence(estimate, error, certain)
+
     def _confidence(
         self, estimate: float, error: float, limits: tuple[float, float]
     ) -> tuple[float, float]:
@@ -271,6 +283,7 @@ class Posterior:
         lines = [f"Posterior ({found.label}): {self._evidence}, ESS {found.ess:.1f}"]
         if found.certified is not None:
             lines[0] += f", certified {found.certified:.2f}"
+        lines[0] += f", {self.diagnostics.tokens} tokens computed"
         if self.stopped is not None:
             lines[0] += f", answers closed early ({self.stopped})"
         intervals = self.confidence_intervals or (None,) * len(self.texts)
@@ -279,6 +292,11 @@ class Posterior:
         if len(self.texts) > 2:
             lines[-1] += f" and {len(self.texts) - 2} more"
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what `repr` shows as a table, for notebooks."""
+        rows = "".join(f"<tr><td>{html.escape(line)}</td></tr>" for line in repr(self).split("\n"))
+        return f"<table>{rows}</table>"
 
     def _errors(self, group: Sequence[int], count: int) -> list[float]:
         """Return the standard error of the probability of each group of texts."""
@@ -414,6 +432,31 @@ def posterior(
         algorithm=algorithm,
         constraint=automaton,
     )
+
+
+def rank(found: Posterior, *, is_json: bool) -> list[str]:
+    """Return one text of each value that was found, the best value first.
+
+    A value's score is the sum over its fields of the probability that an answer has the same value
+    there, each answer's fields counting 1 together: its expected share of right fields (minimum
+    Bayes risk; Kumar and Byrne 2004). The probabilities are those of the model, which are exact,
+    not the weights. A text that isn't JSON is a single field.
+    """
+    log_p = _log_p_found(found.particles)
+    shares = dict(zip(found.answers, found.probabilities, strict=True))
+    if log_p:  # unknown for answers that were closed without the model
+        top = max(log_p.values())
+        shares = {answer: math.exp(log_p.get(answer, -math.inf) - top) for answer in found.answers}
+    texts: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = defaultdict(list)
+    mass: dict[tuple[str, str], float] = defaultdict(float)
+    for answer, text in zip(found.answers, found.texts, strict=True):
+        value = tuple((leaves(text) if is_json else {"": text}).items())
+        texts[value].append((-shares[answer], text))
+        for each in value:
+            mass[each] += shares[answer] / len(value)
+    score = {value: math.fsum(mass[each] for each in value) for value in texts}
+    order = sorted(texts, key=lambda value: (-score[value], min(texts[value])))
+    return [min(texts[value])[1] for value in order]
 
 
 def sufficient_budget(found: Posterior) -> int:
