@@ -12,8 +12,8 @@ repository), prompts and budgets. `benchmarks.requests` makes the requests.
                retries that show the error to the model
     ask        `smc.ask` with its default arguments
 
-A field is right if it has the known value; case and surrounding spaces don't matter. Free texts
-aren't counted. For them the table has the share of words that occur in the request, and how many
+A field is right if it has the known value; case and surrounding spaces don't matter. Fields that
+shouldn't be there count as wrong. Free texts aren't counted. For them the table has the share of words that occur in the request, and how many
 are empty. Rows are appended to a file and never computed twice. The table has means, and the
 differences of the right fields per request to `ask` with paired 90% bootstrap intervals.
 """
@@ -211,11 +211,14 @@ def measure(lm: smc.TransformersLM, request: Request, method: str) -> dict[str, 
     seconds = time.process_time() - started
     gold, found = dict(leaves(request.value)), dict(leaves(answer.value))
     right = [at in found and same(found[at], value) for at, value in gold.items()]
+    named = [at for at in found if at.lstrip("/") not in request.free]
     texts = [str(found.get(f"/{name}") or "") for name in request.free]
     words = [word.casefold() for text in texts for word in re.findall(r"\w+", text)]
     source = set(re.findall(r"\w+", request.source.casefold()))
     return {
-        "text": answer.text, "right": sum(right), "fields": len(right), "whole": all(right),
+        "text": answer.text,
+        "right": sum(right), "fields": max(len(right), len(named)),
+        "whole": all(right) and len(named) == len(right),
         "valid": answer.value is not None, "seconds": seconds, "tokens": answer.tokens,
         "words": len(words), "from_source": sum(word in source for word in words),
         "empty": sum(not text for text in texts), "log_p": log_p(lm, request, answer.text),
@@ -245,17 +248,19 @@ def show(rows: list[dict[str, Any]]) -> None:
         keys = sorted({
             (row["group"], row["number"]) for row in rows if group in (row["group"], "all")
         })  # fmt: skip
-        keys = [key for key in keys if all((*key, name) in by_key for name in names)]
         for name in names:
-            some = [by_key[*key, name] for key in keys]
+            both = [
+                k for k in keys if all((*k, each) in by_key for each in (name, "ask", "greedy"))
+            ]
+            some = [by_key[*key, name] for key in both]
             if not some:
                 continue
             share = [row["right"] / row["fields"] for row in some]
-            asked = [by_key.get((*key, "ask")) for key in keys]
-            gain = [a["right"] / a["fields"] - s for a, s in zip(asked, share, strict=True) if a]
+            asked = [by_key[*key, "ask"] for key in both]
+            gain = [a["right"] / a["fields"] - s for a, s in zip(asked, share, strict=True)]
             ratios = [
                 row["seconds"] / by_key[*key, "greedy"]["seconds"]
-                for key, row in zip(keys, some, strict=True)
+                for key, row in zip(both, some, strict=True)
             ]
             words = sum(row["words"] for row in some)
             print(line(

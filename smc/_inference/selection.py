@@ -81,7 +81,7 @@ class Kept(NamedTuple):
     least: Float64[Tensor, "B"]
 
 
-WITHIN = 6.0
+WITHIN = 3.0
 """Nats below the most probable candidate up to which `Kept` applies (a heuristic)."""
 
 

@@ -42,6 +42,9 @@ from smc._results.reliability import (
 )
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
 
+COMPARED = 64
+"""Number of values that are compared with each other to find the best one (`rank`)."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -437,26 +440,31 @@ def posterior(
 def rank(found: Posterior, *, is_json: bool) -> list[str]:
     """Return one text of each value that was found, the best value first.
 
-    A value's score is the sum over its fields of the probability that an answer has the same value
-    there, each answer's fields counting 1 together: its expected share of right fields (minimum
-    Bayes risk; Kumar and Byrne 2004). The probabilities are those of the model, which are exact,
-    not the weights. A text that isn't JSON is a single field.
+    The score of a value is its expected agreement with an answer of the model: twice the number of
+    equal fields, divided by the number of fields of both (minimum Bayes risk; Kumar and Byrne
+    2004). The probabilities are those of the model, which are exact, not the weights. A text that
+    isn't JSON is a single field. Only the `COMPARED` most probable values are compared.
     """
     log_p = _log_p_found(found.particles)
     shares = dict(zip(found.answers, found.probabilities, strict=True))
     if log_p:  # unknown for answers that were closed without the model
         top = max(log_p.values())
         shares = {answer: math.exp(log_p.get(answer, -math.inf) - top) for answer in found.answers}
-    texts: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = defaultdict(list)
-    mass: dict[tuple[str, str], float] = defaultdict(float)
+    texts: dict[frozenset[tuple[str, str]], list[tuple[float, str]]] = defaultdict(list)
     for answer, text in zip(found.answers, found.texts, strict=True):
-        value = tuple((leaves(text) if is_json else {"": text}).items())
+        value = frozenset((leaves(text) if is_json else {"": text}).items())
         texts[value].append((-shares[answer], text))
-        for each in value:
-            mass[each] += shares[answer] / len(value)
-    score = {value: math.fsum(mass[each] for each in value) for value in texts}
-    order = sorted(texts, key=lambda value: (-score[value], min(texts[value])))
-    return [min(texts[value])[1] for value in order]
+    mass = {value: -math.fsum(share for share, _ in some) for value, some in texts.items()}
+    order = sorted(texts, key=lambda value: (-mass[value], min(texts[value])))
+
+    def score(value: frozenset[tuple[str, str]]) -> float:
+        return math.fsum(
+            mass[other] * 2 * len(value & other) / (len(value) + len(other))
+            for other in order[:COMPARED]
+        )
+
+    compared = sorted(order[:COMPARED], key=score, reverse=True)
+    return [min(texts[value])[1] for value in (*compared, *order[COMPARED:])]
 
 
 def sufficient_budget(found: Posterior) -> int:
