@@ -8,14 +8,15 @@ repository), prompts and budgets. `benchmarks.requests` makes the requests.
     greedy     `generate` of transformers with `smc.BudgetLogitsProcessor`
     beam 4     the same with four beams
     xgrammar   greedy under xgrammar's mask, with its own white space
-    free       greedy without a mask; the first JSON value (or the label) of the text, with up to two
-               retries that show the error to the model
+    free       greedy without a mask; the first JSON value (or the label) of the text, with up to
+               two retries that show the error to the model
     ask        `smc.ask` with its default arguments
 
 A field is right if it has the known value; case and surrounding spaces don't matter. Fields that
-shouldn't be there count as wrong. Free texts aren't counted. For them the table has the share of words that occur in the request, and how many
-are empty. Rows are appended to a file and never computed twice. The table has means, and the
-differences of the right fields per request to `ask` with paired 90% bootstrap intervals.
+shouldn't be there count as wrong. Free texts aren't counted. For them the table has the share of
+words that occur in the request, and how many are empty. Rows are appended to a file and never
+computed twice. The table has means, and the differences of the right fields per request to `ask`
+with paired 90% bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ METHODS: dict[str, Callable[[smc.TransformersLM, Request], Answer]] = {
 def log_p(lm: smc.TransformersLM, request: Request, text: str) -> float:
     """Return the model's log-probability of a text, in the tokenizer's spelling, and EOS."""
     prompt = encode(lm, request.prompt)
-    ids = lm.tokenizer.encode(text, add_special_tokens=False) + [lm.tokenizer.eos_token_id]
+    ids = [*lm.tokenizer.encode(text, add_special_tokens=False), lm.tokenizer.eos_token_id]
     with torch.inference_mode():
         rows = lm.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
     rows = rows.float().log_softmax(-1)
