@@ -31,7 +31,7 @@ from smc._inference.algorithms import Options
 from smc._inference.deadlines import CancelToken, time_limit
 from smc._inference.settings import MAX_TOKENS_READ, check_options, settings_of, whole
 from smc._interface.interface import sample
-from smc._models.suitability import check_state, check_suitable, num_logits
+from smc._models.suitability import check_kind, check_state, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
 from smc._models.transformers_lm import TransformersLM
 from smc._proposals import GCD, Proposal
@@ -271,12 +271,7 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
 
 def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
     """Raise an error for unsuitable models, and for EOS tokens that the constraint lacks."""
-    if model.config.is_encoder_decoder:
-        raise ValueError(
-            f"expected a decoder-only model, got the encoder-decoder {type(model).__name__}; "
-            "use smc.BudgetLogitsProcessor"
-        )
-    check_suitable(model)
+    check_kind(model)
     check_state(model)
     vocabulary = constraint.vocabulary
     width = num_logits(model)
