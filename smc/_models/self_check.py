@@ -116,7 +116,7 @@ class Truth:
 
     @cached_property
     def after_runs(self) -> list[tuple[Tensor, Tensor]]:
-        """log p after each token of each row's run, and after its last token."""
+        """Log p after each token of each row's run, and after its last token."""
         found = []
         for row, prompt in enumerate(self.prompts[number] for number in ORDER):
             run = self.runs[row, : RUN_LENGTHS[row]].tolist()

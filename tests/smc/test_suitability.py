@@ -162,7 +162,10 @@ OTHERS: dict[str, tuple[Any, str]] = {
         ),
         "got T5ForConditionalGeneration, which is an encoder-decoder; .*BudgetLogitsProcessor",
     ),
-    "not loaded": (lambda: tiny_model().to("meta"), "which has weights that are offloaded or not in memory"),
+    "not loaded": (
+        lambda: tiny_model().to("meta"),
+        "which has weights that are offloaded or not in memory",
+    ),
     "quantized": (
         lambda: torch.ao.quantization.quantize_dynamic(
             tiny_model(), {torch.nn.Linear}, dtype=torch.qint8
