@@ -135,7 +135,7 @@ class ParticleFilter(Generic[State]):
         """Extend all running particles by one drawn token and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         factors = defend(self.reader.guide(prefixes), prefixes.log_p)
-        draws = self.reader.vocabulary_pass.prepare_draws(factors, prefixes.log_p)
+        draws = self.reader.vocabulary_pass.prepare_draws(factors, prefixes.log_p, None)
         wrong = (~(draws.log_z < torch.inf)[before.row] & before.running).any()
         failed = carry.failed | self.reader.note_nan(wrong)
         weighed = self._weigh(before, draws.log_z[before.row])

@@ -91,7 +91,7 @@ def check_state(model: Any) -> None:
     wrapper = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
     for each in (model, wrapper):
         if not getattr(each, "_adapters_disabled", False):
-            config = getattr(each, "active_peft_config", None)
+            config: Any = getattr(each, "active_peft_config", None)
             if getattr(config, "is_prompt_learning", False):
                 raise unsuitable(model, f"has a soft prompt ({config.peft_type.value} of peft)")
             if getattr(config, "alora_invocation_tokens", None) is not None:

@@ -120,7 +120,7 @@ class TransformersLM:
         self._compiled = compile_step(read_token, compile)
         check_kind(model)
         check_state(model.eval())
-        self.model = model
+        self.model: Any = model
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
         # Only the logits after the last prompt token are needed. Most models can omit the others.
