@@ -30,7 +30,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gcd._support.optional import missing
-from smc._forward.drafters import Drafter, PromptLookup
 from smc._inference.bounds import Bounds
 from smc._inference.deadlines import AbandonedError, CancelToken
 from smc._inference.observation import Observation, Population
@@ -91,7 +90,6 @@ __all__ = [
     "Choice",
     "CounterDraw",
     "Diagnostics",
-    "Drafter",
     "Draw",
     "Expectation",
     "Factors",
@@ -106,7 +104,6 @@ __all__ = [
     "Observation",
     "Population",
     "Posterior",
-    "PromptLookup",
     "PromptTooLongError",
     "Proposal",
     "Reliability",

@@ -43,7 +43,6 @@ from torch import Tensor
 
 from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
-from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition
 from smc._vocabulary.class_sums import log_sum_of_classes
 from smc._vocabulary.mixture import sums_by
@@ -170,7 +169,7 @@ class Frontier(NamedTuple):
         row: Int64[Tensor, "P"],
         token: Int64[Tensor, "P"],
         runs: Bool[Tensor, "P"],
-        propagation: Propagation,
+        extension: Extension,
     ) -> Frontier:
         """Add the open branches of a step, and the answers found in the step.
 
@@ -178,10 +177,10 @@ class Frontier(NamedTuple):
             prefixes, before: prefixes and particles before the step.
             row, token, runs: prefix and next token of each particle, and whether the particle is
                 running.
-            propagation: the result of the step.
+            extension: the result of the step.
         """
         R, V = prefixes.log_p.shape
-        position, extension = prefixes.state.position, propagation.extension
+        position = prefixes.state.position
         at = before.row.masked_fill(~before.running, 0)
         if self.first is not None:
             row, at = self.first[row], self.first[at]
@@ -189,8 +188,6 @@ class Frontier(NamedTuple):
         log_p = before.log_p.masked_fill(~before.running, -torch.inf)
         nothing = log_p.new_full((R,), -torch.inf)
         log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
-        if propagation.ready is not None:  # the other examples will repeat this step
-            log_prefix = log_prefix.masked_fill(~propagation.ready[prefixes.example], -torch.inf)
         # The probability of a taken token is replaced by that of the answer that it completes, or
         # by zero. It can only become smaller, and is rounded up in float32.
         taken = (row * V + token).masked_fill(~runs, 0)

@@ -43,7 +43,6 @@ from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts
 from smc._inference.deadlines import TimeLimit
 from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles
-from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition, Batch
 from smc._proposals.masks import ClassMaskProposal
 
@@ -100,7 +99,7 @@ class Closing:
             nothing = torch.zeros_like(particles.running)
             self._log_upper = carry.frontier.advance(
                 prefixes, particles, particles.row, torch.zeros_like(particles.row), nothing,
-                _nothing_taken(prefixes, particles, B),
+                _nothing_taken(particles, B),
             ).log_upper  # fmt: skip
         reader.proposal = ShortestWay()
         state = _position(prefixes, particles, reader.batch)
@@ -154,11 +153,11 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
     )
 
 
-def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Propagation:
+def _nothing_taken(particles: Particles, B: int) -> Extension:
     """Return the result of a step without tokens: all continuations count as open branches."""
     no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
     none = zero.new_zeros(B)
-    extension = Extension(
+    return Extension(
         finished=no,
         running=no,
         row=zero,
@@ -171,4 +170,3 @@ def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Pro
         failed=no.any(),
         log_removed=torch.full_like(zero, -torch.inf, dtype=torch.float64),
     )
-    return Propagation(None, extension, prefixes)

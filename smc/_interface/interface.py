@@ -24,7 +24,6 @@ import torch
 from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
-from smc._forward.drafters import Drafter
 from smc._inference.algorithms import Discrete, Options
 from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
 from smc._inference.execution import Executor, executor_of
@@ -62,7 +61,6 @@ def sample(
     forced_runs: bool = True,
     execution: str = "auto",
     read_ahead: int | str = "auto",
-    drafter: Drafter | None = None,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -99,12 +97,11 @@ def sample(
         execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow
             CUDA graphs, but compute forced tokens one by one. On CUDA devices they are often faster
             for a single prompt, and slower for hundreds of particles.
-        read_ahead: number of guessed (draft) tokens that the model computes in passes that are
-            needed anyway (`smc._forward.read_ahead`). This reduces the number of passes. Answers
-            and weights stay the same up to rounding. With "auto", passes over one row have up to
-            four draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except
-            for small models). Reading ahead requires eager execution.
-        drafter: object that guesses the draft tokens; `smc.PromptLookup()` by default.
+        read_ahead: number of draft tokens, copied from the prompt, that the model computes in
+            passes over a single row (`smc._forward.read_ahead`). This reduces the number of passes.
+            Answers and weights stay the same up to rounding. With "auto", there are up to four if
+            the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models).
+            Reading ahead requires eager execution.
         certify: minimum share of the posterior to find, such as 0.9. If sampling is certain to have
             found a smaller share (`Posterior.certified`), the model computes further prefixes, the
             most probable first. The computation stops at this share, `max_tokens_read` or the
@@ -166,7 +163,7 @@ def sample(
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
         max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, execution=execution,
-        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
+        read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
         PromptTask(name, tuple(lm.encode(prompt)), automaton, n)
