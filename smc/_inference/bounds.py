@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from smc._forward.prefixes import Extension, Prefixes, Reader
@@ -180,14 +180,8 @@ class Frontier(NamedTuple):
             extension: the result of the step.
         """
         R, V = prefixes.log_p.shape
-        position = prefixes.state.position
-        at = before.row.masked_fill(~before.running, 0)
         if self.first is not None:
-            row, at = self.first[row], self.first[at]
-        # All particles of a row have the same log p. A row without a running particle has -inf.
-        log_p = before.log_p.masked_fill(~before.running, -torch.inf)
-        nothing = log_p.new_full((R,), -torch.inf)
-        log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
+            row = self.first[row]
         # The probability of a taken token is replaced by that of the answer that it completes, or
         # by zero. It can only become smaller, and is rounded up in float32.
         taken = (row * V + token).masked_fill(~runs, 0)
@@ -196,6 +190,23 @@ class Frontier(NamedTuple):
         child = torch.where(child.isneginf(), child, child.nextafter(torch.ones_like(child)))
         child = child.masked_fill(~runs, torch.inf)
         left = prefixes.log_p.flatten().scatter_reduce(0, taken, child, "amin").view(R, V)
+        first = self.first
+        if first is not None:
+            first = first_of_equal(taken, extension.running, len(first) // len(self.log_upper))
+        return Frontier(self.close(prefixes, before, left), first)
+
+    def close(
+        self, prefixes: Prefixes[Any], before: Particles, left: Float[Tensor, "R V"]
+    ) -> Float64[Tensor, "B"]:
+        """Return the upper bound if the tokens with log-probabilities `left` remain open."""
+        position = prefixes.state.position
+        at = before.row.masked_fill(~before.running, 0)
+        if self.first is not None:
+            at = self.first[at]
+        # All particles of a row have the same log p. A row without a running particle has -inf.
+        log_p = before.log_p.masked_fill(~before.running, -torch.inf)
+        nothing = log_p.new_full((prefixes.num_rows,), -torch.inf)
+        log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
         allowed = position.mask.class_mask(position.states, position.remaining)
         classes = position.automata.classes
         log_left = log_sum_of_classes(left, classes, position.automaton_of_row, allowed)
@@ -204,10 +215,7 @@ class Frontier(NamedTuple):
         slack = NORMALIZATION * (1 + position.remaining) + nats
         slack = torch.finfo(prefixes.log_p.dtype).eps * slack
         mass = sums_by(log_prefix + log_left + slack, prefixes.example, len(self.log_upper))
-        first = self.first
-        if first is not None:
-            first = first_of_equal(taken, extension.running, len(first) // len(self.log_upper))
-        return Frontier(torch.logaddexp(self.log_upper, mass), first)
+        return torch.logaddexp(self.log_upper, mass)
 
 
 def first_of_equal(
