@@ -35,8 +35,7 @@ from smc._inference.deadlines import AbandonedError, CancelToken
 from smc._inference.observation import Observation, Population
 from smc._inference.weights import Weights
 from smc._interface.asking import Reply, ask, ask_all
-from smc._interface.asynchronous import sample_async
-from smc._interface.interface import sample
+from smc._interface.interface import sample, sample_async
 from smc._models.hmm_lm import HMMLanguageModel
 from smc._models.protocol import LanguageModel, PromptTooLongError, Rows, check_prompts
 from smc._models.transformers_lm import TransformersLM

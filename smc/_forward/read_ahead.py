@@ -101,13 +101,13 @@ def decode(tokens: Iterable[int], vocabulary: Vocabulary) -> bytes:
 def look_up(text: bytes, vocabulary: Vocabulary) -> list[int]:
     """Return the tokens that followed an earlier occurrence of the text's end, longest first."""
     by_bytes, longest_token = _ids_by_bytes(vocabulary)
-    start = copied_from(text)
+    start = find_source(text)
     ahead = b"" if start is None else text[start : start + longest_token]
     pieces = (ahead[:size] for size in range(len(ahead), 0, -1))
     return [token for piece in pieces for token in by_bytes.get(piece, ())]
 
 
-def copied_from(text: bytes, shortest: int = SHORTEST, longest: int = LONGEST) -> int | None:
+def find_source(text: bytes, shortest: int = SHORTEST, longest: int = LONGEST) -> int | None:
     """Find the longest end of the text that also occurs earlier in the text.
 
     Returns:

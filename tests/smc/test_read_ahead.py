@@ -20,7 +20,7 @@ from gcd._languages.text.regex import regex
 from gcd._tokens.lifting import lift
 from gcd._tokens.vocabulary import Vocabulary
 from smc._forward import read_ahead
-from smc._forward.read_ahead import MOST_PLACES, copied_from, look_up
+from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
 from smc.testing import ToyLM
 from tests.smc.test_executions import FILTER, PROPOSALS
 from tests.smc.test_forced import LANGUAGES
@@ -381,7 +381,7 @@ def test_look_up_finds_the_longest_end(text: bytes, longest: int, shortest: int)
         tail = text[len(text) - size :]
         return [i for i in range(size, len(text)) if text[i - size : i] == tail]
 
-    found = copied_from(text, shortest, longest)
+    found = find_source(text, shortest, longest)
     sizes = [size for size in range(shortest, min(longest, len(text) - 1) + 1) if ends(size)]
     if not sizes:
         assert found is None
@@ -398,9 +398,9 @@ def test_look_up_finds_the_longest_end(text: bytes, longest: int, shortest: int)
 def test_look_up_goes_back_no_further_than_it_may() -> None:
     """Among many occurrences that don't begin a word, the last one is copied."""
     text = b"(abcX" + b"zabcY" * (MOST_PLACES - 1)
-    assert copied_from(text + b".abc") == 4
+    assert find_source(text + b".abc") == 4
     text += b"zabcY"
-    assert copied_from(text + b".abc") == len(text) - 1
+    assert find_source(text + b".abc") == len(text) - 1
 
 
 def test_look_up_gives_the_tokens_that_followed() -> None:
