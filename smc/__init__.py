@@ -30,14 +30,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gcd._support.optional import missing
-from smc._forward.drafters import Drafter, PromptLookup
 from smc._inference.bounds import Bounds
 from smc._inference.deadlines import AbandonedError, CancelToken
 from smc._inference.observation import Observation, Population
 from smc._inference.weights import Weights
 from smc._interface.asking import Reply, ask, ask_all
-from smc._interface.asynchronous import sample_async
-from smc._interface.interface import sample
+from smc._interface.interface import sample, sample_async
 from smc._models.hmm_lm import HMMLanguageModel
 from smc._models.protocol import LanguageModel, PromptTooLongError, Rows, check_prompts
 from smc._models.transformers_lm import TransformersLM
@@ -91,7 +89,6 @@ __all__ = [
     "Choice",
     "CounterDraw",
     "Diagnostics",
-    "Drafter",
     "Draw",
     "Expectation",
     "Factors",
@@ -106,7 +103,6 @@ __all__ = [
     "Observation",
     "Population",
     "Posterior",
-    "PromptLookup",
     "PromptTooLongError",
     "Proposal",
     "Reliability",

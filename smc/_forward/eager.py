@@ -1,14 +1,14 @@
 """The eager reader, which runs the language model once on each distinct prefix.
 
 The language model has one batch row for each distinct prefix that takes another token. One forward
-pass computes the chosen token, the forced tokens after it (`smc._proposals.forced`), and draft
-tokens (`smc._forward.read_ahead`). If the next tokens of a prefix match its draft, the prefix
-doesn't need another pass. Rows of ended prefixes are removed.
+pass computes the chosen token, and the forced tokens after it (`smc._proposals.forced`). A pass
+over a single row also computes draft tokens (`smc._forward.read_ahead`). If the next tokens match
+the draft, the prefix doesn't need another pass. Rows of ended prefixes are removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,9 +24,9 @@ from smc._forward.prefixes import (
     count_of,
     refuse_nan,
 )
-from smc._forward.read_ahead import Drafts, ReadAhead
+from smc._forward.read_ahead import Draft, decode, make_draft
 from smc._models.protocol import LanguageModel, Rows
-from smc._proposals import AutomatonPosition, Batch, Proposal, State
+from smc._proposals import AutomatonPosition, Batch, Proposal, State, start_position
 from smc._proposals.budget_effect import binds, compute_removed
 from smc._proposals.forced import Followed, follow
 from smc._vocabulary.passes import VocabularyPass
@@ -34,7 +34,7 @@ from smc._vocabulary.passes import VocabularyPass
 MOST_READ = 1 << 26
 """Maximum number of log-probabilities that one forward pass returns, unless one column has more.
 
-The log-probabilities of drafts that are stored until the next pass have the same limit.
+The log-probabilities of a draft that are stored until the next pass have the same limit.
 """
 
 
@@ -44,15 +44,13 @@ class _Cached(NamedTuple):
     Attributes:
         row: the model's batch row of each prefix.
         length: number of answer tokens in each prefix's row, without draft tokens.
-        drafts: the draft tokens, which follow the answer tokens in the row.
     """
 
     row: Int64[Tensor, "R"]
     length: Int64[Tensor, "R"]
-    drafts: Drafts
 
     def take(self, rows: Int64[Tensor, "Q"]) -> _Cached:
-        return _Cached(self.row[rows], self.length[rows], self.drafts.take(rows))
+        return _Cached(self.row[rows], self.length[rows])
 
 
 class _LogProbs(NamedTuple):
@@ -80,7 +78,7 @@ class EagerReader(Reader[State]):
         lm: the language model.
         proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         forced_runs: whether consecutive forced tokens are appended in one step.
-        ahead: generator of drafts; None disables reading ahead.
+        ahead: number of draft tokens in a pass over a single row; 0 disables reading ahead.
     """
 
     is_static = False
@@ -94,7 +92,7 @@ class EagerReader(Reader[State]):
         *,
         temperature: float,
         forced_runs: bool = True,
-        ahead: ReadAhead | None = None,
+        ahead: int = 0,
     ) -> None:
         super().__init__(proposal, batch, vocabulary_pass, temperature=temperature)
         self.lm = lm
@@ -102,12 +100,13 @@ class EagerReader(Reader[State]):
         self._ahead = ahead
         self._rows: Rows
         self._cached: _Cached
+        self._draft: Draft | None = None  # follows the answer tokens of the model's only row
         self._positions: list[AutomatonPosition] = []  # before each column of forced tokens
         self._forced: Bool[Tensor, "D K"]
         self._log_removed: Float64[Tensor, "D"]
         self._bound: list[bool] = []  # whether the budget removes a token, for each forced column
         self._column = 0
-        self._texts: list[bytes] = []  # prompt and answer of each prefix, only if `ahead` is given
+        self._texts: list[bytes] = []  # prompt and answer of each prefix, for drafts
 
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
         """Return the indices where the mask is True."""
@@ -127,9 +126,9 @@ class EagerReader(Reader[State]):
         self.check(log_p, len(prompts))
         log_p = check_nan(self.temper(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
-        self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
-        if self._ahead is not None:
-            self._texts = [self._ahead.text(prompt) for prompt in prompts]
+        self._cached = _Cached(every, torch.zeros_like(every))
+        if self._ahead:
+            self._texts = [decode(prompt, self.lm.vocabulary) for prompt in prompts]
         found, after = self._follow(every, state, every, None, log_p)
         each = every.repeat_interleave(num_particles)
         return found.spread(torch.arange(len(each), device=each.device), each, len(each)), after
@@ -149,27 +148,6 @@ class EagerReader(Reader[State]):
         state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
         found, after = self._follow(prefixes.example[parent], state, parent, chosen, prefixes.log_p)
         return found.spread(some, child_of, len(running)), after
-
-    def need_no_pass(
-        self,
-        prefixes: Prefixes[State],
-        row: Int64[Tensor, "P"],
-        token: Int64[Tensor, "P"],
-        running: Bool[Tensor, "P"],
-    ) -> Bool[Tensor, "B"] | None:
-        """Return the examples that don't need a forward pass in this step; see `Reader`."""
-        drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
-        if not drafts.tokens.shape[1]:
-            return None
-        some = self.indices(running)
-        row, token, states = row[some], token[some], prefixes.state.position.states
-        after = automata.next(states[row], token)
-        over = (after < 0) | automata.is_final[after.clamp(min=0)]
-        lands = drafts.tokens[row, 0] == token
-        example = prefixes.example[row]
-        waits = count_of(example, B, (~lands & ~over).long()) > 0
-        runs = count_of(example, B) > 0
-        return runs & ~waits if bool((runs & waits).any() & (runs & ~waits).any()) else None
 
     def _follow(
         self,
@@ -199,13 +177,15 @@ class EagerReader(Reader[State]):
         read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
         due = self.indices(running | (followed.length > 0))
         self._cached = self._cached.take(parent[due])
-        texts = self._extend_texts(parent[due], tokens[due])
-        states = torch.where(running, position.states, -1)[due]
-        read_due = tokens[due], read[due]
+        if self._texts:
+            runs = zip(parent[due].tolist(), tokens[due].tolist(), strict=True)
+            self._texts = [self._texts[i] + decode(run, self.lm.vocabulary) for i, run in runs]
         self._start_removed(followed, due)
+        taken = self._cached.length + (tokens[due] >= 0).sum(dim=1)
+        states = torch.where(running, position.states, -1)[due]
         found = self._log_probs(
-            parent[due], *read_due, before, chosen is None,
-            lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
+            parent[due], tokens[due], read[due], before, chosen is None,
+            (states, self.batch.budgets[example[due]] - taken),
         )  # fmt: skip
         log_p = torch.zeros_like(followed.log_g).index_copy(0, due, found.of_tokens)
         possible = ~log_p.isneginf()
@@ -236,11 +216,11 @@ class EagerReader(Reader[State]):
         )
         kept = self.indices(running[due])
         self._cached = self._cached.take(kept)
-        if texts:
-            self._texts = [texts[i] for i in kept.tolist()]
+        if self._texts:
+            self._texts = [self._texts[i] for i in kept.tolist()]
         state = self.proposal.take(followed.state, due[kept])
-        after = found.after if len(kept) == len(due) else found.after[kept]
-        return extension, Prefixes(example[due[kept]], check_nan(after), state)
+        log_p = found.after if len(kept) == len(due) else found.after[kept]
+        return extension, Prefixes(example[due[kept]], check_nan(log_p), state)
 
     def _start_removed(self, followed: Followed[State], due: Int64[Tensor, "D"]) -> None:
         """Find the columns of forced tokens before which the budget removes another token."""
@@ -272,37 +252,6 @@ class EagerReader(Reader[State]):
         mass = log_before[some] + compute_removed(position, log_p, self.indices, at)
         self._log_removed[rows] = torch.logaddexp(self._log_removed[rows], mass)
 
-    def _extend_texts(
-        self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]
-    ) -> list[bytes]:
-        """Return the texts of the new prefixes; an empty list if reading ahead is disabled."""
-        if self._ahead is None:
-            return []
-        pairs = zip(parent.tolist(), tokens.tolist(), strict=True)
-        return [self._texts[i] + self._ahead.text(run) for i, run in pairs]
-
-    def _drafts(
-        self,
-        unread: Int64[Tensor, "U"],
-        texts: Sequence[bytes],
-        states: Int64[Tensor, "D"],
-        example: Int64[Tensor, "D"],
-        tokens: Int64[Tensor, "D K"],
-        read: Int64[Tensor, "D"],
-    ) -> Int64[Tensor, "U A"]:
-        """Return draft tokens for prefixes that are about to be computed; -1 beyond each draft."""
-        if self._ahead is None:
-            return unread.new_zeros(len(unread), 0)
-        written = self._cached.length + (tokens >= 0).sum(dim=1)
-        widest = max(1, MOST_READ // (len(read) * self.lm.vocabulary.size))
-        return self._ahead.draft(
-            [texts[i] for i in unread.tolist()],
-            states[unread],
-            (self.batch.budgets[example] - written)[unread],
-            read[unread],
-            len(read),
-        )[:, :widest]
-
     def _log_probs(
         self,
         parent: Int64[Tensor, "D"],
@@ -310,12 +259,9 @@ class EagerReader(Reader[State]):
         read: Int64[Tensor, "D"],
         before: Float[Tensor, "R V"],
         is_start: bool,
-        guess: Callable[[Int64[Tensor, "U"]], Int64[Tensor, "U A"]],
+        position: tuple[Int64[Tensor, "D"], Int64[Tensor, "D"]],
     ) -> _LogProbs:
-        """Return the log-probabilities of D extended prefixes.
-
-        If an earlier pass computed a prefix as a draft, the stored values are used. All other
-        prefixes are computed in one forward pass.
+        """Return the log-probabilities of D extended prefixes, in at most one forward pass.
 
         Args:
             parent: the earlier prefix that each of the D prefixes extends.
@@ -324,101 +270,79 @@ class EagerReader(Reader[State]):
             before: log-probabilities of the next token after each parent.
             is_start: whether no token has been chosen yet, so that the first appended token is
                 forced, too.
-            guess: function that returns draft tokens for the prefixes that need the pass.
+            position: automaton state and remaining budget of each extended prefix.
         """
-        drafts, every = self._cached.drafts, torch.zeros_like(read)
-        self._column = (
-            1 if is_start else 0
-        )  # index of the forced token after the first computed one
-        total = every.double()
+        none = torch.zeros_like(read)
+        self._column = 1 if is_start else 0  # the forced token after the first computed one
+        total = none.double()
         if is_start and tokens.shape[1]:
             first = tokens[:, 0].clamp(min=0)
             rows = torch.arange(len(parent), device=parent.device)
             self._add_removed(0, rows, total, before, parent)
             total = _plus(total, before[parent, first], tokens[:, 0] >= 0)
-        lands = drafts.cover(tokens, read)
-        unread, landed = self.indices((read > 0) & ~lands), self.indices(lands)
-        num_used, num_drafted = torch.where(lands, read, 0), every
-        whole = len(unread) == len(read) > 0
-        after = None if whole else before[parent]
-        if len(landed):
-            assert after is not None
-            total[landed] = self._sum_drafted(
-                landed, tokens[landed], read[landed], drafts.take(landed)
-            )
-            last = drafts.after[landed, read[landed] - 1]
-            after[landed] = drafts.log_p[last]
-            drafts = drafts.behind(num_used)
-        if len(unread):
-            guesses = guess(unread)
-            total, after, new = self._read(tokens, read, unread, guesses, total, after)
-            num_drafted = every.index_copy(0, unread, new.length)
-            drafts = drafts.join(unread, new)
-        assert after is not None
-        self._cached = self._cached._replace(length=self._cached.length + read, drafts=drafts)
-        return _LogProbs(total, after, num_drafted, num_used)
+        if not bool((read > 0).any()):
+            return _LogProbs(total, before[parent], none, none)
+        if len(read) == 1 and self._draft is not None:
+            count, drafted = int(read), self._draft.tokens
+            if torch.equal(drafted[:count], tokens[0, :count]):
+                return self._use_draft(tokens, count, total)
+        guesses = tokens.new_zeros(0)
+        if self._ahead and len(read) == 1:
+            states, remaining = position
+            here = start_position(self.batch)._replace(states=states, remaining=remaining)
+            guesses = make_draft(self._texts[0], here, self._ahead, self.lm.vocabulary)
+            guesses = guesses[: max(1, MOST_READ // self.lm.vocabulary.size)]
+        after = None if bool((read > 0).all()) else before[parent]
+        total, after = self._read(tokens, read, guesses, total, after)
+        self._cached = self._cached._replace(length=self._cached.length + read)
+        return _LogProbs(total, after, none + len(guesses), none)
 
-    def _sum_drafted(
-        self,
-        rows: Int64[Tensor, "L"],
-        tokens: Int64[Tensor, "L K"],
-        read: Int64[Tensor, "L"],
-        drafts: Drafts,
-    ) -> Float64[Tensor, "L"]:
-        """Sum the log-probabilities of appended tokens that an earlier pass computed as drafts.
-
-        The sum excludes the first appended token of each prefix, because it was chosen, not forced.
-        """
-        total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
+    def _use_draft(
+        self, tokens: Int64[Tensor, "1 K"], count: int, total: Float64[Tensor, "1"]
+    ) -> _LogProbs:
+        """Return the log-probabilities of the only prefix, whose tokens match the draft."""
+        assert self._draft is not None
+        drafted, log_p = self._draft
+        every = torch.zeros_like(tokens[:, 0])
         follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
-        for t in range(int(read.max())):
-            token, counted = follows[:, t + 1], read > t
-            after = torch.where(counted, drafts.after[:, t], 0)
-            known = total.masked_fill(~counted, -torch.inf)
-            self._add_removed(t, rows, known, drafts.log_p, after)
-            more = drafts.log_p[after, token.clamp(min=0)]
-            total = _plus(total, more, counted & (token >= 0))
-        return total
+        for t in range(count):
+            self._add_removed(t, every, total, log_p[t : t + 1])
+            token = follows[:, t + 1]
+            total = _plus(total, log_p[t, token.clamp(min=0)], token >= 0)
+        self._draft = Draft(drafted[count:], log_p[count:]) if count < len(drafted) else None
+        self._cached = self._cached._replace(length=self._cached.length + count)
+        return _LogProbs(total, log_p[count - 1 : count].clone(), every, every + count)
 
     def _read(
         self,
         tokens: Int64[Tensor, "D K"],
         read: Int64[Tensor, "D"],
-        unread: Int64[Tensor, "U"],
-        guesses: Int64[Tensor, "U A"],
+        guesses: Int64[Tensor, "A"],
         total: Float64[Tensor, "D"],
         after: Float[Tensor, "D V"] | None,
-    ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"], Drafts]:
-        """Run the model on the tokens appended to some of D prefixes, and on drafts after them.
+    ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"]]:
+        """Run the model on the tokens appended to D prefixes, and on a draft after a single prefix.
 
         Args:
-            tokens: the tokens appended to each of the D prefixes.
+            tokens: the tokens appended to each prefix.
             read: number of appended tokens that the model has to process, for each prefix.
-            unread: indices of the U prefixes to run the model on.
-            guesses: draft tokens after these U prefixes; -1 for no token.
-            total: sum of the log-probabilities of forced tokens so far, for each of the D prefixes.
-            after: log-probabilities of the next token after each of the D prefixes, arbitrary for
-                the U prefixes; None if U = D.
+            guesses: draft tokens, only for D = 1.
+            total: sum of the log-probabilities of forced tokens so far.
+            after: log-probabilities of the next token after each prefix without tokens to process;
+                None if there is no such prefix.
 
         Returns:
-            `total` with the forced tokens of the U prefixes added; `after` with the values of the U
-            prefixes; and the drafts with their log-probabilities.
+            `total` with the forced tokens added; and the log-probabilities of the next token.
         """
-        cached, (D, K), A = self._cached, tokens.shape, guesses.shape[1]
+        cached, D, A = self._cached, len(read), len(guesses)
         self._rows.reorder(cached.row)
-        if bool((cached.drafts.length[unread] > 0).any()):
-            kept = cached.length + cached.drafts.length
-            self._rows.truncate(kept.index_copy(0, unread, cached.length[unread]))
-        ahead = tokens.new_full((D, A), -1).index_copy(0, unread, guesses)
-        count = torch.zeros_like(read).index_copy(0, unread, read[unread])
-        count = count + (ahead >= 0).sum(dim=1)
-        column = torch.arange(int(count.max()), device=read.device).expand(D, -1)
-        wide = torch.cat([tokens, ahead], dim=1)
-        source = torch.where(column < read.unsqueeze(1), column, K + column - read.unsqueeze(1))
-        runs = wide.gather(1, source.clamp(max=K + A - 1)).clamp(min=0)
+        if self._draft is not None:
+            self._rows.truncate(cached.length)
+        runs = torch.cat([tokens[:, : int(read)], guesses.unsqueeze(0)], dim=1) if A else tokens
+        runs, count = runs[:, : int(read.max()) + A].clamp(min=0), read + A
         follows = torch.nn.functional.pad(tokens, (0, 1 + A), value=-1)
         most = max(1, MOST_READ // (D * self.lm.vocabulary.size))
-        draft_at, pieces, size = torch.zeros_like(ahead), [], 0
+        pieces = []
         for start in range(0, runs.shape[1], most):
             run = runs[:, start : start + most]
             out = self._rows.extend(run, (count - start).clamp(min=0, max=run.shape[1]))
@@ -427,11 +351,13 @@ class EagerReader(Reader[State]):
                 here = self.indices(count > t)
                 whole = len(here) == D
                 log_p = self.temper(out[:, t - start] if whole else out[here, t - start])
-                token, inside = follows[here, t + 1], read[here] > t
-                known = total[here].masked_fill(~inside, -torch.inf)
-                self._add_removed(t + self._column, here, known, log_p)
+                if A and t >= int(read):
+                    pieces.append(log_p)
+                    continue
+                token = follows[here, t + 1]
+                self._add_removed(t + self._column, here, total[here], log_p)
                 more = log_p.gather(1, token.clamp(min=0).unsqueeze(1)).squeeze(1)
-                total[here] = _plus(total[here], more, inside & (token >= 0))
+                total[here] = _plus(total[here], more, token >= 0)
                 ends = read[here] == t + 1
                 if whole and bool(ends.all()):
                     after = log_p.contiguous()  # as the compiled kernels require
@@ -439,16 +365,10 @@ class EagerReader(Reader[State]):
                     if after is None:
                         after = torch.zeros_like(log_p[:1]).repeat(D, 1)
                     after[here[ends]] = log_p[ends]
-                if bool((~inside).any()):
-                    beyond = here[~inside]
-                    draft_at[beyond, t - read[beyond]] = size + torch.arange(
-                        len(beyond), device=here.device
-                    )
-                    pieces.append(log_p[~inside])
-                    size += len(beyond)
+        self._draft = Draft(guesses, torch.cat(pieces)) if A else None
         self._cached = cached._replace(row=torch.arange(D, device=read.device))
         assert after is not None
-        return total, after, Drafts(guesses, draft_at[unread], torch.cat([after[:0], *pieces]))
+        return total, after
 
 
 def _plus(

@@ -175,27 +175,8 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend prefix number `row[p]` by the token `token[p]`, for each running particle p.
-
-        If an example waits for a later forward pass (`need_no_pass`), its tokens are -1, and its
-        prefixes don't change.
-        """
+        """Extend prefix number `row[p]` by the token `token[p]`, for each running particle p."""
         ...
-
-    def need_no_pass(
-        self,
-        prefixes: Prefixes[State],
-        row: Int64[Tensor, "P"],
-        token: Int64[Tensor, "P"],
-        running: Bool[Tensor, "P"],
-    ) -> Bool[Tensor, "B"] | None:
-        """Return the examples that can take a step without a forward pass, if others need one.
-
-        The examples that need a pass then wait, so that a later pass can compute as many examples
-        as possible. The result is None if no example needs a pass, or all do.
-        """
-        del prefixes, row, token, running
-        return None
 
     @abstractmethod
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:

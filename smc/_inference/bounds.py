@@ -38,12 +38,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
-from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition
 from smc._vocabulary.class_sums import log_sum_of_classes
 from smc._vocabulary.mixture import sums_by
@@ -170,7 +169,7 @@ class Frontier(NamedTuple):
         row: Int64[Tensor, "P"],
         token: Int64[Tensor, "P"],
         runs: Bool[Tensor, "P"],
-        propagation: Propagation,
+        extension: Extension,
     ) -> Frontier:
         """Add the open branches of a step, and the answers found in the step.
 
@@ -178,19 +177,11 @@ class Frontier(NamedTuple):
             prefixes, before: prefixes and particles before the step.
             row, token, runs: prefix and next token of each particle, and whether the particle is
                 running.
-            propagation: the result of the step.
+            extension: the result of the step.
         """
         R, V = prefixes.log_p.shape
-        position, extension = prefixes.state.position, propagation.extension
-        at = before.row.masked_fill(~before.running, 0)
         if self.first is not None:
-            row, at = self.first[row], self.first[at]
-        # All particles of a row have the same log p. A row without a running particle has -inf.
-        log_p = before.log_p.masked_fill(~before.running, -torch.inf)
-        nothing = log_p.new_full((R,), -torch.inf)
-        log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
-        if propagation.ready is not None:  # the other examples will repeat this step
-            log_prefix = log_prefix.masked_fill(~propagation.ready[prefixes.example], -torch.inf)
+            row = self.first[row]
         # The probability of a taken token is replaced by that of the answer that it completes, or
         # by zero. It can only become smaller, and is rounded up in float32.
         taken = (row * V + token).masked_fill(~runs, 0)
@@ -199,6 +190,23 @@ class Frontier(NamedTuple):
         child = torch.where(child.isneginf(), child, child.nextafter(torch.ones_like(child)))
         child = child.masked_fill(~runs, torch.inf)
         left = prefixes.log_p.flatten().scatter_reduce(0, taken, child, "amin").view(R, V)
+        first = self.first
+        if first is not None:
+            first = first_of_equal(taken, extension.running, len(first) // len(self.log_upper))
+        return Frontier(self.close(prefixes, before, left), first)
+
+    def close(
+        self, prefixes: Prefixes[Any], before: Particles, left: Float[Tensor, "R V"]
+    ) -> Float64[Tensor, "B"]:
+        """Return the upper bound if the tokens with log-probabilities `left` remain open."""
+        position = prefixes.state.position
+        at = before.row.masked_fill(~before.running, 0)
+        if self.first is not None:
+            at = self.first[at]
+        # All particles of a row have the same log p. A row without a running particle has -inf.
+        log_p = before.log_p.masked_fill(~before.running, -torch.inf)
+        nothing = log_p.new_full((prefixes.num_rows,), -torch.inf)
+        log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
         allowed = position.mask.class_mask(position.states, position.remaining)
         classes = position.automata.classes
         log_left = log_sum_of_classes(left, classes, position.automaton_of_row, allowed)
@@ -207,10 +215,7 @@ class Frontier(NamedTuple):
         slack = NORMALIZATION * (1 + position.remaining) + nats
         slack = torch.finfo(prefixes.log_p.dtype).eps * slack
         mass = sums_by(log_prefix + log_left + slack, prefixes.example, len(self.log_upper))
-        first = self.first
-        if first is not None:
-            first = first_of_equal(taken, extension.running, len(first) // len(self.log_upper))
-        return Frontier(torch.logaddexp(self.log_upper, mass), first)
+        return torch.logaddexp(self.log_upper, mass)
 
 
 def first_of_equal(

@@ -39,11 +39,10 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from gcd import BudgetMask
-from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts
+from smc._forward.prefixes import Prefixes, Reader
 from smc._inference.deadlines import TimeLimit
 from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles
-from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition, Batch
 from smc._proposals.masks import ClassMaskProposal
 
@@ -97,11 +96,7 @@ class Closing:
         B = len(reader.batch.budgets)
         self.closed = particles.running.view(B, -1).any(dim=1)
         if carry.frontier is not None:
-            nothing = torch.zeros_like(particles.running)
-            self._log_upper = carry.frontier.advance(
-                prefixes, particles, particles.row, torch.zeros_like(particles.row), nothing,
-                _nothing_taken(prefixes, particles, B),
-            ).log_upper  # fmt: skip
+            self._log_upper = carry.frontier.close(prefixes, particles, prefixes.log_p)
         reader.proposal = ShortestWay()
         state = _position(prefixes, particles, reader.batch)
         return carry._replace(prefixes=replace(prefixes, state=state), frontier=None)
@@ -152,23 +147,3 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
     return AutomatonPosition(
         batch.automata, BudgetMask(batch.automata, batch.budgets), position.states, remaining
     )
-
-
-def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Propagation:
-    """Return the result of a step without tokens: all continuations count as open branches."""
-    no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
-    none = zero.new_zeros(B)
-    extension = Extension(
-        finished=no,
-        running=no,
-        row=zero,
-        tokens=zero.new_zeros(len(zero), 0),
-        forced=zero,
-        forced_log_p=zero.double(),
-        forced_log_g=zero.double(),
-        landed=no,
-        counts=TokenCounts(*[none] * 5),
-        failed=no.any(),
-        log_removed=torch.full_like(zero, -torch.inf, dtype=torch.float64),
-    )
-    return Propagation(None, extension, prefixes)

@@ -33,7 +33,7 @@ from smc._inference.bounds import Frontier
 from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import Particles, start_particles
-from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
+from smc._inference.propagation import add_removed_in_step, fallbacks_of, prefixes_in_use
 from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Selection, select
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
@@ -145,54 +145,42 @@ class DiscreteFilter(Generic[State]):
         answers, ended = carry.answers.add_ended(ending)
         log_p = torch.nn.functional.pad(before.log_p, (0, 1))[slot]
         kept = self._select(prefixes, factors, ends, log_weight, log_p, answers, carry.step)
-        propagation = Propagation.extend(
-            self.reader, prefixes, before, kept.row, kept.token, kept.kept,
-            together=self.watch is not None,
-        )  # fmt: skip
+        extension, extended = self.reader.extend(prefixes, kept.row, kept.token, kept.kept)
         frontier = carry.frontier
         if frontier is not None:
             frontier = frontier.advance(
-                prefixes, before, kept.row, kept.token, kept.kept, propagation
+                prefixes, before, kept.row, kept.token, kept.kept, extension
             )
-        dropped = kept.dropped
-        if propagation.ready is not None:
-            # The selection depended on this step's answers of all examples. But only the examples
-            # that take the step now store them.
-            weight = torch.where(propagation.ready[prefixes.example], log_weight, -torch.inf)
-            answers, _ = carry.answers.add_ended(ending._replace(log_weight=weight))
-            dropped = dropped & propagation.ready
         parent = slot[kept.row].clamp(max=len(before.row) - 1)
         answers = answers.note_parents(parent, kept, carry.step)
-        selections = carry.selections.add(kept.log_pi, carry.step, propagation.ready)
+        selections = carry.selections.add(kept.log_pi, carry.step)
         removed = carry.log_removed
         if removed is not None:
             drawn = before.log_weight[parent] + prefixes.log_p[kept.row, kept.token] - kept.log_pi
-            removed = propagation.add_removed(
+            removed = add_removed_in_step(
                 removed, self.reader, prefixes, before.row,
                 before.log_weight.masked_fill(~before.running, -torch.inf),
-                torch.where(kept.kept, drawn, -torch.inf),
+                torch.where(kept.kept, drawn, -torch.inf), extension,
             )  # fmt: skip
-        after = self._advance(before.take(parent), kept, prefixes, propagation.extension)
-        after, before, step = propagation.settle(before, after, carry.step)
+        after = self._advance(before.take(parent), kept, prefixes, extension)
         if self.watch is not None:
             self.watch(
-                self._observation(prefixes, factors, before, parent, after, ended, propagation)
+                self._observation(prefixes, factors, before, parent, after, ended, extension)
             )
-        answers, after = self._remove_ended(answers, after, carry.step + 1)
+        step = carry.step + 1
+        answers, after = self._remove_ended(answers, after, step)
         B = len(self.examples)
         running = before.running.view(B, -1).sum(dim=1)
         record = StepRecord(
             ess=effective(log_weight, prefixes.example, B),
-            resampled=dropped,
+            resampled=kept.dropped,
             running=running,
             alive=running,
             fallbacks=fallbacks_of(factors.fallback, prefixes, before, B),
-            **propagation.extension.counts._asdict(),
+            **extension.counts._asdict(),
         )
-        failed, whole = failed | propagation.extension.failed, carry.whole & ~dropped
-        carry = Carry(
-            after, propagation.prefixes, step, failed, answers, whole, frontier, selections, removed
-        )
+        failed, whole = failed | extension.failed, carry.whole & ~kept.dropped
+        carry = Carry(after, extended, step, failed, answers, whole, frontier, selections, removed)
         return carry, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
@@ -285,7 +273,7 @@ class DiscreteFilter(Generic[State]):
         parent: Int64[Tensor, "P"],
         after: Particles,
         ended: Callable[[], Population],
-        propagation: Propagation,
+        extension: Extension,
     ) -> Observation:
         """Return the data of a step for an observer; running prefixes are ordered by row."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
@@ -300,7 +288,7 @@ class DiscreteFilter(Generic[State]):
             return Population(
                 example[at], number[parent[at]], after.tokens[at, :-1], after.length[at],
                 after.log_weight[at], after.finished[at], after.running[at],
-                propagation.extension.landed[at],
+                extension.landed[at],
             )  # fmt: skip
 
         by_choice = ended()

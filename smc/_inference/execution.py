@@ -28,7 +28,7 @@ from torch import Tensor
 
 from smc._forward.eager import EagerReader
 from smc._forward.prefixes import Reader
-from smc._forward.read_ahead import ReadAhead
+from smc._forward.read_ahead import AUTO
 from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.answers import check_room
@@ -101,11 +101,9 @@ class Executor:
                     if given.execution == "static":
                         raise
                     _LOG.info("using eager execution, because static shapes failed: %s", error)
-            wanted: int | str = given.read_ahead
-            if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
-                wanted = 0
-            vocabulary = self.lm.vocabulary
-            ahead = ReadAhead(given.drafter, wanted, batch, vocabulary) if wanted else None
+            ahead = given.read_ahead
+            if isinstance(ahead, str):
+                ahead = AUTO if getattr(self.lm, "reads_ahead", False) else 0
             reader = EagerReader(
                 self.lm,
                 given.proposal,

@@ -3,8 +3,7 @@
 `smc.sample(..., observe=...)` calls `observe` once for each batch of examples. The function that
 `observe` returns is called after every step. An observer can't change answers or weights, because
 random numbers are functions of their keys. The observer's time is not included in
-`Diagnostics.seconds`. With an observer, all examples take each step together, and no graph is
-captured.
+`Diagnostics.seconds`. With an observer, no graph is captured.
 """
 
 from __future__ import annotations

@@ -69,24 +69,16 @@ class Selections(NamedTuple):
         count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
         return cls(count, count.double())
 
-    def add(
-        self,
-        log_pi: Float64[Tensor, "P"],
-        step: Int64[Tensor, "B"],
-        ready: Bool[Tensor, "B"] | None,
-    ) -> Selections:
+    def add(self, log_pi: Float64[Tensor, "P"], step: Int64[Tensor, "B"]) -> Selections:
         """Count the prefixes that a step kept with a probability below one.
 
         Args:
             log_pi: log pi of each example's N slots; zero for an empty slot, or if pi is one.
             step: number of each example's step.
-            ready: examples that take the step; None for all examples.
         """
         B = len(step)
         slack = -torch.expm1(log_pi.view(B, -1))
         count, slack = (slack > 0).sum(dim=1), slack.sum(dim=1)
-        if ready is not None:
-            count, slack = count * ready, slack * ready
         column = step.unsqueeze(1).clamp(max=self.slack.shape[1] - 1)
         return Selections(
             self.uncertain.scatter_add(1, column, count.unsqueeze(1)),

@@ -49,7 +49,7 @@ from smc._inference.bounds import Frontier
 from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import Particles, start_particles
-from smc._inference.propagation import Propagation, fallbacks_of, prefixes_in_use
+from smc._inference.propagation import add_removed_in_step, fallbacks_of, prefixes_in_use
 from smc._inference.resampling import scheme
 from smc._inference.strata import Strata, resample
 from smc._inference.weights import Weights
@@ -135,20 +135,17 @@ class ParticleFilter(Generic[State]):
         """Extend all running particles by one drawn token and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         factors = defend(self.reader.guide(prefixes), prefixes.log_p)
-        draws = self.reader.vocabulary_pass.prepare_draws(factors, prefixes.log_p)
+        draws = self.reader.vocabulary_pass.prepare_draws(factors, prefixes.log_p, None)
         wrong = (~(draws.log_z < torch.inf)[before.row] & before.running).any()
         failed = carry.failed | self.reader.note_nan(wrong)
         weighed = self._weigh(before, draws.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
         token = self._draw(draws, factors, prefixes, chosen, carry.step)
-        propagation = Propagation.extend(
-            self.reader, prefixes, before, chosen.row, token, chosen.running,
-            together=self.watch is not None,
-        )  # fmt: skip
+        extension, extended = self.reader.extend(prefixes, chosen.row, token, chosen.running)
         frontier = carry.frontier
         if frontier is not None:
             frontier = frontier.advance(
-                prefixes, before, chosen.row, token, chosen.running, propagation
+                prefixes, before, chosen.row, token, chosen.running, extension
             )
         removed = carry.log_removed
         if removed is not None:  # by weights without potentials, which estimate p_lm
@@ -157,16 +154,15 @@ class ParticleFilter(Generic[State]):
             drawn = drawn - math.log(self.num_particles)
             if not self.reader.proposal.potential:
                 drawn = drawn + draws.log_z[chosen.row]
-            removed = propagation.add_removed(
+            removed = add_removed_in_step(
                 removed, self.reader, prefixes, before.row,
                 torch.where(before.running, reached, -torch.inf),
-                torch.where(chosen.running, drawn, -torch.inf),
+                torch.where(chosen.running, drawn, -torch.inf), extension,
             )  # fmt: skip
-        after = self._advance(chosen, token, draws, factors, prefixes, propagation.extension)
-        after, before, step = propagation.settle(before, after, carry.step)
+        after = self._advance(chosen, token, draws, factors, prefixes, extension)
         if self.watch is not None:
             self.watch(
-                self._observation(prefixes, factors, before, weighed, ancestors, after, propagation)
+                self._observation(prefixes, factors, before, weighed, ancestors, after, extension)
             )
         N = self.num_particles
         record = StepRecord(
@@ -175,10 +171,10 @@ class ParticleFilter(Generic[State]):
             running=before.running.view(-1, N).sum(dim=1),
             alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
             fallbacks=fallbacks_of(factors.fallback, prefixes, before, len(self.examples)),
-            **propagation.extension.counts._asdict(),
+            **extension.counts._asdict(),
         )
-        failed = failed | propagation.extension.failed
-        return Carry(after, propagation.prefixes, step, failed, frontier, removed), record
+        failed = failed | extension.failed
+        return Carry(after, extended, carry.step + 1, failed, frontier, removed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, ordered by example; their mean weight estimates the evidence."""
@@ -310,7 +306,7 @@ class ParticleFilter(Generic[State]):
         weighed: Particles,
         ancestors: Int64[Tensor, "P"],
         after: Particles,
-        propagation: Propagation,
+        extension: Extension,
     ) -> Observation:
         """Return the data of a step for an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
@@ -324,6 +320,6 @@ class ParticleFilter(Generic[State]):
             log_weight=weighed.log_weight,
             after=Population(
                 self._example, ancestors, after.tokens[:, :-1], after.length, after.log_weight,
-                after.finished, after.running, propagation.extension.landed,
+                after.finished, after.running, extension.landed,
             ),
         )  # fmt: skip

@@ -54,14 +54,6 @@ class Particles(NamedTuple):
         """Return copies of the particles with these indices, including their weights."""
         return Particles(*(field[ancestors] for field in self))
 
-    def where(self, mask: Bool[Tensor, "P"], other: Particles) -> Particles:
-        """Return these particles where the mask is True, and `other` elsewhere."""
-
-        def chosen(mine: Tensor, its: Tensor) -> Tensor:
-            return torch.where(mask.view(-1, *[1] * (mine.dim() - 1)), mine, its)
-
-        return Particles(*map(chosen, self, other))
-
     def extend(
         self,
         by: Extension,

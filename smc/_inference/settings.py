@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
-from smc._forward.drafters import Drafter, PromptLookup
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete, Options
 from smc._proposals import Proposal
@@ -41,7 +40,6 @@ class Settings:
     forced_runs: bool
     execution: str
     read_ahead: int | str
-    drafter: Drafter
     certify: float | None
     max_tokens_read: int
 
@@ -64,11 +62,6 @@ class Settings:
             raise ValueError(
                 "expected read_ahead to be a number of tokens (at least 0) or 'auto', got "
                 f"{self.read_ahead!r}"
-            )
-        if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
-            raise ValueError(
-                "expected drafter to be an object with propose(texts, vocabulary), got "
-                f"{self.drafter!r}; pass an instance such as smc.PromptLookup()"
             )
         if self.max_tokens_read < 1:
             raise ValueError(
@@ -94,7 +87,6 @@ def settings_of(
     temperature: object = 1.0,
     execution: str = "auto",
     read_ahead: object = "auto",
-    drafter: object = None,
     certify: object = None,
     max_tokens_read: object = MAX_TOKENS_READ,
 ) -> Settings:
@@ -117,7 +109,6 @@ def settings_of(
         forced_runs=forced_runs,
         execution=execution,
         read_ahead=read_ahead if isinstance(read_ahead, str) else whole("read_ahead", read_ahead),
-        drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
         certify=None if certify is None else real("certify", certify),
         max_tokens_read=whole("max_tokens_read", max_tokens_read),
     )

@@ -3,7 +3,7 @@
 All arguments are checked before any forward pass, with one exception: a step that can't be captured
 as a CUDA graph is only detected when the first batch starts.
 
-Examples are sampled in batches of prompts with similar lengths (`smc._interface.batches`). The
+Examples are sampled in batches of prompts with similar lengths (`in_batches`). The
 results are returned in the order of the prompts. The division into batches affects only the speed,
 apart from the rounding of batched matrix products. Random numbers are functions of (seed, example,
 particle, step, purpose), and each example has separate weights.
@@ -11,20 +11,21 @@ particle, step, purpose), and each example has separate weights.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import compress
-from typing import Any, Unpack
+from threading import Event
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
-from smc._forward.drafters import Drafter
 from smc._inference.algorithms import Discrete, Options
 from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
 from smc._inference.execution import Executor, executor_of
@@ -32,7 +33,6 @@ from smc._inference.observation import Observe, Timed
 from smc._inference.outcome import Outcome
 from smc._inference.progress import progress
 from smc._inference.settings import MAX_TOKENS_READ, Settings, check_options, settings_of, whole
-from smc._interface.batches import Room, in_batches
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import Batch, Proposal
@@ -62,7 +62,6 @@ def sample(
     forced_runs: bool = True,
     execution: str = "auto",
     read_ahead: int | str = "auto",
-    drafter: Drafter | None = None,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -99,12 +98,11 @@ def sample(
         execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow
             CUDA graphs, but compute forced tokens one by one. On CUDA devices they are often faster
             for a single prompt, and slower for hundreds of particles.
-        read_ahead: number of guessed (draft) tokens that the model computes in passes that are
-            needed anyway (`smc._forward.read_ahead`). This reduces the number of passes. Answers
-            and weights stay the same up to rounding. With "auto", passes over one row have up to
-            four draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except
-            for small models). Reading ahead requires eager execution.
-        drafter: object that guesses the draft tokens; `smc.PromptLookup()` by default.
+        read_ahead: number of draft tokens, copied from the prompt, that the model computes in
+            passes over a single row (`smc._forward.read_ahead`). This reduces the number of passes.
+            Answers and weights stay the same up to rounding. With "auto", there are up to four if
+            the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models).
+            Reading ahead requires eager execution.
         certify: minimum share of the posterior to find, such as 0.9. If sampling is certain to have
             found a smaller share (`Posterior.certified`), the model computes further prefixes, the
             most probable first. The computation stops at this share, `max_tokens_read` or the
@@ -166,7 +164,7 @@ def sample(
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
         max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, execution=execution,
-        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
+        read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
         PromptTask(name, tuple(lm.encode(prompt)), automaton, n)
@@ -424,3 +422,91 @@ def _cohorts_of(
     tokens, log_pi = outcome.tokens[rows].cpu().numpy(), outcome.log_pi[rows].cpu().numpy()
     uncertain, slack = (field[b].cpu().numpy() for field in outcome.selections)
     return cohorts_of_selections(tokens, log_pi, uncertain, slack)
+
+
+class Room(NamedTuple):
+    """Amount of each resource that limits a batch: either the available or the required amount.
+
+    Attributes:
+        rows: number of rows of the language model.
+        automata: bytes of the automata's tables.
+        lookahead: bytes of the proposals' lookahead tables.
+    """
+
+    rows: float
+    automata: float
+    lookahead: float
+
+    def holds(self, taken: Room) -> bool:
+        """Return whether a batch that requires the amounts `taken` fits into these amounts."""
+        return all(there >= wanted for there, wanted in zip(self, taken, strict=True))
+
+
+def in_batches(
+    examples: Sequence[int], needs: Callable[[Sequence[int]], Room], room: Room
+) -> list[list[int]]:
+    """Divide examples into batches that fit into memory, keeping their order.
+
+    Batches are formed before any forward pass. Therefore the division doesn't depend on the
+    sampling, and a proposal can check each batch beforehand. A batch runs until its last example
+    has finished (`docs/design.md` explains why). A batch with a single example may exceed the
+    limits.
+
+    Args:
+        examples: numbers of the examples.
+        needs: function that returns the resources that a list of examples requires together; more
+            examples never require less.
+        room: the available resources.
+    """
+    batches: list[list[int]] = []
+    start = 0
+    while start < len(examples):
+        # Double the batch while it fits, then bisect; one call per example would be quadratic.
+        count, step, grows = 1, 1, True
+        while step:
+            end = start + count + step
+            if end <= len(examples) and room.holds(needs(examples[start:end])):
+                count += step
+            else:
+                grows = False
+            step = 2 * step if grows else step // 2
+        batches.append(list(examples[start : start + count]))
+        start += count
+    return batches
+
+
+async def sample_async(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    constraint: TokenAutomaton | Sequence[TokenAutomaton],
+    **options: Any,
+) -> list[Posterior]:
+    """Run `smc.sample` in a thread, and await its result.
+
+    If the task is canceled, sampling stops at its next step without a result. The task waits for
+    this step, and then ends with `asyncio.CancelledError`. To get answers by a certain time, pass
+    `deadline` instead, or pass an event as `cancel` and set it.
+
+    Args:
+        lm, prompts, constraint: as for `smc.sample`.
+        options: keyword arguments of `smc.sample` except `abandon`.
+
+    Raises:
+        ValueError: an argument is invalid. Other errors of `smc.sample` are raised, too.
+    """
+    abandon = Event()
+    call = partial(sample, lm, prompts, constraint, abandon=abandon, **options)
+    thread = asyncio.get_running_loop().run_in_executor(None, call)
+    thread.add_done_callback(_look_at)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        abandon.set()
+        await asyncio.wait([thread])
+        raise
+
+
+def _look_at(thread: asyncio.Future[Any]) -> None:
+    """Retrieve the thread's error, so that asyncio doesn't report the error as unhandled."""
+    if not thread.cancelled():
+        thread.exception()

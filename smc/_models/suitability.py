@@ -1,14 +1,24 @@
-"""Checks that a `transformers` model is suitable for sampling, and functions that return its sizes.
+"""Sizes of a `transformers` model, and refusals of faults that its self-check can't see.
 
-`check_suitable` rejects unsupported kinds of models: encoder-decoders, classifiers, models without
-a language-modeling head, and dynamically quantized or offloaded models.
+`smc._models.self_check` compares batches with single sequences at first use, which decides whether
+a model is suitable. Only the following is refused without the comparison, at construction:
 
-`check_state` runs before every batch of prompts, because it rejects states that can change at any
-time. One is training mode, in which dropout makes log-probabilities random. Another is a peft
-adapter whose effect depends on more than the tokens of a row.
+| refused | why the comparison doesn't decide |
+|---|---|
+| encoder-decoders | `input_ids` are the encoder's |
+| classifiers, models without a language-modeling head | their logits don't depend on the batch |
+| masked language models | later tokens may change log p by less than the tolerance |
+| dynamically quantized modules | the error depends on the batch, but resembles rounding |
+| weights on the device "meta" | the model can't run |
 
-`num_logits` counts the logits that the forward pass returns. The shape of the head's weight isn't
-reliable, because quantized heads are packed and some heads pad their output.
+`check_state` refuses states that can change later. It runs before every batch of prompts:
+
+| refused | why the comparison doesn't decide |
+|---|---|
+| training mode | dropout makes single sequences random, too |
+| soft prompts of peft | peft's `generate` adds them outside of the model |
+| activated LoRA of peft | depends on tokens that the comparison doesn't contain |
+| adapters of peft that differ by row | all compared rows have one adapter |
 
 Cost: `check_state` visits every module. `num_logits` runs the model on one token, and again only
 after its head has changed.
@@ -16,7 +26,6 @@ after its head has changed.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +33,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-_LOAD = "load a model with AutoModelForCausalLM.from_pretrained(path)"
 _RANDOM = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
 _BY_MODE = (
     torch.nn.modules.batchnorm._NormBase,
@@ -40,107 +48,68 @@ _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch
 _WIDTHS: WeakKeyDictionary[Any, tuple[object, int]] = WeakKeyDictionary()
 
 
-def check_suitable(model: Any) -> None:
-    """Raise an error unless the model is a causal language model with its weights in memory.
+def unsuitable(model: Any, fault: str) -> ValueError:
+    """Create the error for a model with a fault, which completes "got ..., which"."""
+    return ValueError(
+        "expected a causal language model with the same log-probabilities in a batch as for single "
+        f"sequences, got {_name(model)}, which {fault}; load another model with "
+        "AutoModelForCausalLM.from_pretrained(path), or use model.generate with "
+        "smc.BudgetLogitsProcessor"
+    )
+
+
+def check_kind(model: Any) -> None:
+    """Raise an error for kinds of models whose faults the self-check can't see.
 
     Raises:
-        ValueError: the model isn't suitable; the message names its kind, and what to load instead.
+        ValueError: the message names the kind.
     """
-    if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
-        raise ValueError(
-            f"expected a language model of transformers, got {type(model).__name__}; {_LOAD}"
-        )
     name = _name(model)
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise ValueError(
-            f"expected a decoder-only language model, got the encoder-decoder {name}; {_LOAD}, or "
-            "use model.generate with smc.BudgetLogitsProcessor"
-        )
-    if name.endswith("ForMaskedLM"):
-        raise ValueError(
-            f"expected a causal language model, got the masked language model {name}; {_LOAD}"
-        )
-    parameters = inspect.signature(model.forward).parameters
-    any_name = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    if "input_ids" not in parameters and not any_name:
-        raise ValueError(f"expected a model of token ids (input_ids), got {name}; {_LOAD}")
-    _check_adapters(model)
-    if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
-        kind = "the classifier" if "Classification" in name else "the model"
-        raise ValueError(
-            f"expected a model with a language-modeling head, got {kind} {name}, which has none; "
-            f"{_LOAD}"
-        )
-    for module in every_module(model):
-        if type(module).__module__.startswith(_QUANTIZED):
-            path = next(path for path, each in model.named_modules() if each is module)
-            raise ValueError(
-                f"expected a model without dynamically quantized modules, got {name}, whose module "
-                f"{path!r} is dynamically quantized; quantize only the weights (bitsandbytes, "
-                "GPTQ, AWQ), or load the model in full precision"
-            )
-    if model.device.type == "meta":
-        where = "offloaded by accelerate" if hasattr(model, "_hf_hook") else "not in memory"
-        raise ValueError(
-            f"expected the weights of {name} in memory, but they are {where} (device 'meta'); load "
-            "the model onto one device with from_pretrained(path).to(device)"
-        )
+    headless = getattr(model, "get_output_embeddings", lambda: None)() is None
+    headless &= not getattr(model, "can_generate", lambda: False)()
+    quantized = [m for m in every_module(model) if type(m).__module__.startswith(_QUANTIZED)]
+    faults = {
+        "is an encoder-decoder": getattr(model.config, "is_encoder_decoder", False),
+        "is a masked language model": name.endswith("ForMaskedLM"),
+        "is a classifier": headless and "Classification" in name,
+        "has no language-modeling head": headless,
+        "is dynamically quantized": quantized,
+        "has weights that are offloaded or not in memory": model.device.type == "meta",
+    }
+    fault = next((fault for fault, holds in faults.items() if holds), None)
+    if fault is not None:
+        raise unsuitable(model, fault)
 
 
 def check_state(model: Any) -> None:
-    """Raise an error if the model is in training mode or has an unsupported adapter.
+    """Raise an error for states whose faults the self-check can't see.
 
     Raises:
-        ValueError: the message names the module in training mode, or the adapter's arguments.
+        ValueError: the message names the module or the adapter.
     """
-    _check_adapters(model)
+    # Inside peft's `generate`, `model` is the wrapped model, whose inputs the wrapper prepares.
+    wrapper = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
+    for each in (model, wrapper):
+        if not getattr(each, "_adapters_disabled", False):
+            config: Any = getattr(each, "active_peft_config", None)
+            if getattr(config, "is_prompt_learning", False):
+                raise unsuitable(model, f"has a soft prompt ({config.peft_type.value} of peft)")
+            if getattr(config, "alora_invocation_tokens", None) is not None:
+                raise unsuitable(model, "has an activated LoRA (peft's alora_invocation_tokens)")
     for module in every_module(model):
         for hook in module._forward_pre_hooks.values():
-            of_rows = sorted(_PER_ROW & _bound_names(hook))
-            if of_rows and not getattr(module, "disable_adapters", False):
-                raise ValueError(
-                    "expected one peft adapter for all rows, because the sampler forms its own "
-                    f"batches, got an adapter for each row ({', '.join(of_rows)}); select one with "
-                    "model.set_adapter(name), or use smc.BudgetLogitsProcessor"
-                )
+            code = getattr(hook, "__code__", None)
+            bound = {*getattr(hook, "keywords", ()), *(code.co_freevars if code else ())}
+            if _PER_ROW & bound and not getattr(module, "disable_adapters", False):
+                names = ", ".join(sorted(_PER_ROW & bound))
+                raise unsuitable(model, f"has an adapter for each row ({names})")
         if module.training and _depends_on_mode(module):
             path = next(path for path, each in model.named_modules() if each is module)
-            whole = "the model" if module is model else f"module {path!r} of the model"
-            checkpoints = any(
-                getattr(each, "gradient_checkpointing", False) for each in every_module(model)
-            )
-            effect = "dropout makes log-probabilities random"
-            if checkpoints:
-                effect += ", and gradient checkpointing disables the KV cache"
+            where = f"module {path!r} of the model" if path else "the model"
             raise ValueError(
-                f"expected a model in evaluation mode, but {whole} is in training mode, where "
-                f"{effect}; call model.eval() first"
-            )
-
-
-def _check_adapters(model: Any) -> None:
-    """Raise an error unless all active peft adapters only change the weights.
-
-    Inside peft's `generate`, `model` is the wrapped model, and peft prepares its inputs. So the
-    wrapper is checked, too.
-    """
-    outside = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
-    for each in (model, outside):
-        if getattr(each, "_adapters_disabled", False):
-            continue
-        config = getattr(each, "active_peft_config", None)
-        kind = getattr(getattr(config, "peft_type", None), "value", "")
-        if getattr(config, "is_prompt_learning", False):
-            raise ValueError(
-                "expected a model without virtual tokens before the prompt, but "
-                f"{_name(model)} has a soft prompt ({kind} of peft); use model.generate with "
-                "smc.BudgetLogitsProcessor, or an adapter of the weights, such as LoRA"
-            )
-        if getattr(config, "alora_invocation_tokens", None) is not None:
-            raise ValueError(
-                "expected adapters that change the weights for all tokens of a row, but "
-                f"{_name(model)} has an activated LoRA (peft's alora_invocation_tokens); use "
-                "model.generate with smc.BudgetLogitsProcessor, or a LoRA for all tokens"
+                f"expected a model in evaluation mode, but {where} is in training "
+                "mode, where dropout makes log-probabilities random and gradient checkpointing "
+                "disables the cache; call model.eval() first"
             )
 
 
@@ -156,22 +125,28 @@ def every_module(model: Any) -> list[Any]:
 def num_logits(model: Any) -> int:
     """Return the number of logits per token that the model's forward pass returns.
 
-    The model runs on one token. It runs again only after its head or a hook was replaced.
+    The shape of the head's weight isn't reliable, because quantized heads are packed and some heads
+    pad their output. The model runs again only after its head or a hook was replaced.
 
     Raises:
-        ValueError: the forward pass doesn't return logits for each token.
+        ValueError: the forward pass fails, or doesn't return logits for each token.
     """
     identity = tuple(_head_of(model))
     known = _WIDTHS.get(model)
     if known is not None and known[0] == identity:
         return known[1]
     ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    logits = getattr(model(input_ids=ids, use_cache=False), "logits", None)
+    try:
+        logits = getattr(model(input_ids=ids, use_cache=False), "logits", None)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # models raise any type
+        fault = f"raises {type(error).__name__} for one token ({error})"
+        raise unsuitable(model, fault) from error
     if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"expected logits of shape (1, 1, vocabulary) for one token from {_name(model)}, got "
-            f"{found}; {_LOAD}"
+        raise unsuitable(
+            model, f"returns logits {found} instead of (1, 1, vocabulary) for one token"
         )
     _WIDTHS[model] = identity, logits.shape[2]
     return logits.shape[2]
@@ -207,12 +182,6 @@ def _head_of(model: Any) -> Iterator[object]:
     yield tuple(weight.shape) if isinstance(weight, Tensor) else type(weight)
 
 
-def _bound_names(hook: Any) -> set[str]:
-    """Return the names of the variables that a partial function or a closure binds."""
-    code = getattr(hook, "__code__", None)
-    return {*getattr(hook, "keywords", ()), *(code.co_freevars if code else ())}
-
-
 def _depends_on_mode(module: Any) -> bool:
     """Return whether a module's output may depend on training mode.
 
@@ -222,10 +191,6 @@ def _depends_on_mode(module: Any) -> bool:
     if isinstance(module, _RANDOM):
         return bool(getattr(module, "p", 1.0))
     return isinstance(module, _BY_MODE) or not type(module).__module__.startswith("torch.nn.")
-
-
-def _generates(model: Any) -> bool:
-    return bool(getattr(model, "can_generate", lambda: False)())
 
 
 def _name(model: Any) -> str:

@@ -37,7 +37,6 @@ from torch import Tensor
 from gcd import Vocabulary, eos_ids_of
 from gcd._support.optional import missing
 from smc._models.compiled_step import compile_step
-from smc._models.encoding import encode_text
 from smc._models.model_state import Fingerprint, fingerprint
 from smc._models.protocol import Prompt, Rows, check_ids, token_ids
 from smc._models.rows import PromptMemory, TransformersRows, together
@@ -45,13 +44,7 @@ from smc._models.self_check import Mode, check_static, shares_prompts
 from smc._models.shared_prompts import SharedPrompts
 from smc._models.sharing_rows import SharingRows
 from smc._models.static_cache import StaticTransformer, read_token
-from smc._models.suitability import (
-    check_state,
-    check_suitable,
-    context_of,
-    num_embeddings,
-    num_logits,
-)
+from smc._models.suitability import check_kind, check_state, context_of, num_embeddings, num_logits
 
 SMALL = 30_000_000
 """Largest number of parameters of a model whose forward passes are as fast as guessing tokens."""
@@ -111,7 +104,11 @@ class TransformersLM:
         prompt_bytes: int = 0,
         compile: bool | Mapping[str, Any] = False,
     ) -> None:
-        check_suitable(model)
+        if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
+            raise ValueError(
+                f"expected a language model of transformers, got {type(model).__name__}; load one "
+                "with AutoModelForCausalLM.from_pretrained(path)"
+            )
         if not (tokenizer is None or callable(tokenizer)):
             raise ValueError(
                 f"expected a tokenizer, got {type(tokenizer).__name__}; load the model's tokenizer "
@@ -121,7 +118,9 @@ class TransformersLM:
         self._sharing: dict[Mode, bool] = {}
         self._static: set[Mode] = set()
         self._compiled = compile_step(read_token, compile)
-        self.model = model.eval()
+        check_kind(model)
+        check_state(model.eval())
+        self.model: Any = model
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
         # Only the logits after the last prompt token are needed. Most models can omit the others.
@@ -193,8 +192,20 @@ class TransformersLM:
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Tokenize a text prompt (see `smc._models.encoding`); return token ids unchanged."""
-        return encode_text(self.tokenizer, prompt) if isinstance(prompt, str) else token_ids(prompt)
+        """Tokenize a text prompt with special tokens such as BOS; return token ids unchanged.
+
+        Text from a chat template already begins with BOS. A second BOS would change all
+        log-probabilities, and few models were trained with two. So a text that begins with the
+        special token that the tokenizer would prepend is encoded without special tokens.
+        """
+        if not isinstance(prompt, str):
+            return token_ids(prompt)
+        ids = _tokenize(self.tokenizer, prompt)
+        if ids[:1] and ids[0] in ids[1:]:  # the first token occurs again, possibly by mistake
+            plain = _tokenize(self.tokenizer, prompt, add_special_tokens=False)
+            if plain[:1] == _find_prepended(self.tokenizer)[:1]:
+                return plain
+        return ids
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
         """Run the model on all prompts that are not cached, padded on the left.
@@ -289,6 +300,21 @@ class TransformersLM:
         )
         rows = TransformersRows(self.model, lengths)
         return rows, rows.read(tokens, rows.lengths, **self._last_only)[:, -1]
+
+
+def _find_prepended(tokenizer: Any) -> list[int]:
+    """Return the special tokens that the tokenizer puts before a text."""
+    ids = _tokenize(tokenizer, "a")
+    plain = _tokenize(tokenizer, "a", add_special_tokens=False)
+    for begin in range(len(ids) - len(plain) + 1):
+        if ids[begin : begin + len(plain)] == plain:
+            return ids[:begin]
+    return []
+
+
+def _tokenize(tokenizer: Any, text: str, **options: bool) -> list[int]:
+    # With `verbose`, the tokenizer would warn about the length, which `check_prompts` checks.
+    return list(tokenizer(text, verbose=False, **options)["input_ids"])
 
 
 def _check_options(path: Any, options: Mapping[str, Any]) -> None:

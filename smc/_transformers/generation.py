@@ -26,12 +26,11 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
-from smc._forward.drafters import Drafter
 from smc._inference.algorithms import Options
 from smc._inference.deadlines import CancelToken, time_limit
 from smc._inference.settings import MAX_TOKENS_READ, check_options, settings_of, whole
 from smc._interface.interface import sample
-from smc._models.suitability import check_state, check_suitable, num_logits
+from smc._models.suitability import check_kind, check_state, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
 from smc._models.transformers_lm import TransformersLM
 from smc._proposals import GCD, Proposal
@@ -70,7 +69,6 @@ def generate(
     max_rows: int = 256,
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
-    drafter: Drafter | None = None,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -89,7 +87,7 @@ def generate(
     Args:
         constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's
             vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
-        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
+        particles, proposal, algorithm, max_rows, forced_runs, read_ahead: as for
             `smc.sample`. The default proposal is `smc.GCD()`.
         certify, max_tokens_read, deadline, cancel: as for `smc.sample`. The deadline in seconds
             begins again with each call of `generate`. A function with `cancel` can't be pickled.
@@ -110,14 +108,14 @@ def generate(
     chosen = GCD() if proposal is None else proposal
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
-        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
+        read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     time_limit(deadline, cancel)
     if seed is not None:
         whole("seed", seed)
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
-        "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
+        "forced_runs": forced_runs, "read_ahead": read_ahead,
         "certify": certify, "max_tokens_read": max_tokens_read,
         "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip
@@ -271,12 +269,7 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
 
 def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
     """Raise an error for unsuitable models, and for EOS tokens that the constraint lacks."""
-    if model.config.is_encoder_decoder:
-        raise ValueError(
-            f"expected a decoder-only model, got the encoder-decoder {type(model).__name__}; "
-            "use smc.BudgetLogitsProcessor"
-        )
-    check_suitable(model)
+    check_kind(model)
     check_state(model)
     vocabulary = constraint.vocabulary
     width = num_logits(model)

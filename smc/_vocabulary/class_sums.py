@@ -3,7 +3,7 @@
 All tokens of a class lead to the same state. So a proposal computes g for hundreds of classes,
 instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds the K
 most probable allowed tokens, and the probability of each class without them
-(`top_k_and_class_sums`). The other adds log g to log p when a token is drawn (`Factors.apply`).
+(`top_k_and_class_sums`). The other sums p g when a token is drawn (`smc._vocabulary.compiled`).
 Both are O(R V) and limited by memory bandwidth. On the CPU they are compiled loops that read their
 inputs once. On other devices they are a few tensor operations without host synchronization.
 """
@@ -19,8 +19,8 @@ from torch import Tensor
 from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
 from smc._vocabulary import factors
-from smc._vocabulary.factors import as_unsigned, check_rows
-from smc._vocabulary.kernels import tying as kernels
+from smc._vocabulary.factors import Factors, check_rows
+from smc._vocabulary.kernels import loops
 
 FEW = 32  # if less than 1/FEW of the tokens are allowed, only these tokens are read
 
@@ -64,25 +64,8 @@ def top_k_and_class_sums(
     if not 0 <= K <= V:
         raise ValueError(f"expected K to be from 0 to {V} (the vocabulary size), got {K}")
     if log_p.device.type in factors.COMPILED_DEVICES:
-        tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
-        best, log_mass = (
-            torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C)
-        )
-        share_out(
-            kernels.weigh,
-            R,
-            log_p.numpy(),
-            as_unsigned(classes.of),
-            classes.tokens.numpy(),
-            classes.start.numpy(),
-            automaton_of_row.numpy(),
-            alive.numpy(),
-            V // FEW,
-            tokens.numpy(),
-            best.numpy(),
-            log_mass.numpy(),
-        )
-        return TopKAndClassSums(tokens, best, log_mass)
+        found = weigh(log_p, Factors.mask(alive, classes, automaton_of_row), K)
+        return TopKAndClassSums(found.tokens, found.best, found.log_mass)
     of_row = classes.of[automaton_of_row].long()
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
@@ -95,6 +78,34 @@ def top_k_and_class_sums(
     return TopKAndClassSums(
         tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite
     )
+
+
+class Weighed(NamedTuple):
+    """The K best tokens of R rows by log p + log g, and sums of p g over the others.
+
+    Attributes:
+        tokens: the K best tokens in descending order, followed by token 0.
+        best: log p + log g of each of these tokens; -inf if there are fewer.
+        log_mass: log sum of each class, without its tokens with a separate g.
+        log_listed: log sum of the tokens with a separate g.
+    """
+
+    tokens: Int64[Tensor, "R K"]
+    best: Float64[Tensor, "R K"]
+    log_mass: Float64[Tensor, "R C"]
+    log_listed: Float64[Tensor, "R"]
+
+
+def weigh(log_p: Float[Tensor, "R V"], given: Factors, K: int) -> Weighed:
+    """Find the K best tokens of each row on the CPU, and sum the others by class."""
+    (R, V), C = log_p.shape, given.by_class.shape[1]
+    tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
+    best, log_mass, log_listed = (
+        torch.empty(shape, dtype=torch.float64, device="cpu") for shape in ((R, K), (R, C), (R,))
+    )
+    found = Weighed(tokens, best, log_mass, log_listed)
+    share_out(loops.weigh, R, log_p.numpy(), given.lines, V // FEW, *(x.numpy() for x in found))
+    return found
 
 
 def log_sum_of_classes(

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped, UInt32
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from gcd._arguments import check_indices, check_shape
 from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
-from smc._vocabulary.kernels import tying as kernels
+from smc._vocabulary.kernels.loops import Lines, tilt
 
 COMPILED_DEVICES: tuple[str, ...] = ("cpu",)
 """Devices with compiled loops (`smc._vocabulary.kernels`); others use tensor operations."""
@@ -126,20 +125,19 @@ class Factors(NamedTuple):
         self.check(log_p)
         if log_p.device.type in COMPILED_DEVICES:
             out = torch.empty_like(log_p, dtype=torch.float64)
-            share_out(
-                kernels.tilt,
-                len(log_p),
-                log_p.numpy(),
-                as_unsigned(self.classes.of),
-                self.automaton_of_row.numpy(),
-                self.by_class.numpy(),
-                self.tokens.numpy(),
-                self.by_token.numpy(),
-                out.numpy(),
-            )
+            share_out(tilt, len(log_p), log_p.numpy(), self.lines, out.numpy())
             return out
         log_factor = self.by_class.gather(1, self.classes.of[self.automaton_of_row].long())
         return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
+
+    @property
+    def lines(self) -> Lines:
+        """The factors in the form that compiled loops use."""
+        classes = self.classes
+        arrays = (classes.tokens, classes.start, self.automaton_of_row)
+        separate = (self.by_class, self.tokens, self.by_token)
+        unsigned = classes.of.numpy().view("uint32")
+        return Lines(unsigned, *(each.numpy() for each in (*arrays, *separate)))
 
     def check(self, log_p: Float[Tensor, "R V"]) -> None:
         """Raise ValueError if compiled code would read outside of these arrays or of `log_p`."""
@@ -164,8 +162,3 @@ def check_rows(
     check_shape(by_class, (R, C), "factors (one row per prefix, one column per token class)")
     check_shape(automaton_of_row, (R,), "automata of rows (one per prefix)")
     check_indices(automaton_of_row, B, "automaton")
-
-
-def as_unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
-    """Return the class of each token as unsigned integers, as compiled loops require."""
-    return classes.numpy().view("uint32")

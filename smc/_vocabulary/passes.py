@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from smc._vocabulary import compiled, factors, tensors
@@ -21,6 +22,7 @@ from smc._vocabulary.factors import Factors
 from smc._vocabulary.tensors import Best, Draws, Known
 
 PASSES = ("auto", "tensors", "compiled", "triton")
+_BELOW_ONE = 1 - 2**-53
 
 
 class VocabularyPass(NamedTuple):
@@ -31,17 +33,52 @@ class VocabularyPass(NamedTuple):
             `smc._vocabulary.tensors.prepare_draws`.
         best: function that finds the best candidates; see `smc._vocabulary.tensors.best`. It may
             return fewer columns than K.
-        locate: function that finds candidates at given points of a cumulative sum; see
-            `smc._vocabulary.tensors.locate`.
     """
 
-    prepare_draws: Callable[[Factors, Tensor], Draws]
+    prepare_draws: Callable[[Factors, Tensor, Tensor | None], Draws]
     best: Callable[[Tensor, Factors, int], Best]
-    locate: Callable[[Tensor, Factors, Known, Tensor, Tensor, Tensor], Tensor]
+
+    def locate(
+        self,
+        log_p: Float[Tensor, "R V"],
+        factors: Factors,
+        known: Known,
+        log_c: Float64[Tensor, "R"],
+        rows: Int64[Tensor, "M"],
+        targets: Float64[Tensor, "M"],
+    ) -> Int64[Tensor, "M"]:
+        """Find the candidates at given targets in the cumulative sums of pi.
+
+        pi is the probability of keeping a candidate (`smc._inference.selection`). The result is the
+        first candidate at which the cumulative sum of pi exceeds the target.
+
+        Args:
+            log_p: log-probabilities of the next token.
+            factors: log s - log p; -inf for tokens that aren't candidates.
+            known: candidates to exclude, because they are kept with certainty.
+            log_c: log of the threshold c of each row, with pi = s / c.
+            rows: the row of each target, in ascending order.
+            targets: the targets; those of a row are ascending, at distances of one.
+
+        Returns:
+            Tokens, in the order of the targets. Each token occurs at most once per row. If rounding
+            moves a target beyond the last candidate, the result is the last candidate, or -1 if
+            another target has this candidate. The result is undefined if c is zero, or if the
+            target exceeds the sum of pi.
+        """
+        needed = torch.zeros_like(log_c, dtype=torch.bool).index_fill(0, rows, True)
+        others = self.prepare_draws(tensors.exclude(factors, known), log_p, needed)
+        log_z, log_c = others.log_z[rows], log_c[rows]
+        possible = ~(log_z.isneginf() | log_c.isneginf())
+        u = targets * torch.where(possible, log_c - log_z, 0.0).exp()
+        found = others.at(rows, u.clamp(max=_BELOW_ONE))
+        repeated = torch.zeros_like(possible)
+        repeated[1:] = (found[1:] == found[:-1]) & (rows[1:] == rows[:-1])
+        return torch.where(possible & ~repeated, found, -1)
 
 
-TENSORS = VocabularyPass(tensors.prepare_draws, tensors.best, tensors.locate)
-COMPILED = VocabularyPass(compiled.prepare_draws, compiled.best, compiled.locate)
+TENSORS = VocabularyPass(tensors.prepare_draws, tensors.best)
+COMPILED = VocabularyPass(compiled.prepare_draws, compiled.best)
 
 
 def pass_of(name: str, device: torch.device) -> VocabularyPass:
@@ -74,5 +111,5 @@ def pass_of(name: str, device: torch.device) -> VocabularyPass:
     if name == "triton":
         from smc._vocabulary import triton
 
-        return VocabularyPass(triton.prepare_draws, tensors.best, triton.locate)
+        return VocabularyPass(triton.prepare_draws, tensors.best)
     return COMPILED if name == "compiled" else TENSORS

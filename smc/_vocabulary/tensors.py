@@ -1,11 +1,10 @@
 """Passes over the vocabulary as tensor operations: the reference implementation for any device.
 
-The passes over V tokens take most of the time of a step. This module implements three of the four
-passes, and `smc._vocabulary.class_sums` implements the fourth:
+The passes over V tokens take most of the time of a step. This module implements two of the three
+passes, and `smc._vocabulary.class_sums` implements the third:
 
     prepare_draws   log Z of every prefix, and the token at a given quantile of its distribution q
     best            the K candidates with the highest scores of every prefix, and the others' sum
-    locate          the candidates at given points of the cumulative sum over those others
 
 A *candidate* is a next token. Its score s is p(v) times a factor
 (`smc._vocabulary.factors.Factors`). None of these operations synchronizes with the host. Each reads
@@ -21,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc._vocabulary.draw import bisect, categorical
+from smc._vocabulary.draw import categorical
 from smc._vocabulary.factors import Factors
 
 
@@ -37,8 +36,18 @@ class Draws(NamedTuple):
     at: Callable[[Int64[Tensor, "M"], Float64[Tensor, "M"]], Int64[Tensor, "M"]]
 
 
-def prepare_draws(factors: Factors, log_p: Float[Tensor, "R V"]) -> Draws:
-    """Prepare to draw from q proportional to p g, for R prefixes."""
+def prepare_draws(
+    factors: Factors, log_p: Float[Tensor, "R V"], needed: Bool[Tensor, "R"] | None = None
+) -> Draws:
+    """Prepare to draw from q proportional to p g, for R prefixes.
+
+    Args:
+        factors: g.
+        log_p: log-probabilities of the next token.
+        needed: whether tokens will be drawn for each row; None for all. log Z of rows that aren't
+            needed is arbitrary.
+    """
+    del needed
     tilted = factors.apply(log_p)
     log_z = tilted.logsumexp(dim=1) if factors.log_z is None else factors.log_z
     return Draws(log_z.double(), categorical(tilted).at)
@@ -70,6 +79,25 @@ class Known(NamedTuple):
     kept: Int64[Tensor, "R"]
 
 
+def exclude(factors: Factors, known: Known) -> Factors:
+    """Return the factors, with -inf (a factor of zero) for candidates kept with certainty.
+
+    Only the first `kept` columns of `known.tokens` are kept with certainty. The other columns
+    repeat the first candidate, which has its own factor if no candidate is kept.
+    """
+    first, none = known.tokens[:, 0], known.kept == 0
+    sure = torch.arange(known.tokens.shape[1], device=first.device) < known.kept.unsqueeze(1)
+    tokens = torch.where(sure, known.tokens, first.unsqueeze(1))
+    log_g = factors.at(torch.arange(len(first), device=first.device), first)
+    log_g = log_g.masked_fill(~none, -torch.inf).unsqueeze(1).expand(tokens.shape)
+    hidden = (factors.tokens.unsqueeze(2) == tokens.unsqueeze(1)).any(dim=2) & ~none.unsqueeze(1)
+    return factors._replace(
+        tokens=torch.cat([factors.tokens, tokens], dim=1),
+        by_token=torch.cat([factors.by_token.masked_fill(hidden, -torch.inf), log_g], dim=1),
+        log_z=None,
+    )
+
+
 def inclusion_probabilities(
     log_p: Float[Tensor, "R V"],
     factors: Factors,
@@ -77,12 +105,8 @@ def inclusion_probabilities(
     log_c: Float64[Tensor, "R"],
 ) -> Float64[Tensor, "R V"]:
     """Return pi = s / c of every candidate that is not kept with certainty; zero for all others."""
-    log_pi = factors.apply(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
-    columns = torch.arange(known.tokens.shape[1], device=log_p.device)
-    sure = columns < known.kept.unsqueeze(1)
-    hidden = torch.zeros_like(log_pi, dtype=torch.int8)
-    hidden.scatter_reduce_(1, known.tokens, sure.to(torch.int8), "amax")
-    return log_pi.masked_fill(hidden.bool() | log_c.isneginf().unsqueeze(1), -torch.inf).exp()
+    log_c = torch.where(log_c.isneginf(), torch.inf, log_c).unsqueeze(1)
+    return (exclude(factors, known).apply(log_p) - log_c).exp()
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
@@ -97,44 +121,3 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     log_score, tokens = log_s.topk(K, dim=1)
     rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
     return Best(torch.where(log_score.isneginf(), 0, tokens), log_score, rest)
-
-
-def locate(
-    log_p: Float[Tensor, "R V"],
-    factors: Factors,
-    known: Known,
-    log_c: Float64[Tensor, "R"],
-    rows: Int64[Tensor, "M"],
-    targets: Float64[Tensor, "M"],
-) -> Int64[Tensor, "M"]:
-    """Find the candidates at given targets in the cumulative sums of pi.
-
-    pi is the probability of keeping a candidate (`smc._inference.selection`). The result is the
-    first candidate at which the cumulative sum of pi exceeds the target.
-
-    Args:
-        log_p, factors: as for `best`.
-        known: candidates to exclude, because they are kept with certainty.
-        log_c: log of the threshold c of each row, with pi = s / c.
-        rows: the row of each target, in ascending order.
-        targets: the targets; those of a row are ascending, at distances of one.
-
-    Returns:
-        Tokens, in the order of the targets. Each token occurs at most once per row. If rounding
-        moves a target beyond the last candidate, the result is the last candidate, or -1 if another
-        target has this candidate. The result is undefined if c is zero, or if the target exceeds
-        the sum of pi.
-    """
-    pi = inclusion_probabilities(log_p, factors, known, log_c)
-    index = torch.arange(log_p.shape[1], device=rows.device)
-    last = torch.where(pi > 0, index, -1).amax(dim=1)
-    # The first candidate whose cumulative sum exceeds the target; it never has pi = 0.
-    found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
-    return torch.where(is_repeated(rows, found), -1, found)
-
-
-def is_repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
-    """Return True for tokens that repeat the previous token of the same row, due to rounding."""
-    same = torch.zeros_like(tokens, dtype=torch.bool)
-    same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
-    return same

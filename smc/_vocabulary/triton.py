@@ -7,9 +7,8 @@ reads the 4 bytes of the token's class, and a small table. For tokens with a sep
 reads two bytes per token that locate this g. Exponentials are in the precision of log p, and sums
 in float64.
 
-To find candidates at points of the cumulative sum, the candidates that are kept with certainty are
-excluded by a separate factor of -inf. The best candidates are found by tensor operations
-(`smc._vocabulary.tensors.best`), which were faster than a search in the best blocks.
+The best candidates are found by tensor operations (`smc._vocabulary.tensors.best`), which were
+faster than a search in the best blocks.
 
 On an H100, drawing a token for each of 16 rows of 151,936 tokens takes 33 to 45 us, and 590 us with
 tensor operations (`benchmarks.triton_kernels`).
@@ -22,12 +21,12 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from smc._vocabulary.factors import Factors
 from smc._vocabulary.kernels import triton_blocks as kernels
-from smc._vocabulary.tensors import Draws, Known, is_repeated
+from smc._vocabulary.tensors import Draws
 
 BLOCK = 1024
 """Number of tokens in a block."""
@@ -65,44 +64,14 @@ class Blocks(NamedTuple):
         return out
 
 
-def prepare_draws(factors: Factors, log_p: Float[Tensor, "R V"]) -> Draws:
-    """Prepare to draw from q proportional to p g, for R prefixes."""
+def prepare_draws(
+    factors: Factors, log_p: Float[Tensor, "R V"], needed: Bool[Tensor, "R"] | None = None
+) -> Draws:
+    """Prepare to draw from q proportional to p g, for R prefixes; see `tensors.prepare_draws`."""
+    del needed  # a selection of rows would take a host synchronization
     found = _sum_blocks(log_p, factors)
     log_z = found.log_z if factors.log_z is None else factors.log_z.double()
     return Draws(log_z, found.draw)
-
-
-def locate(
-    log_p: Float[Tensor, "R V"],
-    factors: Factors,
-    known: Known,
-    log_c: Float64[Tensor, "R"],
-    rows: Int64[Tensor, "M"],
-    targets: Float64[Tensor, "M"],
-) -> Int64[Tensor, "M"]:
-    """Find the candidates at given points of a cumulative sum; see `tensors.locate`."""
-    others = _sum_blocks(log_p, without(factors, known))
-    possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
-    # If rounding moves a target beyond the last candidate, the result is the last candidate.
-    share = (targets.log() + (log_c - others.log_z)[rows]).exp()
-    u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
-    found = others.draw(rows, u)
-    return torch.where(possible & ~is_repeated(rows, found), found, -1)
-
-
-def without(factors: Factors, known: Known) -> Factors:
-    """Return the factors, with -inf (a factor of zero) for candidates kept with certainty."""
-    column = torch.arange(known.tokens.shape[1], device=known.tokens.device)
-    sure = column < known.kept.unsqueeze(1)
-    tokens = torch.cat([factors.tokens, known.tokens], dim=1)
-    R, K = tokens.shape
-    row = torch.arange(R, device=tokens.device).repeat_interleave(K, output_size=R * K)
-    log_g = factors.at(row, tokens.flatten()).view(R, K)
-    V = factors.classes.of.shape[1]
-    mark = torch.zeros(R, V, dtype=torch.int8, device=tokens.device)
-    mark = mark.scatter_reduce(1, known.tokens, sure.to(torch.int8), "amax")
-    hidden = mark.gather(1, tokens).bool()
-    return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
 
 
 def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> Blocks:

@@ -23,7 +23,7 @@ from gcd._languages.text.regex import regex
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from hmm._model import HMM
-from smc._interface.batches import Room, in_batches
+from smc._interface.interface import Room, in_batches
 from smc.testing import ToyLM, ToyRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 

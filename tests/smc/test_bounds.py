@@ -17,15 +17,13 @@ import smc._results.posterior
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
-from smc._forward.prefixes import Prefixes
+from smc._forward.prefixes import Extension, Prefixes
 from smc._inference.bounds import Bounds, Frontier
 from smc._inference.observation import Observation, Watch
 from smc._inference.particles import Particles
-from smc._inference.propagation import Propagation
 from smc._proposals import AutomatonPosition
 from smc.testing import ToyLM, walk
 from tests.smc import rules
-from tests.smc.test_read_ahead import Anything, examples
 from tests.smc.test_walk import PROPOSALS, SometimesImpossible
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
@@ -250,21 +248,6 @@ def test_bounds_are_the_truth_once_everything_was_read(algorithm: str) -> None:
         assert found.enumerated or algorithm == "smc"
 
 
-def test_examples_that_wait_are_counted_once() -> None:
-    """With drafts some examples repeat a step, which must not change what they leave open."""
-    for algorithm in ("smc", "discrete"):
-        options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
-        expected = smc.sample(TOY, **{"algorithm": "smc", **options}, read_ahead=0)
-        for seed in range(3):
-            found = smc.sample(
-                TOY, **{"algorithm": "smc", **options}, read_ahead=3, drafter=Anything(seed)
-            )
-            for one, other in zip(found, expected, strict=True):
-                for field in ("log_lower", "log_upper"):
-                    expected_value = getattr(other.bounds, field)
-                    assert getattr(one.bounds, field) == pytest.approx(expected_value, abs=1e-12)
-
-
 def test_a_pool_that_was_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pruned answers are neither lost nor certain."""
     monkeypatch.setattr(smc._inference.answers, "MOST_ANSWERS", 2)
@@ -378,23 +361,21 @@ def test_intervals() -> None:
 
 def forgets_dead_prefixes(
     self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
-    token: torch.Tensor, runs: torch.Tensor, propagation: Propagation,
+    token: torch.Tensor, runs: torch.Tensor, extension: Extension,
 ) -> Frontier:  # fmt: skip
     """Wrong: count only the prefixes from which some particle continues."""
-    goes_on = torch.isin(
-        before.row, row[runs & (propagation.extension.running | propagation.extension.finished)]
-    )
+    goes_on = torch.isin(before.row, row[runs & (extension.running | extension.finished)])
     before = before._replace(running=before.running & goes_on)
-    return advanced(self, prefixes, before, row, token, runs, propagation)
+    return advanced(self, prefixes, before, row, token, runs, extension)
 
 
 def forgets_answers(
     self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
-    token: torch.Tensor, runs: torch.Tensor, propagation: Propagation,
+    token: torch.Tensor, runs: torch.Tensor, extension: Extension,
 ) -> Frontier:  # fmt: skip
     """Wrong: treat every drawn child as computed."""
-    read = propagation.extension._replace(running=runs)
-    return advanced(self, prefixes, before, row, token, runs, propagation._replace(extension=read))
+    read = extension._replace(running=runs)
+    return advanced(self, prefixes, before, row, token, runs, read)
 
 
 advanced = Frontier.advance

@@ -19,7 +19,6 @@ from smc.testing import ToyLM, walk
 from tests.gcd.oracles import checked_inside_strategies
 from tests.gcd.serving.test_matcher import token_automata
 from tests.smc import rules
-from tests.smc.test_read_ahead import Anything, examples
 from tests.smc.test_walk import PROMPT, PROPOSALS
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
@@ -133,19 +132,6 @@ def test_small_masses_are_not_lost() -> None:
     assert smc.sufficient_budget(found) == 5
     # "a" at the beginning; there is no spelling by "ab", nor an end before "b".
     assert found.budget.log_removed == pytest.approx(-60, abs=1e-9)
-
-
-def test_examples_that_wait_are_counted_once() -> None:
-    for algorithm in ("smc", "discrete"):
-        options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
-        expected = smc.sample(TOY, **{"algorithm": "smc", **options}, read_ahead=0)
-        found = smc.sample(
-            TOY, **{"algorithm": "smc", **options}, read_ahead=3, drafter=Anything(1)
-        )
-        for one, other in zip(found, expected, strict=True):
-            assert one.budget is not None
-            assert other.budget is not None
-            assert one.budget.log_removed == pytest.approx(other.budget.log_removed, abs=1e-12)
 
 
 def test_a_language_that_ends_by_itself() -> None:

@@ -99,18 +99,18 @@ def test_a_share_of_a_nucleus_is_refused() -> None:
         model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6, top_p=0.9)
 
 
-def test_custom_guesses_are_read_ahead_and_change_nothing() -> None:
+def test_guesses_are_read_ahead_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    class Watched(smc.PromptLookup):
-        def propose(self, texts: Any, vocabulary: Any) -> Any:
-            asked.append(len(texts))
-            return super().propose(texts, vocabulary)
+    def watched(text: bytes, vocabulary: Any) -> list[int]:
+        asked.append(text)
+        return [*range(vocabulary.size)]
 
     def sequences(**options: Any) -> list[list[int]]:
-        decode = smc.generate(automata(), particles=2, seed=5, drafter=Watched(), **options)
+        decode = smc.generate(automata(), particles=1, max_rows=1, seed=5, **options)
         return model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6).tolist()
 
+    monkeypatch.setattr("smc._forward.read_ahead.look_up", watched)
     plain = sequences(read_ahead=0)
     assert not asked
     assert sequences(read_ahead=4) == plain

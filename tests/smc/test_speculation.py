@@ -102,12 +102,12 @@ def test_speculation_has_the_law_of_its_mask(
     assert (away > 0.02) == (name != "forced")
 
 
-def test_reading_ahead_has_the_law_of_the_target() -> None:
+def test_reading_ahead_has_the_law_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use wrong drafts, too."""
     automaton = CONSTRAINTS["a_star_b"]()
-    ahead = {"read_ahead": 2, "drafter": Anything(3)}
+    monkeypatch.setattr("smc._forward.read_ahead.look_up", Anything(3))
     mass, evidence, total, _ = walk_sums(
-        automaton, 3, proposal=smc.GCD(), resampling="systematic", **ahead
+        automaton, 3, proposal=smc.GCD(), resampling="systematic", read_ahead=2
     )
     expected: dict[bytes, float] = defaultdict(float)
     for ids, p in target(TOY, PROMPT, automaton, 3).items():

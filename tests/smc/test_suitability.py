@@ -121,7 +121,7 @@ def test_adapters_of_the_weights_are_sampled_from(kind: str) -> None:
 
 def test_adapters_that_differ_by_row_are_refused() -> None:
     model = adapted(OF_WEIGHTS["lora"]())
-    with pytest.raises(ValueError, match=r"an adapter for each row \(adapter_names\)"):
+    with pytest.raises(ValueError, match=r"which has an adapter for each row \(adapter_names\)"):
         generated(model, adapter_names=["default"])
     activated = OF_WEIGHTS["lora"]()
     activated.alora_invocation_tokens = [1, 2]
@@ -140,28 +140,37 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "path": (lambda: "gpt2", "expected a language model of transformers, got str"),
     "classifier": (
         lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SIZES)),
-        "got the classifier LlamaForSequenceClassification, which has none; load a model",
+        "got LlamaForSequenceClassification, which is a classifier; load another model",
+    ),
+    "classifier of tokens": (
+        lambda: transformers.LlamaForTokenClassification(
+            transformers.LlamaConfig(**SIZES, num_labels=6)
+        ),
+        "got LlamaForTokenClassification, which is a classifier",
     ),
     "no head": (
         lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES)),
-        "got the model LlamaModel, which has none; load a model with .*ForCausalLM",
+        "got LlamaModel, which has no language-modeling head; load another .*ForCausalLM",
     ),
     "masked": (
         lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
-        "masked language model BertForMaskedLM",
+        "got BertForMaskedLM, which is a masked language model",
     ),
     "encoder-decoder": (
         lambda: transformers.T5ForConditionalGeneration(
             transformers.T5Config(vocab_size=6, d_model=8, d_kv=8, d_ff=8, num_layers=1)
         ),
-        "got the encoder-decoder T5ForConditionalGeneration",
+        "got T5ForConditionalGeneration, which is an encoder-decoder; .*BudgetLogitsProcessor",
     ),
-    "not loaded": (lambda: tiny_model().to("meta"), r"not in memory \(device 'meta'\)"),
+    "not loaded": (
+        lambda: tiny_model().to("meta"),
+        "which has weights that are offloaded or not in memory",
+    ),
     "quantized": (
         lambda: torch.ao.quantization.quantize_dynamic(
             tiny_model(), {torch.nn.Linear}, dtype=torch.qint8
         ),
-        "is dynamically quantized",
+        "got LlamaForCausalLM, which is dynamically quantized",
     ),
 }
 

@@ -226,7 +226,9 @@ def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(build: An
 def test_a_model_with_its_own_positions_is_refused(dtype: torch.dtype) -> None:
     lm = smc.TransformersLM(roberta().to(dtype), None, Vocabulary.from_bytes([b"x"] * V, [0]))
     for use in (lambda: lm.prefill(PROMPTS), lm.static_forward):
-        with pytest.raises(ValueError, match="RobertaForCausalLM doesn't count positions from 0"):
+        with pytest.raises(
+            ValueError, match="RobertaForCausalLM, which doesn't count positions from 0"
+        ):
             use()
 
 

@@ -13,7 +13,7 @@ from smc._vocabulary import tensors, triton
 from smc._vocabulary.passes import VocabularyPass
 from tests.smc import test_passes as cases
 
-TRITON = VocabularyPass(triton.prepare_draws, tensors.best, triton.locate)
+TRITON = VocabularyPass(triton.prepare_draws, tensors.best)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import gcd
-import smc
 from experiments.harness.examples import Example, RecordHandler, Sampling, keys_of
 from experiments.harness.methods import METHODS, hmm_settings
 from experiments.harness.results import ResultStore
@@ -82,5 +81,5 @@ def write_run(
 def write_run_ahead(directory: Path) -> tuple[Path, list[dict]]:
     """The same with guesses read ahead: at random, so that many are right, and many wrong."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(smc.PromptLookup, "propose", Anything().propose)
-        return write_run(directory, "smc.read_ahead=3")
+        patch.setattr("smc._forward.read_ahead.look_up", Anything())
+        return write_run(directory, "smc.read_ahead=3", "smc.max_rows=1")
