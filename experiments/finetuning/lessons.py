@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 from experiments.commongen.records import ConceptSet
 from experiments.commongen.training import prompt_of, read_training
-from experiments.harness.records import DataError
-from experiments.sql.databases import read_sources
-from experiments.sql.normalize import UnwritableQueryError, normalize
+from experiments.sql.databases import read_databases
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.answers import STYLES, write_answer
@@ -136,29 +134,18 @@ def _sentences(item: ConceptSet, rng: random.Random) -> list[Answered]:
 
 
 def _select_questions(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
-    """Return questions whose gold queries can be written, grouped by database.
-
-    Raises:
-        DataError: the folder of a file has no databases, or the file has no such question.
-    """
+    """Return questions with their gold queries as written, grouped by database."""
     together = []
     for path in paths:
-        sources = read_sources(path.parent)
+        databases = read_databases(path.parent)
         by_database: dict[str, list[Answered]] = {}
-        for question in read_questions(path, sources).records[:limit]:
-            schema = sources[question.database].schema
-            try:
-                query = normalize(question.query, schema)
-            except UnwritableQueryError:
-                continue
+        for question in read_questions(path, databases).records[:limit]:
+            schema = databases[question.database].schema
             prompt = build_query_prompt(schema, question.text, tokenizer=None, kind="compact")
-            by_database.setdefault(question.database, []).append(Answered(prompt, query))
+            written = Answered(prompt, question.query)
+            by_database.setdefault(question.database, []).append(written)
         for answered in by_database.values():
             together += [answered[i : i + _QUESTIONS] for i in range(0, len(answered), _QUESTIONS)]
-    if not together:
-        raise DataError(
-            f"expected a question in {paths} whose query is in the language of gcd.sql, got none"
-        )
     return together
 
 

@@ -38,24 +38,30 @@ from experiments.harness.methods import (
     method_of,
     proposals,
 )
-from experiments.harness.metrics import LOG_EVIDENCE, VALID, WEIGHTED, Metric, group_rows, number
 from experiments.harness.models import title_of, weights_of
-from experiments.harness.paired import as_paired_table, differences
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Identity, Row, as_lines, results_config
 from experiments.harness.run import Run
 from experiments.harness.settings import multiple_in, title_of_budgets
-from experiments.harness.summary import (
+from experiments.report.traces import choose_for_tracing
+from experiments.tables import (
+    LOG_EVIDENCE,
+    VALID,
+    WEIGHTED,
+    Metric,
     Table,
     as_columns,
     as_markdown,
+    as_paired_table,
     as_table,
+    differences,
     evidence_reference,
+    group_rows,
+    number,
     summarize,
     titles_in,
     without_constants,
 )
-from experiments.report.traces import choose_for_tracing
 
 _LOG = logging.getLogger(__name__)
 
@@ -275,7 +281,7 @@ def on_screen(
     Args:
         title: the question of the comparison.
         summary: records of `summarize`.
-        found: paired differences (`experiments.harness.paired.differences`).
+        found: paired differences (`experiments.tables.differences`).
         main: the task's metric; a share.
         compared: metrics of the differences; the sentence reports the first.
         evidence: a sentence on the reference of the evidence, or an empty string.
@@ -314,9 +320,8 @@ def result(summary: Records, found: Records, compared: Sequence[Metric]) -> str:
         worst = min(own, key=lambda s: s["valid"])
         title, total = method_of(method).title, worst["examples"] * worst["repeats"]
         left = round((1 - worst["valid"]) * total)
-        if left:  # an answer closed as JSON is complete but may violate the schema
-            invalid = " or invalid" * (worst["valid"] < worst["complete"])
-            unfinished.append(f"{title} left up to {left} of {total} unfinished{invalid}")
+        if left:
+            unfinished.append(f"{title} left up to {left} of {total} unfinished")
         else:
             finished.append(title)
     clauses = [f"{_and(finished)} finished every request"] if finished else []

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from urllib.parse import urlparse
 
 from experiments.harness.config import WandbConfig
-from experiments.harness.metrics import group_rows
 from experiments.harness.results import Identity, Row, fingerprint
-from experiments.harness.summary import Group, Table
+from experiments.tables import Group, Table, group_rows
 
 if TYPE_CHECKING:
     import wandb
@@ -71,7 +70,7 @@ def split_arms(
     """Split the results of a comparison by method, algorithm, particles and style.
 
     Args:
-        summary: one record per group (`experiments.harness.summary.summarize`).
+        summary: one record per group (`experiments.tables.summarize`).
         rows: rows of the run.
         states: number of HMM states, for methods with an HMM.
     """

@@ -41,9 +41,7 @@ class JsonSchemaConfig(RecordConfig):
     """Answers in JSON: methods x algorithms x particle counts on the same requests."""
 
     name: str = "json_schema"
-    methods: list[str] = field(
-        default_factory=lambda: ["lm", "lcd", "greedy_close", "json_close", "gcd"]
-    )
+    methods: list[str] = field(default_factory=lambda: ["lm", "lcd", "greedy_close", "gcd"])
     algorithms: list[str] = field(default_factory=lambda: ["smc"])
     particles: list[int] = field(default_factory=lambda: [1])
     budget: Any = field(default_factory=lambda: ["gold:1.0", "gold:1.25", "gold:2.0"])

@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, method_of
-from experiments.harness.metrics import example_of, group_rows
-from experiments.harness.paired import REFERENCE, difference
 from experiments.harness.results import Row
-from experiments.harness.summary import evidence_found
 from experiments.report.directory import RunData, names_of
 from experiments.report.traces import TOP, Trace
+from experiments.tables import REFERENCE, difference, evidence_found, example_of, group_rows
 
 MOST_BYTES = 10_000_000
 FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_000, 300_000
@@ -131,7 +129,7 @@ def differences(
     """Compare all arms with each other, example by example, at equal particles.
 
     A record has the difference of a measure between `first` and `second`, with its 95% interval
-    over the same resamples of examples (`experiments.harness.paired`).
+    over the same resamples of examples (`experiments.tables`).
 
     Args:
         rows: rows of the runs.

@@ -16,10 +16,10 @@ import smc
 from experiments import run as experiment
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, Method, hmm_settings
-from experiments.harness.metrics import Metric
 from experiments.harness.results import Identity, Key, results_config
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least
+from experiments.tables import Metric
 from experiments.tasks import TASKS, register
 from smc.testing import ToyLM
 

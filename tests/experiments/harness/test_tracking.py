@@ -13,7 +13,7 @@ import wandb
 from experiments.harness import tracking
 from experiments.harness.config import WandbConfig
 from experiments.harness.figures import plot_comparison
-from experiments.harness.summary import Group, as_table, summarize
+from experiments.tables import Group, as_table, summarize
 from tests.experiments.harness.test_summary import row
 from tests.experiments.wandb_files import StoredRun, stored_runs
 

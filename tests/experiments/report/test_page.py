@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments.harness.paired import differences as paired
 from experiments.harness.results import key_of
 from experiments.report import content as module
 from experiments.report.content import content_of, differences, embed, records_of
 from experiments.report.directory import RunData, read_run
 from experiments.report.page import render, write_report
 from experiments.report.traces import read_traces
+from experiments.tables import differences as paired
 from tests.experiments.report.toy_run import write_run
 
 VOID = {"meta", "input", "img", "br", "hr", "link"}
