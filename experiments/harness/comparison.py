@@ -206,7 +206,7 @@ def report(
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
+        lambda tracked: tracking.log_shown(tracked, {"summary": table}, figures, rows),
         arms=tracking.split_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
         screen=on_screen(f"{title}. {settings}", summary, found, main, compared, reference),

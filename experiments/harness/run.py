@@ -325,7 +325,7 @@ class Run:
             "settings": self.identity,
         }
         settings = self.config.wandb
-        tracking.Experiment(settings, self.directory, self._name, shared).log(log, arms)
+        tracking.log(settings, self.directory, self._name, shared, log, arms)
         print(screen or table)
         names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
         print(f"Results: {self.directory}/ ({names}){also}")

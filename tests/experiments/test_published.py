@@ -40,6 +40,7 @@ def test_readme_and_the_page_have_the_same_shares() -> None:
     assert f"| {'; '.join(f'{share:.0f}' for share in lcd)} |" in readme
 
 
+@pytest.mark.slow("reads the largest archives")
 def test_the_papers_tables_have_its_layout() -> None:
     first = table("table1", "tool_calls")
     columns = [f"{style}, N = {n}" for style in ("JSON", "Python") for n in (1, 4, 16)]
@@ -63,6 +64,7 @@ def test_the_papers_tables_have_its_layout() -> None:
     ]
 
 
+@pytest.mark.slow("starts two processes")
 def test_the_command_prints_a_table_and_names_a_run_without_rows(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.tables", "readme"]
     good = subprocess.run([*command, ROWS / "truncation.tar.xz"], capture_output=True, text=True)

@@ -277,7 +277,8 @@ def test_a_toy_metric_is_shown_wherever_the_others_are(tmp_path, monkeypatch):
     assert f"| {means['gcd']:.2f} [" in table
     assert f"`answer bytes` is {metric.meaning}." in table
     for arm in tracking.split_arms(summary["methods"], rows, {}):
-        assert arm.measures["answer_bytes"] == pytest.approx(means[arm.names["method"]])
+        (n,) = {row["particles"] for row in rows}
+        assert arm.measures[f"answer_bytes@{n}"] == pytest.approx(means[arm.names["method"]])
     shown = content_of([read_run(run_dir)]).data
     assert shown["titles"]["metrics"]["answer_bytes"] == "answer bytes"
     assert {r["method"]: r["answer_bytes"] for r in shown["summary"]} == pytest.approx(means)
@@ -368,6 +369,6 @@ def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
         text = path.read_text(encoding="utf-8")
         found = re.findall(r"^\s*(?:from|import) (experiments\.[\w.]+)", text, flags=re.MULTILINE)
         if path.parent == ROOT / "experiments" / "harness":
-            shared = ("experiments.harness", "experiments.report")  # no tasks, either of them
+            shared = ("experiments.harness", "experiments.report", "experiments.tables")
             assert all(name.startswith(shared) for name in found), path
         assert not re.search(r"isinstance\([^)]*(PGCD|Twisted)", text), path
