@@ -74,7 +74,7 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     return {f"{key}@{record['particles']}": record[key] for key in keys}
 
 
-def resolve_mode(mode: str) -> str:
+def resolve_mode(mode: str) -> Any:
     """Resolve `auto`: `WANDB_MODE` if set, else online with a login and offline without."""
     if mode != "auto":
         return mode
