@@ -82,11 +82,11 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
 
 def compare(
     run: Run, read: ReadResult[Any], task: RecordHandler, lm: Model, tokenizer: Any
-) -> tuple[Preparation, list[Row] | None]:
+) -> tuple[Preparation, list[Row]]:
     """Compile the constraints and sample the missing rows.
 
     Returns:
-        The prepared examples, and all rows in the first process (None in the others).
+        The prepared examples, and all rows.
 
     Raises:
         ValueError: no record can be run, or `hmm.max_table_mib` is too small.
@@ -95,17 +95,16 @@ def compare(
     methods = proposals(config, cast(smc.LanguageModel, lm))
     with run.bar(len(read.records), "compiling", "record") as shown:
         prepared = prepare(read.records, task, lm, tokenizer, config, methods, shown.update)
-    alike = [(e.number, e.budget, e.prompt) for e in prepared.examples]
-    run.open(keys_of(prepared.examples, config.task), prepared=alike)
-    if run.rank == 0:
-        _report_refusals(run, read, prepared)
-    mine = run.share(prepared.examples)
+    mine = prepared.examples
+    keys = keys_of(mine, config.task)
+    run.open(keys)
+    _report_refusals(run, read, prepared)
     with run.bar(len({e.prompt for e in mine}), "reading", "prompt") as shown:
         sampling = Sampling(task, lm, config, methods, run.store)
         seconds, unkept = sampling.ready(mine, shown.update)
     prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
-    with run.sampling(keys_of(mine, config.task)) as progress:
-        traced = choose_for_tracing([e.number for e in prepared.examples], config.trace.examples)
+    with run.sampling(keys) as progress:
+        traced = choose_for_tracing([e.number for e in mine], config.trace.examples)
         sampling.run(mine, progress, traced)
     return prepared, run.merge()
 

@@ -122,8 +122,6 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     lm, tokenizer = load_engine(config)
     ignored = Counter[str]()
     prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
-    if rows is None:
-        return
     if ignored:
         listed = ", ".join(f"{name} ({n})" for name, n in ignored.most_common())
         _LOG.warning("keywords of schemas that constrain nothing: %s", listed)
@@ -144,6 +142,4 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     )
 
 
-TASK = ExperimentTask(
-    "json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows"
-)
+TASK = ExperimentTask("json_schema", JsonSchemaConfig, check, _read, identity, _run)

@@ -1,8 +1,7 @@
 """SQL task, `+task=sql`: methods, algorithms and particles on the same questions.
 
 The schema of each question's database becomes the language of its queries. Each method samples
-queries from it, and SQLite checks whether they compile and give the result of the gold query. Under
-`torchrun` the questions are divided among the processes.
+queries from it, and SQLite checks whether they compile and give the result of the gold query.
 """
 
 from __future__ import annotations
@@ -174,8 +173,6 @@ def _run(run: Run, asked: Asked) -> None:
     lm, tokenizer = load_engine(config)
     own = record_handler(config, asked, tokenizer)
     prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
-    if rows is None:
-        return
     unjudged = _report_unjudged(run, asked)
     named = {question.database for question in asked.questions.records}
     report(
@@ -210,4 +207,4 @@ def _report_unjudged(run: Run, asked: Asked) -> int:
     return len(unjudged)
 
 
-TASK = ExperimentTask("sql", SqlConfig, check, read, _identity, _run, processes="rows")
+TASK = ExperimentTask("sql", SqlConfig, check, read, _identity, _run)

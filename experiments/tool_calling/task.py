@@ -1,8 +1,7 @@
 """Tool-calling task, `+task=xlam`: methods, algorithms and particles on the same requests.
 
 The tools of each record become an automaton over the model's tokens, each method samples answers
-under it, and accuracy compares the calls with the gold calls. Under `torchrun` the records are
-divided among the processes.
+under it, and accuracy compares the calls with the gold calls.
 """
 
 from __future__ import annotations
@@ -144,8 +143,6 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         lm,
         tokenizer,
     )
-    if rows is None:
-        return
     if unknown:
         listed = ", ".join(f"{name} ({n})" for name, n in unknown.most_common())
         _LOG.warning("parameter types read as any JSON value: %s", listed)
@@ -168,4 +165,4 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     )
 
 
-TASK = ExperimentTask("xlam", XlamConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask("xlam", XlamConfig, check, _read, identity, _run)

@@ -148,7 +148,6 @@ def _run(run: Run, machine: str) -> None:
                 run.store.append([_row(key, bench, run.config.seed, machine)])
                 progress(1)
     rows = run.merge()
-    assert rows is not None, "one process"
     _report(run, rows, methods)
 
 
