@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
-_RENAMED = {"hmm.defence": "defense"}  # codespell:ignore defence
-_LATER = {"task": {"formats": "assert"}}
-"""Settings that earlier runs lack, with the value that these runs had."""
 _TABLE = "table.md"
 _SUMMARY = "summary.json"
 _GROWING = ("repeats", "particles")  # of a task with records; rows are the same with more of them
@@ -187,7 +184,7 @@ class Run:
                 f"{self.directory}, got no such file; {remedy}"
             )
         if saved.exists() and any(self._list_files()):
-            before = _in_current_terms(read_json(saved, remedy=remedy), self.identity)
+            before = read_json(saved, remedy=remedy)
             if _differences(_as_large(without_places(before), self._name), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
@@ -320,25 +317,6 @@ class Run:
 def _subject(config: DictConfig) -> str:
     """Return the name of the task whose prompts the model answers."""
     return str(config.task.name if "task" in config else config.get("source", ""))
-
-
-def _in_current_terms(before: Identity, now: Identity) -> Identity:
-    """Convert the identity of a run by an earlier version to the current settings.
-
-    Renamed settings get their current names. Settings that didn't exist get the value that then
-    was the only possible one.
-    """
-    found = {
-        section: {_RENAMED.get(f"{section}.{name}", name): value for name, value in kept.items()}
-        if isinstance(kept, dict)
-        else kept
-        for section, kept in before.items()
-    }
-    for section, later in _LATER.items():
-        old, new = found.get(section), now.get(section)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found[section] = {n: v for n, v in later.items() if n in new} | old
-    return found
 
 
 def _as_large(before: Identity, now: Identity) -> Identity:

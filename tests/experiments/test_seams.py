@@ -276,7 +276,7 @@ def test_a_toy_metric_is_shown_wherever_the_others_are(tmp_path, monkeypatch):
     for arm in tracking.split_arms(summary["methods"], rows, {}):
         (n,) = {row["particles"] for row in rows}
         assert arm.measures[f"answer_bytes@{n}"] == pytest.approx(means[arm.names["method"]])
-    shown = content_of([read_run(run_dir)]).data
+    shown = content_of(read_run(run_dir)).data
     assert shown["titles"]["metrics"]["answer_bytes"] == "answer bytes"
     assert {r["method"]: r["answer_bytes"] for r in shown["summary"]} == pytest.approx(means)
     # Columns of rows are compared on the page as well.
