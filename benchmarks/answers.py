@@ -6,7 +6,7 @@ GCD (`smc.sample`) runs with one forward pass per token, with forced runs, and w
 reading ahead (`read_ahead="auto"`). The baseline is a bare loop that draws as many tokens from the
 same model after the same prompt. On a GPU, captured steps are measured too, with a new capture for
 each answer. For each answer, all of these *sides* are timed in turn. The table has medians over
-answers of the ratios of their times. `benchmarks/README.md` describes answers and models.
+answers of the ratios of their times. `benchmarks/claims.md` describes answers and models.
 """
 
 from __future__ import annotations

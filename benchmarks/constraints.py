@@ -1,6 +1,6 @@
 """Constraints for serving: this project compared with other grammar engines, in one run.
 
-All engines get the same schemas, vocabulary and answers (`benchmarks/constraints.md`), configured
+All engines get the same schemas, vocabulary and answers (`benchmarks/claims.md`), configured
 for the same language (`benchmarks/engines.py`). *Fresh* is a new matcher of a constraint without
 cached masks, *warm* the same answer again. In a batch of 16 different constraints, a finished row
 starts another answer. Memory is that of a constraint after its masks were computed, or the growth

@@ -28,10 +28,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.captured_step import SHAPES, synchronize
 from benchmarks.vllm import head, line
 from benchmarks.vllm_weights import BUDGET, CITIES, CONSTRAINT, SCHEMA, prompt_of, send
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "smollm2": {
+        "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "max_position_embeddings": 8192, "tie_word_embeddings": True,
+    },
+    "llama8b": {
+        "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+    },
+}  # fmt: skip
 EACH = 64  # answers of a posterior
 CHUNK = 16  # tokens between two resampling steps, the size of a block of vLLM's cache on a GPU
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # batches whose steps vLLM captures
@@ -47,6 +58,12 @@ class Turn(NamedTuple):
 
 Side = Callable[[int], int]
 """Draws answers with a seed; returns the number of their tokens."""
+
+
+def _synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def random_shape(model: Path, shape: str | None, folder: Path) -> Path:
@@ -173,10 +190,10 @@ def time_sides(sides: Mapping[str, Side], steps: list[int], turns: int) -> dict[
     found: dict[str, list[Turn]] = {name: [] for name in sides}
     for turn in range(turns + 1):
         for name, side in sides.items():
-            synchronize(device)
+            _synchronize(device)
             before, started = steps[0], time.perf_counter()
             tokens = side(turn)
-            synchronize(device)
+            _synchronize(device)
             seconds = time.perf_counter() - started
             if turn:
                 found[name].append(Turn(seconds, tokens, steps[0] - before))

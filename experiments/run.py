@@ -2,7 +2,7 @@
 
 A run has a directory, named after a fingerprint of everything that determines its results unless
 `run_dir` is given. Finished rows are kept there, and the same command resumes the run with the same
-final result. `--multirun` makes several runs (`experiments.sweeps`).
+final result. Hydra's `--multirun` makes several runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from experiments.harness.processes import errors_in_one_line
 from experiments.harness.records import at_most_skipped
 from experiments.harness.run import ExperimentTask, run_task
 from experiments.harness.settings import check_shared
-from experiments.sweeps import run_one, sweeping
 from experiments.tasks import TASKS, register
 
 
@@ -72,10 +71,7 @@ register()
 def main(config: DictConfig) -> None:
     """Run the command line; see `experiments.harness.processes.errors_in_one_line`."""
     with errors_in_one_line():
-        if sweeping():
-            run_one(run_whole, config)
-        else:
-            run_whole(config)
+        run_whole(config)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
     python -m scripts.finetune_lm source=xlam limit=500 'paths=[FILE.jsonl,FILE.json]'
     python -m scripts.finetune_lm source=commongen 'paths=[train.tsv]' epochs=1
-    torchrun --nproc-per-node=2 -m scripts.finetune_lm ...
 
 Checkpoints and the result are written to `runs/`; the same command resumes from them. To use the
-adapter, pass `model.adapter=DIR`. See `experiments.finetuning.config` for every key.
+adapter, pass `model.adapter=DIR`. See `experiments.finetuning` for every key.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from __future__ import annotations
 import hydra
 from omegaconf import DictConfig
 
-from experiments.finetuning import config as finetune_config
-from experiments.finetuning.task import TASK
+from experiments import finetuning
+from experiments.finetuning import TASK
 from experiments.harness import config as configuration
 from experiments.harness.models import ROOT
 from experiments.harness.processes import errors_in_one_line
@@ -22,7 +21,7 @@ from experiments.harness.records import at_most_skipped
 from experiments.harness.run import run_task
 
 configuration.register()
-finetune_config.register()
+finetuning.register()
 
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="finetune_lm")

@@ -19,14 +19,12 @@ import hydra
 from omegaconf import DictConfig
 
 from experiments.harness.methods import hmm_directory, keep_lookahead, kind_of_prompt
-from experiments.harness.metrics import by_example, with_interval
 from experiments.harness.models import ROOT
-from experiments.harness.paired import difference
 from experiments.harness.processes import errors_in_one_line
 from experiments.harness.records import at_most_skipped
 from experiments.harness.results import Row, read_rows
-from experiments.harness.summary import as_markdown
 from experiments.run import run
+from experiments.tables import as_markdown, by_example, difference, with_interval
 
 VALUES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 

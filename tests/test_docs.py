@@ -33,7 +33,6 @@ DOTTED = re.compile(rf"`((?:{'|'.join({*CODE} - {'hmm', 'benchmarks'})})(?:\.\w+
 FILE = re.compile(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/-]+\.(?:py|md|yaml|jsonl?))\b")
 NAMED = re.compile(rf"`((?:{'|'.join(CODE)})(?:\.\w+)+)(?:\([^`]*)?`")
 SOURCES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
-NOT_INSTALLED = {"benchmarks.genlm_potentials"}  # a module that needs an optional extra
 
 
 def _defined(path: Path) -> set[str]:
@@ -82,7 +81,7 @@ def test_names_in_code_exist(folder: str) -> None:
         source = path.read_text(encoding="utf-8")
         for file in FILE.findall(source):
             assert (ROOT / file).exists(), f"{path.relative_to(ROOT)}: {file}"
-        for name in set(NAMED.findall(_docstrings(source))) - settings - NOT_INSTALLED:
+        for name in set(NAMED.findall(_docstrings(source))) - settings:
             parts = name.split(".")
             is_file = len(parts) == 2 and parts[1] in ("safetensors", "json")
             assert is_file or _resolves(name), f"{path.relative_to(ROOT)}: {name}"
@@ -90,9 +89,6 @@ def test_names_in_code_exist(folder: str) -> None:
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
 def test_a_benchmark_is_a_module_that_can_be_imported(script: Path) -> None:
-    """As a file it would take `benchmarks/smc.py` for the package of that name."""
-    if script.stem in ("smc_genlm", "genlm_potentials"):
-        pytest.importorskip("genlm.control", reason="genlm-control is an optional extra")
     importlib.import_module(f"benchmarks.{script.stem}")
 
 

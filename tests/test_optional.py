@@ -91,7 +91,7 @@ for name, call in calls.items():
 print(json.dumps(calls))
 """
 HIDDEN = (
-    "accelerate,click,datasets,faiss,genlm,gguf,graphviz,huggingface_hub,hydra,jinja2,lemminflect,"
+    "accelerate,click,datasets,faiss,gguf,graphviz,huggingface_hub,hydra,jinja2,lemminflect,"
     "matplotlib,omegaconf,outlines_core,pandas,peft,pydantic,sglang,sqlglot,tokenizers,tqdm,"
     "transformers,triton,vllm,wandb,xgrammar"
 )

@@ -193,7 +193,7 @@ def commands() -> set[tuple[str, str]]:
 
 FILES = {  # what a page leaves to its reader: something of that kind
     "DIR": "tests/models/stories260K",
-    "FILE.json": "docs/convergence_new_stories.json",
+    "FILE.json": "data/convergence/new_stories.json",
     "dev.inflections.jsonl": "tests/experiments/requests.jsonl",
 }
 NOT_CHECKED = {

@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
-from experiments.harness.metrics import Interval, Metric, cells, example_of, group_rows
 from experiments.harness.results import Row
-from experiments.harness.summary import Table, log_evidence_of, share_of_evidence, titles_in
+from experiments.tables import (
+    Interval,
+    Metric,
+    Table,
+    cells,
+    example_of,
+    group_rows,
+    log_evidence_of,
+    share_of_evidence,
+    titles_in,
+)
 
 PUBLISHED = (  # system, metric, figure in percent
     ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),

@@ -153,7 +153,8 @@ def _check_model(config: DictConfig) -> None:
     if config.init == "latent" and importlib.util.find_spec("faiss") is None:
         raise ValueError(
             "init=latent clusters with faiss, which is not installed: "
-            "`pip install -c constraints.txt -e '.[experiments,distillation]'`, or use init=random"
+            "`pip install -c requirements/constraints.txt -e '.[experiments,distillation]'`, or "
+            "use init=clones"
         )
 
 

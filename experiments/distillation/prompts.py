@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from experiments.commongen.training import prompt_of, read_training
 from experiments.harness.models import encode
 from experiments.json_schema import records as schema_records
-from experiments.sql.databases import read_sources
+from experiments.sql.databases import read_databases
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
 from experiments.tool_calling.answers import STYLES
@@ -108,13 +108,13 @@ def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
         DataError: the folder has no databases or questions, or damaged ones.
     """
     folder = Path(config.records.path).expanduser()
-    sources = read_sources(folder)
-    questions = read_questions(find_questions(folder), sources).records
+    databases = read_databases(folder)
+    questions = read_questions(find_questions(folder), databases).records
     rng = random.Random(f"questions-{config.seed}")
     kind = config.model.prompt
     prompts = (
         build_query_prompt(
-            sources[question.database].schema, question.text, tokenizer=tokenizer, kind=kind
+            databases[question.database].schema, question.text, tokenizer=tokenizer, kind=kind
         )
         for question in rng.sample(questions, min(num, len(questions)))
     )

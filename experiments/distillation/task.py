@@ -275,6 +275,6 @@ TASK = ExperimentTask(
     _read,
     _identity,
     _run,
-    processes="tensors",
+    distributed=True,
     kept=("checkpoint", "curve.json"),
 )

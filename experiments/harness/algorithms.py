@@ -77,13 +77,6 @@ ALGORITHMS: dict[str, Variant] = {
         "smc",
         {"resampling": "systematic", "ess_threshold": 0.0, "strata": "none"},
     ),
-    # Without strata: all particles of an example are resampled together.
-    "smc_all": Variant(
-        "SMC, all compete",
-        (0, (6, 1, 1, 1, 1, 1)),
-        "smc",
-        {"resampling": "systematic", "ess_threshold": 0.5, "strata": "none"},
-    ),
     "discrete": Variant("discrete", "-", "discrete"),
 }
 

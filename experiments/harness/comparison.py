@@ -38,24 +38,30 @@ from experiments.harness.methods import (
     method_of,
     proposals,
 )
-from experiments.harness.metrics import LOG_EVIDENCE, VALID, WEIGHTED, Metric, group_rows, number
 from experiments.harness.models import title_of, weights_of
-from experiments.harness.paired import as_paired_table, differences
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Identity, Row, as_lines, results_config
 from experiments.harness.run import Run
 from experiments.harness.settings import multiple_in, title_of_budgets
-from experiments.harness.summary import (
+from experiments.report.traces import choose_for_tracing
+from experiments.tables import (
+    LOG_EVIDENCE,
+    VALID,
+    WEIGHTED,
+    Metric,
     Table,
     as_columns,
     as_markdown,
+    as_paired_table,
     as_table,
+    differences,
     evidence_reference,
+    group_rows,
+    number,
     summarize,
     titles_in,
     without_constants,
 )
-from experiments.report.traces import choose_for_tracing
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,11 +82,11 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
 
 def compare(
     run: Run, read: ReadResult[Any], task: RecordHandler, lm: Model, tokenizer: Any
-) -> tuple[Preparation, list[Row] | None]:
+) -> tuple[Preparation, list[Row]]:
     """Compile the constraints and sample the missing rows.
 
     Returns:
-        The prepared examples, and all rows in the first process (None in the others).
+        The prepared examples, and all rows.
 
     Raises:
         ValueError: no record can be run, or `hmm.max_table_mib` is too small.
@@ -89,17 +95,16 @@ def compare(
     methods = proposals(config, cast(smc.LanguageModel, lm))
     with run.bar(len(read.records), "compiling", "record") as shown:
         prepared = prepare(read.records, task, lm, tokenizer, config, methods, shown.update)
-    alike = [(e.number, e.budget, e.prompt) for e in prepared.examples]
-    run.open(keys_of(prepared.examples, config.task), prepared=alike)
-    if run.rank == 0:
-        _report_refusals(run, read, prepared)
-    mine = run.share(prepared.examples)
+    mine = prepared.examples
+    keys = keys_of(mine, config.task)
+    run.open(keys)
+    _report_refusals(run, read, prepared)
     with run.bar(len({e.prompt for e in mine}), "reading", "prompt") as shown:
         sampling = Sampling(task, lm, config, methods, run.store)
         seconds, unkept = sampling.ready(mine, shown.update)
     prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
-    with run.sampling(keys_of(mine, config.task)) as progress:
-        traced = choose_for_tracing([e.number for e in prepared.examples], config.trace.examples)
+    with run.sampling(keys) as progress:
+        traced = choose_for_tracing([e.number for e in mine], config.trace.examples)
         sampling.run(mine, progress, traced)
     return prepared, run.merge()
 
@@ -200,7 +205,7 @@ def report(
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
+        lambda tracked: tracking.log_shown(tracked, {"summary": table}, figures, rows),
         arms=tracking.split_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
         screen=on_screen(f"{title}. {settings}", summary, found, main, compared, reference),
@@ -275,7 +280,7 @@ def on_screen(
     Args:
         title: the question of the comparison.
         summary: records of `summarize`.
-        found: paired differences (`experiments.harness.paired.differences`).
+        found: paired differences (`experiments.tables.differences`).
         main: the task's metric; a share.
         compared: metrics of the differences; the sentence reports the first.
         evidence: a sentence on the reference of the evidence, or an empty string.
@@ -314,9 +319,8 @@ def result(summary: Records, found: Records, compared: Sequence[Metric]) -> str:
         worst = min(own, key=lambda s: s["valid"])
         title, total = method_of(method).title, worst["examples"] * worst["repeats"]
         left = round((1 - worst["valid"]) * total)
-        if left:  # an answer closed as JSON is complete but may violate the schema
-            invalid = " or invalid" * (worst["valid"] < worst["complete"])
-            unfinished.append(f"{title} left up to {left} of {total} unfinished{invalid}")
+        if left:
+            unfinished.append(f"{title} left up to {left} of {total} unfinished")
         else:
             finished.append(title)
     clauses = [f"{_and(finished)} finished every request"] if finished else []

@@ -20,9 +20,8 @@ from matplotlib.ticker import (
 
 from experiments.harness.algorithms import ALGORITHMS, Arm, arms_in
 from experiments.harness.methods import method_of
-from experiments.harness.metrics import WEIGHTED, Metric
 from experiments.harness.settings import FACTORS, multiple_in
-from experiments.harness.summary import Group, styles_in
+from experiments.tables import WEIGHTED, Group, Metric, styles_in
 
 Records = Sequence[dict[str, Any]]
 """Records of `summarize`."""

@@ -35,7 +35,7 @@ import smc
 from experiments.harness import smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.models import ROOT, digest_of
-from experiments.harness.samplers import HMMAlone, sample_closing_json
+from experiments.harness.samplers import HMMAlone
 from gcd._support.files import read_json, write_json
 from hmm import HMM, load
 from hmm._checkpoint import CONFIG, check_files
@@ -48,23 +48,9 @@ FITTED = "lookahead"
 """Key of an HMM's `config.json` with the fitted lookahead by kind of prompt."""
 
 
-_TELLING = {"told": "all", "demand": "nothing", "thinking": "none"}
-"""Task settings about prompts, with the values for prompts that state all demands."""
-
-
 def kind_of_prompt(config: DictConfig) -> str:
-    """Return the kind of prompt of a run: the task, and its settings about prompts."""
-    told = [config.task.told] if config.task.get("told") == _TELLING["told"] else []
-    return "/".join([config.task.name, *told, *_untold(config)])
-
-
-def _untold(config: DictConfig) -> list[str]:
-    """List the task settings with which prompts don't state all demands."""
-    return [
-        str(config.task[key])
-        for key, telling in _TELLING.items()
-        if config.task.get(key, telling) != telling
-    ]
+    """Return the kind of prompt of a run: the task, and how much its prompts tell."""
+    return "/".join(filter(None, [config.task.name, config.task.get("told")]))
 
 
 def fit_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) -> float | str:
@@ -80,7 +66,7 @@ def fit_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) 
             and the prompts don't state all demands, so that "in_time" would be a poor choice.
     """
     known, kind = said.get(FITTED, {}), kind_of_prompt(config)
-    if not known and not _untold(config):
+    if not known and config.task.get("told", "all") == "all":
         return UNFITTED
     if kind not in known:
         raise ValueError(
@@ -169,14 +155,6 @@ METHODS: dict[str, Method] = {
     "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD(), indicator="lcd"),
     "greedy_close": Method(
         "LCD, greedy close", "#F0E442", "d", lambda *_: smc.GreedyClose(), in_convergence=False
-    ),
-    "json_close": Method(
-        "LCD, closed as JSON",
-        "#AA4499",
-        "X",
-        lambda *_: smc.LCD(),
-        sample=sample_closing_json,
-        in_convergence=False,
     ),
     "gcd": Method("GCD", "#0072B2", "o", lambda *_: smc.GCD(), indicator="gcd"),
     "pgcd": _looking_ahead("P-GCD", "#009E73", "^"),

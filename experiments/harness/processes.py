@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -39,43 +39,21 @@ def wait_for_all(world: int) -> None:
         dist.barrier()
 
 
-def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None:
+def refuse_disagreement(world: int, digest: str) -> None:
     """Check that all processes have prepared the same; every process must call this once.
 
-    Args:
-        world: the number of processes.
-        digest: digest of everything that must be equal.
-        records: one line per record, to report the first difference.
-
     Raises:
-        ValueError: the digests differ; raised in every process, with the first difference.
+        ValueError: the digests differ; raised in every process.
     """
-    if world == 1:
-        return
-    digests: list[Any] = [None] * world
-    dist.all_gather_object(digests, digest)
+    digests: list[Any] = [digest]
+    if world > 1:
+        digests = [None] * world
+        dist.all_gather_object(digests, digest)
     if len(set(digests)) > 1:
-        prepared: list[Any] = [None] * world
-        dist.all_gather_object(prepared, list(records))
-        other = next(rank for rank in range(world) if digests[rank] != digests[0])
         raise ValueError(
-            f"expected the same records in all processes under torchrun, but "
-            f"{first_difference(prepared[0], prepared[other], other)}; use the same code, "
-            "settings, data and models on every machine"
+            "expected the same code, settings, data and models in all processes under torchrun, "
+            f"but what they prepared differs ({', '.join(map(str, digests))})"
         )
-
-
-def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> str:
-    """Describe the first difference between the records of process 0 and process `rank`."""
-    for one, two in zip(first, other, strict=False):
-        if one != two:
-            return f"process 0 has {one} where process {rank} has {two}"
-    if len(first) != len(other):
-        longer, name = (first, 0) if len(first) > len(other) else (other, rank)
-        extra = longer[min(len(first), len(other))]
-        counts = f"process 0 has {len(first)} and process {rank} has {len(other)}"
-        return f"{counts}; only process {name} has {extra}"
-    return f"what determines the results differs between process 0 and process {rank}"
 
 
 def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:

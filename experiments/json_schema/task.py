@@ -41,9 +41,7 @@ class JsonSchemaConfig(RecordConfig):
     """Answers in JSON: methods x algorithms x particle counts on the same requests."""
 
     name: str = "json_schema"
-    methods: list[str] = field(
-        default_factory=lambda: ["lm", "lcd", "greedy_close", "json_close", "gcd"]
-    )
+    methods: list[str] = field(default_factory=lambda: ["lm", "lcd", "greedy_close", "gcd"])
     algorithms: list[str] = field(default_factory=lambda: ["smc"])
     particles: list[int] = field(default_factory=lambda: [1])
     budget: Any = field(default_factory=lambda: ["gold:1.0", "gold:1.25", "gold:2.0"])
@@ -124,8 +122,6 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     lm, tokenizer = load_engine(config)
     ignored = Counter[str]()
     prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
-    if rows is None:
-        return
     if ignored:
         listed = ", ".join(f"{name} ({n})" for name, n in ignored.most_common())
         _LOG.warning("keywords of schemas that constrain nothing: %s", listed)
@@ -146,6 +142,4 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     )
 
 
-TASK = ExperimentTask(
-    "json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows"
-)
+TASK = ExperimentTask("json_schema", JsonSchemaConfig, check, _read, identity, _run)

@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, method_of
-from experiments.harness.metrics import example_of, group_rows
-from experiments.harness.paired import REFERENCE, difference
 from experiments.harness.results import Row
-from experiments.harness.summary import evidence_found
-from experiments.report.directory import RunData, names_of
+from experiments.report.directory import RunData
 from experiments.report.traces import TOP, Trace
+from experiments.tables import REFERENCE, difference, evidence_found, example_of, group_rows
 
 MOST_BYTES = 10_000_000
 FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_000, 300_000
@@ -42,27 +40,22 @@ class Content(NamedTuple):
 
     Attributes:
         data: plain values for the scripts.
-        tables: Markdown table of each run.
+        table: Markdown; empty if it is too large.
         figures: name and `data:` URL of each figure.
         notes: sentences on what was left out.
     """
 
     data: dict[str, Any]
-    tables: tuple[tuple[str, str], ...]
+    table: str
     figures: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
 
-def content_of(runs: Sequence[RunData]) -> Content:
-    """Collect the content of a page, leaving out what doesn't fit.
-
-    Args:
-        runs: one or several runs of the same task.
-    """
-    names = names_of(runs) if len(runs) > 1 else [runs[0].directory.name]
+def content_of(run: RunData) -> Content:
+    """Collect the content of the page of a run, leaving out what doesn't fit."""
     notes: list[str] = []
-    rows = [{"run": r, **row} for r, run in enumerate(runs) for row in run.rows if _is_row(row)]
-    summary = [{"run": r, **record} for r, run in enumerate(runs) for record in records_of(run)]
+    rows = [row for row in run.rows if _is_row(row)]
+    summary = records_of(run)
     shown, dropped = _fitting(rows, ROW_BYTES)
     if dropped:
         total = len({row["example"] for row in rows})
@@ -70,7 +63,7 @@ def content_of(runs: Sequence[RunData]) -> Content:
             f"Answers of {total - dropped} of {total} examples are on this page ({len(shown)} of "
             f"{len(rows)} rows); all are in results.jsonl."
         )
-    traces = [{"run": r, **trace} for r, run in enumerate(runs) for trace in _in_order(run)]
+    traces = _in_order(run)
     traced, untraced = _fitting(traces, TRACE_BYTES)
     if untraced:
         total = len({trace["example"] for trace in traces})
@@ -78,14 +71,14 @@ def content_of(runs: Sequence[RunData]) -> Content:
             f"Traces of {total - untraced} of {total} examples are on this page; all are in "
             "traces.jsonl."
         )
-    tokens, traced = _tokens_apart(traced, len(runs))
-    metrics = {name: title for run in runs for name, title in _metrics(run).items()}
+    tokens = {token: text for trace in traced for token, text in trace["tokens"].items()}
+    traced = [{k: v for k, v in trace.items() if k != "tokens"} for trace in traced]
+    metrics = _metrics(run)
     found, compared = differences(rows, [*metrics])
     if not compared:
         notes.append(f"Differences are shown for the first {_PAIRS} pairs of methods only.")
     data = {
         "top": TOP,
-        "runs": names,
         "titles": {**_titles([*rows, *summary]), "metrics": metrics},
         "summary": summary,
         "differences": found,
@@ -93,8 +86,11 @@ def content_of(runs: Sequence[RunData]) -> Content:
         "tokens": tokens,
         "traces": traced,
     }
-    figures = _figures(runs, names, notes)
-    return Content(data, _tables(runs, names, notes), figures, tuple(notes))
+    table = run.table
+    if len(table.encode()) > TABLE_BYTES:
+        table = ""
+        notes.append("The table is left out for its size: table.md.")
+    return Content(data, table, _figures(run, notes), tuple(notes))
 
 
 def records_of(run: RunData) -> list[dict[str, Any]]:
@@ -131,24 +127,20 @@ def differences(
     """Compare all arms with each other, example by example, at equal particles.
 
     A record has the difference of a measure between `first` and `second`, with its 95% interval
-    over the same resamples of examples (`experiments.harness.paired`).
+    over the same resamples of examples (`experiments.tables`).
 
     Args:
-        rows: rows of the runs.
+        rows: rows of the run.
         metrics: columns of the task's metrics; columns that rows don't have are left out.
         seed: seed of the bootstrap.
 
     Returns:
         The records, and whether all pairs are included.
     """
-    of_run = group_rows(rows, itemgetter("run"))
-    rows = [
-        {**row, "evidence_found": share(row)}
-        for share, own in ((evidence_found(own), own) for own in of_run.values())
-        for row in own
-    ]
+    share = evidence_found(rows)
+    rows = [{**row, "evidence_found": share(row)} for row in rows]
     groups = {
-        group: group_rows(own, itemgetter("run", "method", "algorithm"))
+        group: group_rows(own, itemgetter("method", "algorithm"))
         for group, own in group_rows(rows, lambda r: (r.get("style", ""), r["particles"])).items()
     }
     pairs = [
@@ -158,7 +150,7 @@ def differences(
     ]
     measures = dict.fromkeys((*_COMPARED, *metrics))
     # Pairs far from the reference are dropped first.
-    pairs.sort(key=lambda p: REFERENCE not in (p[1][1], p[2][1]))
+    pairs.sort(key=lambda p: REFERENCE not in (p[1][0], p[2][0]))
     found = []
     for (style, particles), first, second in pairs[:_PAIRS]:
         ours, theirs = (groups[style, particles][arm] for arm in (first, second))
@@ -233,14 +225,6 @@ def _in_order(run: RunData) -> list[Trace]:
     return sorted(run.traces, key=lambda trace: position.get(trace["example"], len(position)))
 
 
-def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, str]], list[Trace]]:
-    """Move the bytes of tokens out of the traces, into one mapping for each run."""
-    tokens: list[dict[str, str]] = [{} for _ in range(runs)]
-    for trace in traces:
-        tokens[trace["run"]].update(trace["tokens"])
-    return tokens, [{k: v for k, v in trace.items() if k != "tokens"} for trace in traces]
-
-
 def _titles(records: Iterable[Row]) -> dict[str, dict[str, Any]]:
     """Return titles and colors of methods and titles of algorithms; unknown names are kept."""
     methods, algorithms = {}, {}
@@ -258,30 +242,15 @@ def _titles(records: Iterable[Row]) -> dict[str, dict[str, Any]]:
     return {"methods": methods, "algorithms": algorithms}
 
 
-def _figures(
-    runs: Sequence[RunData], names: Sequence[str], notes: list[str]
-) -> tuple[tuple[str, str], ...]:
+def _figures(run: RunData, notes: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return the figures as `data:` URLs, and note those that are left out."""
     found, taken = [], 0
-    for run, name in zip(runs, names, strict=True):
-        for path in run.figures:
-            title = f"{path.stem} ({name})" if len(runs) > 1 else path.stem
-            size = path.stat().st_size
-            if taken + size > FIGURE_BYTES:
-                notes.append(f"The figure {title} is left out for its size: {path.name}.")
-                continue
-            taken += size
-            image = base64.b64encode(path.read_bytes()).decode()
-            found.append((title, f"data:image/png;base64,{image}"))
-    return tuple(found)
-
-
-def _tables(
-    runs: Sequence[RunData], names: Sequence[str], notes: list[str]
-) -> tuple[tuple[str, str], ...]:
-    found = []
-    for run, name in zip(runs, names, strict=True):
-        if len(run.table.encode()) <= TABLE_BYTES // len(runs):
-            found.append((name, run.table))
-        else:
-            notes.append(f"The table of {name} is left out for its size: table.md.")
+    for path in run.figures:
+        size = path.stat().st_size
+        if taken + size > FIGURE_BYTES:
+            notes.append(f"The figure {path.stem} is left out for its size: {path.name}.")
+            continue
+        taken += size
+        image = base64.b64encode(path.read_bytes()).decode()
+        found.append((path.stem, f"data:image/png;base64,{image}"))
     return tuple(found)

@@ -6,12 +6,11 @@ refused with an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.results import KEYED, Row, flat, read_rows, refuse_cut_short
+from experiments.harness.results import KEYED, Row, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
 from gcd._support.files import read_json, write_json
 
@@ -121,23 +120,3 @@ def _arms(summary: dict[str, Any]) -> list[Any]:
     problems = summary.get("problems")
     named = problems if isinstance(problems, list) else ()
     return [arm for each in named if isinstance(each, dict) for arm in each.get("estimates", ())]
-
-
-def names_of(runs: Sequence[RunData]) -> list[str]:
-    """Name runs by the settings in which they differ, otherwise by their directory."""
-    settings = [flat(run.identity) for run in runs]
-    keys = sorted({key for each in settings for key in each})
-    # Paths are more readable than the digests of the same files.
-    digests = ("_files", "_sha256")
-    varying = [
-        key
-        for key in keys
-        if len({repr(each.get(key)) for each in settings}) > 1 and not key.endswith(digests)
-    ]
-    names = [
-        ", ".join(f"{key.rpartition('.')[2]}={each.get(key)}" for key in varying[:4])
-        for each in settings
-    ]
-    if all(names) and len(set(names)) == len(names):
-        return names
-    return [f"{i + 1}: {run.directory.name}" for i, run in enumerate(runs)]

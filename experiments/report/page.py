@@ -7,13 +7,12 @@ explorer. Its content security policy forbids loading anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
 from experiments.report.content import MOST_BYTES, Content, content_of, embed
-from experiments.report.directory import RunData, read_run
+from experiments.report.directory import read_run
 
 NAME = "report.html"
 _HERE = Path(__file__).parent / "page"
@@ -24,24 +23,16 @@ def write_report(directory: Path) -> Path:
     """Write the page of a finished run to its directory, and return the file.
 
     Raises:
-        ValueError: the directory isn't a finished run.
+        ValueError: the directory isn't a finished run, or the page is too large even after rows,
+            traces and figures were left out.
     """
-    run = read_run(directory)
-    return write_page([run], directory / NAME, run.title)
-
-
-def write_page(runs: Sequence[RunData], path: Path, title: str) -> Path:
-    """Write a page on one or several runs of a task, and return the file.
-
-    Raises:
-        ValueError: the page is too large even after rows, traces and figures were left out.
-    """
-    page = render(content_of(runs), title)
+    run, path = read_run(directory), directory / NAME
+    page = render(content_of(run), run.title)
     size = len(page.encode())
     if size >= MOST_BYTES:
         raise ValueError(
             f"expected a page of less than {MOST_BYTES} bytes, but {path} would have {size}; give "
-            "fewer runs, or runs with fewer methods and particles"
+            "fewer methods and particles"
         )
     path.write_text(page, encoding="utf-8")
     return path
@@ -67,7 +58,7 @@ def render(content: Content, title: str) -> str:
         style=Markup(_text("report.css")),
         scripts=[Markup(_text(name)) for name in _SCRIPTS],
         data=Markup(embed(content.data)),
-        tables=[(name, Markup(markdown.render(text))) for name, text in content.tables],
+        table=Markup(markdown.render(content.table)),
         figures=content.figures,
         notes=content.notes,
     )

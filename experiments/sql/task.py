@@ -1,8 +1,7 @@
 """SQL task, `+task=sql`: methods, algorithms and particles on the same questions.
 
 The schema of each question's database becomes the language of its queries. Each method samples
-queries from it, and SQLite checks whether they compile and give the result of the gold query. Under
-`torchrun` the questions are divided among the processes.
+queries from it, and SQLite checks whether they compile and give the result of the gold query.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from experiments.harness import comparison
 from experiments.harness.comparison import compare, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.metrics import ACCURACIES, Metric
 from experiments.harness.models import ROOT
 from experiments.harness.records import DataError, ReadResult
 from experiments.harness.results import Identity, Row, as_lines
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records
 from experiments.harness.vllm_model import load_engine
-from experiments.sql.databases import Database, make_databases, read_sources
+from experiments.sql.databases import Database, read_databases
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
+from experiments.tables import ACCURACIES, Metric
 
 if TYPE_CHECKING:
     from experiments.sql.judge import Judge
@@ -50,14 +49,13 @@ class SqlConfig(RecordConfig):
     tables: int = 3  # maximum number of tables that one SELECT joins
     subquery_depth: int = 1
     max_states: int = 60_000  # states of a language; large schemas get a narrower dialect
-    fillings: int = 4  # generated fillings for each database without rows
 
 
 def check(config: DictConfig) -> None:
     """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     task = config.task
     check_records(config)
-    for name in ("tables", "max_states", "fillings"):
+    for name in ("tables", "max_states"):
         at_least(f"task.{name}", task[name], 1)
     at_least("task.subquery_depth", task.subquery_depth, 0)
     if config.data.hub is not None:
@@ -91,9 +89,8 @@ def read(config: DictConfig) -> Asked:
     from experiments.sql.judge import Judge  # sqlglot is slow to import
 
     folder = OWN if config.data.path is None else Path(config.data.path).expanduser()
-    sources = read_sources(folder)
-    everything = read_questions(find_questions(folder), sources)
-    databases = make_databases(sources, everything.records, config.task.fillings)
+    databases = read_databases(folder)
+    everything = read_questions(find_questions(folder), databases)
     questions = everything.part(config.data.offset, config.task.num_examples)
     judge = Judge(databases, questions.records)
     if len(judge.unjudged) == len(questions.records):
@@ -131,11 +128,6 @@ METRICS = (
         "the probability of queries that SQLite compiles",
         interval=False,
     ),
-    Metric(
-        "exact_match",
-        "exact match %",
-        "the probability of queries equal to the gold query after normalization",
-    ),
 )
 """Metrics of queries; `record_handler` adds their columns to the rows."""
 
@@ -164,7 +156,6 @@ def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHa
             "database": question.database,
             "judged": question.id not in judge.unjudged,
             "prepares": sum(p for answer, p in pairs if judge.prepares(question, answer)),
-            "exact_match": sum(p for answer, p in pairs if judge.is_exact(question, answer)),
             "gold": question.query,
         }
 
@@ -178,21 +169,19 @@ def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHa
 
 def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample the missing rows, and report."""
-    config, task = run.config, run.config.task
+    config = run.config
     lm, tokenizer = load_engine(config)
     own = record_handler(config, asked, tokenizer)
     prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
-    if rows is None:
-        return
     unjudged = _report_unjudged(run, asked)
-    generated = sum(database.generated for database in asked.databases.values())
+    named = {question.database for question in asked.questions.records}
     report(
         run,
         asked.questions,
         prepared,
         rows,
         title=(
-            f"SQL: {prepared.num_records} questions to {len(asked.databases)} databases "
+            f"SQL: {prepared.num_records} questions to {len(named)} databases "
             f"({config.data.path or 'our own'})"
         ),
         metrics=METRICS,
@@ -203,14 +192,10 @@ def _run(run: Run, asked: Asked) -> None:
             "count as wrong.",
             f"{unjudged} questions are excluded from execution accuracy, because their gold query "
             "has an empty or undetermined result, or fails (unjudged.jsonl).",
-            f"{generated} of {len(asked.databases)} databases have generated rows, with "
-            f"{task.fillings} fillings each."
-            if generated
-            else "All databases come with rows.",
             "Tokens are those that the language model computed, including prompts; `read` is the "
             "mean number of prefixes that it computed for one question, without the prompt.",
         ],
-        more={"unjudged": unjudged, "generated_databases": generated},
+        more={"unjudged": unjudged},
     )
 
 
@@ -222,4 +207,4 @@ def _report_unjudged(run: Run, asked: Asked) -> int:
     return len(unjudged)
 
 
-TASK = ExperimentTask("sql", SqlConfig, check, read, _identity, _run, processes="rows")
+TASK = ExperimentTask("sql", SqlConfig, check, read, _identity, _run)

@@ -26,11 +26,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any, TypeVar
 
-from experiments.harness.metrics import Metric
 from experiments.harness.settings import one_of
+from experiments.tables import Metric
 from gcd._languages.tools.tool_lists import is_schema, locate_parameters
 from gcd._languages.values.python_values import is_python_name
 
@@ -132,29 +131,13 @@ PARSES = Metric(
 )
 
 
-def makes_calls(
-    answer: str | bytes,
-    calls: Sequence[Call],
-    style: str,
-    aside: Mapping[str, str] = MappingProxyType({}),
-) -> bool:
-    """Return whether an answer makes exactly these calls, in any order.
-
-    Args:
-        answer: the answer, in bytes.
-        calls: the expected calls.
-        style: style of the answer.
-        aside: an argument to ignore, by the name of its tool.
-    """
+def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
+    """Return whether an answer makes exactly these calls, in any order."""
     try:
         said = parse_answer(answer if isinstance(answer, str) else answer.decode(), style)
     except ValueError:  # includes UnicodeDecodeError
         return False
-    counted = [
-        Call(each.name, {k: v for k, v in each.arguments.items() if k != aside.get(each.name)})
-        for each in said
-    ]
-    return same_calls(counted, calls)
+    return same_calls(said, calls)
 
 
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:

@@ -1,8 +1,7 @@
 """Tool-calling task, `+task=xlam`: methods, algorithms and particles on the same requests.
 
 The tools of each record become an automaton over the model's tokens, each method samples answers
-under it, and accuracy compares the calls with the gold calls. Under `torchrun` the records are
-divided among the processes.
+under it, and accuracy compares the calls with the gold calls.
 """
 
 from __future__ import annotations
@@ -27,21 +26,8 @@ from experiments.harness.settings import at_least, check_records, distinct, one_
 from experiments.harness.vllm_model import load_engine
 from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.demand import (
-    DEMANDS,
-    demanding_tools,
-    list_demanded,
-)
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, load_records
-from experiments.tool_calling.thinking import (
-    NONE,
-    calls_of,
-    check_thinking,
-    cue,
-    thinking_prompt,
-    thoughts,
-)
 from gcd._automata.horizon import refuse_unchecked
 from gcd._languages.json_schema.schema import FORMATS
 
@@ -61,8 +47,6 @@ class XlamConfig(RecordConfig):
     max_calls: int | None = None  # None: limited by the budget only
     formats: str = "assert"  # see `gcd.tool_calls`; "ignore": as annotations
     max_bytes: int | None = None  # longest answer that is compiled; None: no limit
-    demand: str = "nothing"  # "argument": calls must give one more argument than requested
-    thinking: Any = NONE  # "free", or the maximum characters of thoughts before the calls
 
 
 def check(config: DictConfig) -> None:
@@ -75,8 +59,6 @@ def check(config: DictConfig) -> None:
     at_least("task.max_calls", task.max_calls, 1)
     one_of("task.formats", task.formats, FORMATS)
     at_least("task.max_bytes", task.max_bytes, 1)
-    one_of("task.demand", task.demand, DEMANDS)
-    check_thinking(task.thinking)
 
 
 def _read(config: DictConfig) -> ReadResult[ToolRecord]:
@@ -103,7 +85,6 @@ def record_handler(
     config: DictConfig, tokenizer: Any, unknown_types: Counter[str]
 ) -> RecordHandler:
     """Return the functions that define the task, and count unknown parameter types."""
-    demanding, thinking = config.task.demand != "nothing", config.task.thinking
 
     def language(request: Request) -> gcd.Automaton:
         record, style = request
@@ -111,32 +92,26 @@ def record_handler(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             calls = gcd.tool_calls(
-                demanding_tools(record) if demanding else tools,
+                tools,
                 style=style,
                 max_calls=config.task.max_calls,
                 formats=config.task.formats,
                 max_bytes=config.task.max_bytes,
             )
         refuse_unchecked(calls.caveats, "an answer is valid by its constraint", "remove it")
-        return calls if thinking == NONE else thoughts(style, thinking) + calls
+        return calls
 
     def prompt(request: Request) -> str:
-        text = build_prompt(*request, tokenizer=tokenizer, kind=config.model.prompt)
-        return text if thinking == NONE else thinking_prompt(text, request.style)
-
-    def calls_in(answer: bytes, style: str) -> bytes:
-        return answer if thinking == NONE else calls_of(answer, style)
+        return build_prompt(*request, tokenizer=tokenizer, kind=config.model.prompt)
 
     def is_correct(request: Request, answer: bytes) -> bool:
-        record, style = request
-        demanded = list_demanded(record) if demanding else {}
-        return makes_calls(calls_in(answer, style), record.calls, style, demanded)
+        return makes_calls(answer, request.record.calls, request.style)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         request: Any = example.record
         style = request.style
         answer = posterior.answers[0] if posterior.answers else b""
-        text = calls_in(answer, style).decode(errors="replace")
+        text = answer.decode(errors="replace")
         return {
             "style": style,
             "gold": gold(request),
@@ -144,8 +119,7 @@ def record_handler(
         }
 
     def gold(request: Request) -> str:
-        calls = write_answer(request.record.calls, request.record.tools, request.style)
-        return calls if thinking == NONE else cue(request.style) + calls
+        return write_answer(request.record.calls, request.record.tools, request.style)
 
     return RecordHandler(
         language=language,
@@ -169,8 +143,6 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         lm,
         tokenizer,
     )
-    if rows is None:
-        return
     if unknown:
         listed = ", ".join(f"{name} ({n})" for name, n in unknown.most_common())
         _LOG.warning("parameter types read as any JSON value: %s", listed)
@@ -183,8 +155,6 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         title=(
             f"Tool calls: {len({each.record.id for each in prepared.examples})} requests "
             f"({source}), in {' and '.join(_WRITTEN_IN[style] for style in task.styles)}"
-            f"{'' if task.demand == 'nothing' else ', one more argument demanded'}"
-            f"{'' if task.thinking == NONE else f', thoughts first ({task.thinking})'}"
         ),
         metrics=METRICS,
         notes=[
@@ -195,4 +165,4 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     )
 
 
-TASK = ExperimentTask("xlam", XlamConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask("xlam", XlamConfig, check, _read, identity, _run)

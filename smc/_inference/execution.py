@@ -8,7 +8,7 @@
               otherwise eager
 
 With forced runs, neither mode is always faster on a CUDA device. Static shapes are faster for few
-rows, and eager execution for hundreds (`benchmarks/README.md`). "auto" doesn't depend on the batch,
+rows, and eager execution for hundreds (`benchmarks/claims.md`). "auto" doesn't depend on the batch,
 so that a prompt gives the same result alone and in a batch.
 
 Both modes have the same target, and give the same tokens for the same seed if no tokens are forced.

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_a_proved_answer_is_the_best_of_all() -> None:
     lm, tokenizer = load_model(ModelConfig(path=str(ROOT / "tests" / "models" / "stories260K")))
-    problems = read_problems(ROOT / "docs" / "convergence_check_stories.json")[:2]
-    problems += read_problems(ROOT / "docs" / "convergence_new_stories.json")[-1:]
+    problems = read_problems(ROOT / "data" / "convergence" / "check_stories.json")[:2]
+    problems += read_problems(ROOT / "data" / "convergence" / "new_stories.json")[-1:]
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(4, lm.vocabulary.size, generator=generator)  # no lookahead can make it wrong
     proved = 0

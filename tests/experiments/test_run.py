@@ -20,7 +20,6 @@ import torch
 import smc
 from experiments import run as experiment
 from experiments.harness.results import key_of, read_rows, results_config
-from experiments.harness.run import _in_current_terms
 from experiments.tool_calling import task
 from hmm._checkpoint import save
 from hmm._model import HMM
@@ -165,23 +164,6 @@ def test_reading_ahead_only_changes_costs(ahead, rows, finished, tmp_path, monke
     assert sum(row["used"] for row in found) > 10
 
 
-def test_an_earlier_identity_is_read_in_current_terms():
-    """A renamed setting keeps its value, and one that came later had one value before."""
-    now = {"hmm": {"defense": 0.01}, "task": {"formats": "ignore", "repeats": 3}, "seed": 0}
-    old = {"defence": 0.02}  # codespell:ignore defence
-    before = {"hmm": old, "task": {"repeats": 3}, "seed": 0}
-    found = _in_current_terms(before, now)
-    assert found == {
-        "hmm": {"defense": 0.02},
-        "task": {"formats": "assert", "repeats": 3},
-        "seed": 0,
-    }
-    assert _in_current_terms(now, now) == now
-    assert _in_current_terms({"task": {"repeats": 3}}, {"task": {"repeats": 3}}) == {
-        "task": {"repeats": 3}  # this task has no such setting
-    }
-
-
 @pytest.mark.slow
 def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_path):
     common = ("task.num_examples=1", "task.methods=[gcd]", "task.particles=[2]")
@@ -196,9 +178,6 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
     with pytest.raises(ValueError, match=r"got another one: task\.particles was"):
         experiment.run(composed(*common[:2], "task.particles=[3]", f"run_dir={grown}"))
     experiment.run(composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}"))
-    identity = json.loads((grown / "identity.json").read_text())
-    assert identity["task"].pop("formats") == "assert"  # runs from before this setting lack it
-    (grown / "identity.json").write_text(json.dumps(identity))
     experiment.run(
         composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}", "task.repeats=3")
     )

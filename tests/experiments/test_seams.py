@@ -18,16 +18,13 @@ import smc
 from experiments import run as experiment
 from experiments.harness import tracking
 from experiments.harness.methods import METHODS
-from experiments.harness.processes import (
-    first_difference,
-    refuse_disagreement,
-)
+from experiments.harness.processes import refuse_disagreement
 from experiments.report.content import content_of
 from experiments.report.directory import read_run
+from experiments.tables import read_rows_of
 from experiments.tasks import TASKS
 from experiments.tool_calling import task as tool_calling
 from smc.testing import ToyLM, target
-from tests import processes
 from tests.experiments import composing, toy
 from tests.experiments.toy_model import write_checkpoint
 
@@ -277,8 +274,9 @@ def test_a_toy_metric_is_shown_wherever_the_others_are(tmp_path, monkeypatch):
     assert f"| {means['gcd']:.2f} [" in table
     assert f"`answer bytes` is {metric.meaning}." in table
     for arm in tracking.split_arms(summary["methods"], rows, {}):
-        assert arm.measures["answer_bytes"] == pytest.approx(means[arm.names["method"]])
-    shown = content_of([read_run(run_dir)]).data
+        (n,) = {row["particles"] for row in rows}
+        assert arm.measures[f"answer_bytes@{n}"] == pytest.approx(means[arm.names["method"]])
+    shown = content_of(read_run(run_dir)).data
     assert shown["titles"]["metrics"]["answer_bytes"] == "answer bytes"
     assert {r["method"]: r["answer_bytes"] for r in shown["summary"]} == pytest.approx(means)
     # Columns of rows are compared on the page as well.
@@ -308,59 +306,32 @@ def test_the_toy_method_is_unbiased():
     assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20
 
 
-@pytest.mark.slow("torchrun itself, whose two processes import everything")
-def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
-    """By torchrun itself, which elsewhere `tests/processes.py` stands for."""
-    two = f"run_dir={tmp_path / 'two'}"
-    # `mode` is said again behind `wandb=disabled`: one of the two logs, and only one.
-    logged = "wandb.mode=offline"
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    command = (*launcher, "-m", "tests.experiments.toy", "+task=toy", *QUIET)
-    done = processes.run(*command, two, logged, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "two" / "wandb").glob("offline-run-*"))) == 1
-    experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))
-    assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
-    assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
+def test_several_processes_are_refused_for_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.harness.run.processes", lambda device: (0, 2))
+    with pytest.raises(ValueError, match=r"a single process for the task toy, got 2; .*--multirun"):
+        experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}"))
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_two_processes_with_other_records_are_refused(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "from experiments.harness.processes import processes, refuse_disagreement\n"
-        "rank, world = processes()\n"
-        "refuse_disagreement(world, 'alike', ['a', 'b'])\n"
-        "refuse_disagreement(world, f'{rank}', ['a', 'b'][: 2 - rank])\n"
-    )
-    done = processes.run(str(program), count=2)
-    assert done.returncode != 0
-    assert "expected the same records in all processes" in done.stderr
-    assert "but process 0 has 2 and process 1 has 1; only" in done.stderr
-    assert "only process 0 has b; use the same code, settings, data" in done.stderr
-
-
-def test_what_processes_differ_in_is_named(monkeypatch):
-    digests = ["x", "x", "y"]
-    records = [["a", "b"], ["a", "b"], ["a", "c"]]
-    answers = iter([digests, records])
-
+def test_processes_that_prepared_different_things_are_refused(monkeypatch):
     def gather(found: list, mine: object) -> None:
-        found[:] = next(answers)
+        found[:] = ["x", mine]
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    with pytest.raises(ValueError, match="process 0 has b where process 2 has c"):
-        refuse_disagreement(3, "x", ["a", "b"])
-    answers = iter([["x"] * 3])
-    refuse_disagreement(3, "x", ["a", "b"])
-    refuse_disagreement(1, "x", [])
-    assert "has 2 and process 1 has 1; only process 0 has b" in first_difference(
-        ["a", "b"], ["a"], 1
-    )
-    assert "has 1 and process 1 has 2; only process 1 has b" in first_difference(
-        ["a"], ["a", "b"], 1
-    )
-    assert "what determines the results differs" in first_difference(["a"], ["a"], 1)
+    with pytest.raises(ValueError, match=r"under torchrun, but .* differs \(x, y\)"):
+        refuse_disagreement(2, "y")
+    refuse_disagreement(2, "x")
+    refuse_disagreement(1, "y")
+
+
+def test_runs_of_parts_of_the_records_are_merged_by_key(tmp_path):
+    """As Hydra's `--multirun` makes them with different `data.offset`."""
+    experiment.run(composed("+task=toy", "task.words=4", f"run_dir={tmp_path / 'whole'}"))
+    rows = rows_of(tmp_path / "whole")
+    for name, part in (("a", rows[:9]), ("b", rows[7:])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in part))
+    assert read_rows_of([tmp_path / "a", tmp_path / "b"]) == rows
 
 
 def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
@@ -368,6 +339,6 @@ def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
         text = path.read_text(encoding="utf-8")
         found = re.findall(r"^\s*(?:from|import) (experiments\.[\w.]+)", text, flags=re.MULTILINE)
         if path.parent == ROOT / "experiments" / "harness":
-            shared = ("experiments.harness", "experiments.report")  # no tasks, either of them
+            shared = ("experiments.harness", "experiments.report", "experiments.tables")
             assert all(name.startswith(shared) for name in found), path
         assert not re.search(r"isinstance\([^)]*(PGCD|Twisted)", text), path

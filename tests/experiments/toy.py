@@ -16,10 +16,10 @@ import smc
 from experiments import run as experiment
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, Method, hmm_settings
-from experiments.harness.metrics import Metric
 from experiments.harness.results import Identity, Key, results_config
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least
+from experiments.tables import Metric
 from experiments.tasks import TASKS, register
 from smc.testing import ToyLM
 
@@ -78,9 +78,8 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
     arms = product(task.methods, task.algorithms, task.particles)
     keys = [Key(word, *arm) for arm in arms for word in words]
     run.open(keys)
-    mine = run.share(keys)
-    with run.sampling(mine) as progress:
-        for key in mine:
+    with run.sampling(keys) as progress:
+        for key in keys:
             if key in run.store:
                 continue
             number = words.index(key.example)
@@ -99,14 +98,11 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
             (run.directory / "scratch.txt").write_text("to go on from")
             progress(1)
     rows = run.merge()
-    if rows is not None:
-        lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
-        run.report("\n".join(lines) + "\n", {"rows": rows}, lambda tracked: None)
+    lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
+    run.report("\n".join(lines) + "\n", {"rows": rows}, lambda tracked: None)
 
 
-TASK = ExperimentTask(
-    "toy", ToyConfig, _check, _read, _identity, _run, processes="rows", kept=("scratch.txt",)
-)
+TASK = ExperimentTask("toy", ToyConfig, _check, _read, _identity, _run, kept=("scratch.txt",))
 
 
 def install() -> None:

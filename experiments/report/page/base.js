@@ -53,12 +53,11 @@ const TITLES = {
 };
 const titleOf = (measure) => data.titles.metrics[measure] ?? TITLES[measure] ?? measure.replaceAll("_", " ");
 
-/** An arm is a run, a method and an algorithm; this names it by what varies on the page. */
-const armOf = (record) => [record.run, record.method, record.algorithm];
-function armTitle([run, method, algorithm]) {
+/** An arm is a method and an algorithm; this names it by what varies on the page. */
+const armOf = (record) => [record.method, record.algorithm];
+function armTitle([method, algorithm]) {
   const parts = [data.titles.methods[method].title];
   if (Object.keys(data.titles.algorithms).length > 1) parts.push(data.titles.algorithms[algorithm]);
-  if (data.runs.length > 1) parts.push(data.runs[run]);
   return parts.join(", ");
 }
 

@@ -3,7 +3,7 @@
 const explorer = { trace: null, generations: [], step: 0, sequence: 0, off: false };
 
 const LANDED = "read ahead: no pass of the model was made for this";
-const TRIAL = ["run", "example", "method", "algorithm", "particles"];
+const TRIAL = ["example", "method", "algorithm", "particles"];
 
 function startExplorer() {
   if (!data.traces.length) return;
@@ -32,7 +32,6 @@ function firstShown() {
 function openAddress() {
   const asked = readAddress();
   const wanted = { ...(explorer.trace ?? firstShown()), ...asked };
-  if (asked.run !== undefined) wanted.run = data.runs.indexOf(asked.run);
   choose(wanted);
   explorer.off = asked.off === "1";
   byId("off").checked = explorer.off;
@@ -57,7 +56,7 @@ function choose(wanted) {
 function showTrial() {
   const { trace } = explorer;
   const titles = {
-    run: (v) => data.runs[v], example: String, method: (v) => data.titles.methods[v].title,
+    example: String, method: (v) => data.titles.methods[v].title,
     algorithm: (v) => data.titles.algorithms[v], particles: String,
   };
   // Of each key the values that occur with the keys before it.
@@ -65,10 +64,8 @@ function showTrial() {
   const lists = [];
   for (const key of TRIAL) {
     const values = distinct(left.map((each) => each[key]));
-    if (key !== "run" || values.length > 1) {
-      lists.push(chooser(key, values.map((v) => [v, titles[key](v)]), trace[key],
-        (value) => { choose({ ...explorer.trace, [key]: value }); go(Math.min(explorer.step, trace.steps.length)); }));
-    }
+    lists.push(chooser(key, values.map((v) => [v, titles[key](v)]), trace[key],
+      (value) => { choose({ ...explorer.trace, [key]: value }); go(Math.min(explorer.step, trace.steps.length)); }));
     left = left.filter((each) => each[key] === trace[key]);
   }
   byId("trial").replaceChildren(...lists);
@@ -86,8 +83,7 @@ function go(step) {
 
 function show() {
   const { trace, step, sequence, off } = explorer;
-  const address = Object.fromEntries(TRIAL.map((key) => [key, key === "run" ? "" : trace[key]]));
-  if (data.runs.length > 1) address.run = data.runs[trace.run];
+  const address = Object.fromEntries(TRIAL.map((key) => [key, trace[key]]));
   writeAddress({ ...address, step, sequence: sequence || "", off: off ? 1 : "" });
   byId("step").value = step;
   byId("where").textContent = `step ${step} of ${trace.steps.length}`;
@@ -122,7 +118,7 @@ function showTexts() {
     + `effective sample size ${square ? number(1 / square) : 0}`;
   byId("texts").replaceChildren(...generations[step].map((one, i) => {
     const state = describe(i);
-    const pieces = piecesOf(trace.run, generations, step, i).map(({ text, landed }) => (
+    const pieces = piecesOf(generations, step, i).map(({ text, landed }) => (
       landed ? el("span", { class: "landed", title: LANDED }, text) : text));
     const select = () => { explorer.sequence = i; show(); };
     return el("li", {
@@ -156,7 +152,7 @@ function showTree() {
       class: `node${one.lives ? " lives" : ""}${fate}${g === step && i === sequence ? " chosen" : ""}`,
       cx: x(g), cy: y(i), r: over ? 1.5 : 3,
       onclick: () => { explorer.sequence = i; go(g); },
-    }, draw("title", {}, `step ${g}: ${one.tokens.map((t) => tokenTitle(trace.run, t)).join(" ")}${one.landed ? `; ${LANDED}` : ""}`)));
+    }, draw("title", {}, `step ${g}: ${one.tokens.map((t) => tokenTitle(t)).join(" ")}${one.landed ? `; ${LANDED}` : ""}`)));
   }));
   branches.sort((a, b) => a[0] - b[0]);
   tree.replaceChildren(draw("line", { class: "now", x1: x(step), x2: x(step), y1: 0, y2: H }),
@@ -208,7 +204,7 @@ function showTokens() {
       const [token, logP, logQ] = each;
       const times = drawn.get(token);
       return el("tr", { class: logQ === null ? "forbidden" : "" },
-        el("td", {}, el("span", { class: "token", title: `token ${token}` }, tokenTitle(trace.run, token))),
+        el("td", {}, el("span", { class: "token", title: `token ${token}` }, tokenTitle(token))),
         bar(logP, "before"), off ? null : bar(logQ, ""),
         off || !looksAhead ? null : el("td", { class: "number" }, number(logG(each))),
         el("td", { class: "drawn" }, times ? `✓ ${times > 1 ? `${times} times` : ""}` : ""));

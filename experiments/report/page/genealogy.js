@@ -36,25 +36,25 @@ function markLives(generations) {
  * What each step has added to a sequence: its text, and whether it `landed`. A character that is
  * spread over several steps belongs to the one that completes it.
  */
-function piecesOf(run, generations, g, i) {
+function piecesOf(generations, g, i) {
   const line = [];
   for (let one = generations[g][i]; one; one = one.ancestor === null ? null : generations[--g][one.ancestor]) {
     line.unshift(one);
   }
   const decoder = new TextDecoder();
   return line.map(({ tokens, landed }, k) => (
-    { text: decoder.decode(bytesOf(run, tokens), { stream: k + 1 < line.length }), landed }));
+    { text: decoder.decode(bytesOf(tokens), { stream: k + 1 < line.length }), landed }));
 }
 
-function bytesOf(run, tokens) {
-  const bytes = tokens.map((token) => data.tokens[run][token] ?? "").join("");
+function bytesOf(tokens) {
+  const bytes = tokens.map((token) => data.tokens[token] ?? "").join("");
   return Uint8Array.from(bytes, (c) => c.charCodeAt(0));
 }
 
 /** A token by itself, with what is invisible made visible. */
-function tokenTitle(run, token) {
-  if (data.tokens[run][token] === undefined) return `⟨token ${token}⟩`; // it stands for no text
-  const text = new TextDecoder().decode(bytesOf(run, [token]));
+function tokenTitle(token) {
+  if (data.tokens[token] === undefined) return `⟨token ${token}⟩`; // it stands for no text
+  const text = new TextDecoder().decode(bytesOf([token]));
   return text === "" ? "⟨end⟩" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 }
 

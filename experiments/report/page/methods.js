@@ -2,7 +2,7 @@
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#8c564b"];
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2"];
-const NOT_MEASURES = /^(run|particles|examples|repeats|runs)$|_(low|high)$/;
+const NOT_MEASURES = /^(particles|examples|repeats|runs)$|_(low|high)$/;
 
 const methods = { measure: null, style: null, hidden: new Set(), first: null, second: null };
 
@@ -10,13 +10,12 @@ const armKey = (arm) => JSON.stringify(arm);
 const armsOf = (records) => distinct(records.map((r) => armKey(armOf(r)))).map((key) => JSON.parse(key));
 
 function colorOf(arm, arms) {
-  const color = data.titles.methods[arm[1]].color;
-  const alone = data.runs.length === 1 && color;
-  return alone && color !== "#000000" ? color : PALETTE[arms.findIndex((a) => armKey(a) === armKey(arm)) % 8];
+  const color = data.titles.methods[arm[0]].color;
+  return color && color !== "#000000" ? color : PALETTE[arms.findIndex((a) => armKey(a) === armKey(arm)) % 8];
 }
 
 function dashOf(arm) {
-  return DASHES[Object.keys(data.titles.algorithms).indexOf(arm[2]) % DASHES.length];
+  return DASHES[Object.keys(data.titles.algorithms).indexOf(arm[1]) % DASHES.length];
 }
 
 function startMethods() {
@@ -45,7 +44,7 @@ function startMethods() {
     ...(styles.length > 1 ? [chooser("part", styles, methods.style,
       (value) => { methods.style = value; showMethods(); })] : []));
   const comparable = armsOf(data.differences.flatMap((d) => [d.first, d.second]).map(
-    ([run, method, algorithm]) => ({ run, method, algorithm })));
+    ([method, algorithm]) => ({ method, algorithm })));
   if (comparable.length) {
     byId("compared").hidden = false;
     [methods.second, methods.first] = comparable;

@@ -19,8 +19,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from experiments.harness.algorithms import Arm
 from experiments.harness.figures import legend_of, log_axis, plain
-from experiments.harness.metrics import group_rows
 from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
+from experiments.tables import group_rows
 
 _LEAST = 1e-5  # smaller distances are drawn here
 _NOTHING = 0.5  # zero prefixes on a logarithmic axis

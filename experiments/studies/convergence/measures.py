@@ -37,9 +37,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy import sparse
 
-from experiments.harness.metrics import Interval
 from experiments.studies.convergence.exact import total_variation
 from experiments.studies.convergence.sampler import Runs
+from experiments.tables import Interval
 
 _RESAMPLES = 200
 _LEVEL = 0.95

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.harness.algorithms import Arm, is_discrete
 from experiments.harness.results import as_lines
 from experiments.harness.run import Run
-from experiments.harness.summary import Table, as_markdown
 from experiments.harness.tracking import LoggedArm, log_shown, log_summary, split_arms
 from experiments.studies.convergence.headline import (
     GOAL,
@@ -22,6 +21,7 @@ from experiments.studies.convergence.headline import (
     estimates_of,
     headline,
 )
+from experiments.tables import Table, as_markdown
 
 if TYPE_CHECKING:
     import wandb

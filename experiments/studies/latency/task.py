@@ -24,7 +24,6 @@ import torch
 from omegaconf import DictConfig
 
 from experiments.harness.config import Config
-from experiments.harness.metrics import group_rows, number
 from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
 from experiments.harness.results import (
     Identity,
@@ -37,9 +36,9 @@ from experiments.harness.results import (
 )
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, distinct, one_of, refuse_unused
-from experiments.harness.summary import as_markdown
 from experiments.studies.latency.models import load_or_make
 from experiments.studies.latency.timing import Bench, methods_of
+from experiments.tables import as_markdown, group_rows, number
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
 """Kinds to time: `transformers.generate`; `smc.sample` in static shapes with each proposal; and the
@@ -149,7 +148,6 @@ def _run(run: Run, machine: str) -> None:
                 run.store.append([_row(key, bench, run.config.seed, machine)])
                 progress(1)
     rows = run.merge()
-    assert rows is not None, "one process"
     _report(run, rows, methods)
 
 

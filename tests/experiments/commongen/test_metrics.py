@@ -21,7 +21,7 @@ from experiments.commongen.metrics import (
 from experiments.commongen.records import read_file
 from experiments.commongen.summary import as_table, metrics_of
 from experiments.commongen.task import EMBEDDED
-from experiments.harness.summary import summarize
+from experiments.tables import summarize
 from smc.testing import ToyLM
 
 RECORDS = read_file(EMBEDDED).records

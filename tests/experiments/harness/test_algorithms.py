@@ -47,7 +47,6 @@ def test_algorithms_agree_with_their_names():
     assert made["smc"] == SMC("multinomial", 0.25, SMC.strata)
     assert made["smc_paper"] == SMC("multinomial", 1.0, "none")
     assert made["smc_none"] == SMC("systematic", 0.0, "none")
-    assert made["smc_all"] == SMC("systematic", 0.5, "none")
     assert made["discrete"] == Discrete(floor=0.125)
     paper = composed("smc=paper")
     assert ALGORITHMS["smc"].make(paper) == made["smc_paper"]
@@ -83,7 +82,6 @@ def test_arguments_are_those_of_the_library(name):
         ("[discrete]", "smc.resampling=multinomial", "[smc,discrete]"),
         ("[discrete]", "smc=paper", "[smc]"),
         ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc]"),
-        ("[smc_all]", "smc.strata=none", "[smc]"),
         ("[smc]", "discrete.floor=0.125", "[discrete]"),
     ],
 )

@@ -6,9 +6,7 @@ import matplotlib
 import pytest
 
 from experiments.harness import figures
-from experiments.harness.metrics import VALID, WEIGHTED
-from experiments.harness.paired import COMPARED, differences
-from experiments.harness.summary import summarize
+from experiments.tables import COMPARED, VALID, WEIGHTED, differences, summarize
 
 matplotlib.use("Agg")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.harness.metrics import Metric
-from experiments.harness.paired import as_paired_table, differences
+from experiments.tables import Metric, as_paired_table, differences
 from tests.experiments.harness.test_summary import row
 
 GCD = [0.0, 1.0, 0.5, 0.0, 1.0, 0.25]

@@ -15,7 +15,7 @@ from experiments.commongen.training import read_training
 from experiments.harness.config import DataConfig
 from experiments.harness.records import DataError, ReadResult, at_most_skipped, read_lines
 from experiments.json_schema.records import load_records
-from experiments.sql.databases import read_sources
+from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions
 from experiments.studies.convergence.problems import read_problems
 from experiments.tool_calling.records import read_xlam
@@ -39,7 +39,7 @@ def as_list(content: bytes) -> bytes:
 
 
 def questions(path: Path) -> Any:
-    return read_questions(path, read_sources(SQL))
+    return read_questions(path, read_databases(SQL))
 
 
 READERS: list[tuple[str, bytes, Callable[[Path], Any]]] = [
@@ -83,14 +83,7 @@ def test_inflections_and_databases_may_begin_with_a_mark(tmp_path: Path) -> None
     folder = tmp_path / "databases"
     folder.mkdir()
     (folder / "bakery.sql").write_bytes(MARK + (SQL / "bakery.sql").read_bytes())
-    assert read_sources(folder)["bakery"].schema == read_sources(SQL)["bakery"].schema
-    for path in folder.iterdir():
-        path.unlink()
-    entry = {"db_id": "zoo", "table_names_original": ["t"], "column_types": ["text", "text"],
-             "column_names_original": [[-1, "*"], [0, "a"]], "primary_keys": [],
-             "foreign_keys": []}  # fmt: skip
-    (folder / "tables.json").write_bytes(MARK + json.dumps([entry]).encode())
-    assert list(read_sources(folder)) == ["zoo"]
+    assert read_databases(folder)["bakery"].schema == read_databases(SQL)["bakery"].schema
 
 
 def _whole(row: Any, default_id: str) -> int:

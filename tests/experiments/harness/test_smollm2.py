@@ -190,7 +190,7 @@ def test_the_real_model_runs():
         assert 10 <= prepare(problem, lm, tokenizer, LOOSE).prefixes <= LOOSE
     page = (ROOT / "docs" / "convergence.md").read_text(encoding="utf-8")
     for name in ("check", "new"):
-        for problem in read_problems(ROOT / "docs" / f"convergence_{name}_toolcalls.json"):
+        for problem in read_problems(ROOT / "data" / "convergence" / f"{name}_toolcalls.json"):
             prefixes = prepare(problem, lm, tokenizer, 200_000).prefixes
             row = rf"^\| {regex.escape(problem.name)}( \*)? \| {problem.budget} \| {prefixes} \|"
             assert regex.search(row, page, regex.MULTILINE), problem.name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.harness.metrics import bootstrap
-from experiments.harness.summary import as_markdown, as_table, summarize, without_constants
+from experiments.tables import as_markdown, as_table, bootstrap, summarize, without_constants
 
 
 def row(

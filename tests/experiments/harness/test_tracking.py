@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ import wandb
 from experiments.harness import tracking
 from experiments.harness.config import WandbConfig
 from experiments.harness.figures import plot_comparison
-from experiments.harness.summary import Group, as_table, summarize
+from experiments.tables import as_table, summarize
 from tests.experiments.harness.test_summary import row
-from tests.experiments.wandb_files import StoredRun, stored_runs
+from tests.experiments.wandb_files import stored_runs
 
 
 @pytest.fixture
@@ -67,108 +66,67 @@ def logged(directory: Path, figures: dict[str, Path] | None = None, mode: str = 
     rows = results()
     summary = summarize(rows)
     shared = {"task": "xlam", "model": "m", "seed": 3, "settings": {"seed": 3}}
-    tracking.Experiment(WandbConfig(mode=mode), directory, {"seed": 3}, shared).log(
-        lambda run: tracking.log_shown(run, {"table": as_table(summary)}, figures or {}),
+    tracking.log(
+        WandbConfig(mode=mode), directory, {"seed": 3}, shared,
+        lambda run: tracking.log_shown(run, {"summary": as_table(summary)}, figures or {}, rows),
         tracking.split_arms(summary, rows, {"pgcd:H64": 64}),
-    )
+    )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory) -> tuple[Path, list[StoredRun]]:
-    """A comparison logged without a server, and what is in the files."""
-    directory = tmp_path_factory.mktemp("runs") / "xlam-abc"
+@pytest.mark.slow
+def test_an_experiment_is_a_group_whose_arms_overlay(tmp_path):
+    directory = tmp_path / "xlam-abc"
     directory.mkdir()
-    figures = {name: directory / f"{name}.png" for name in ("accuracy", "reads")}
-    summary = summarize(results())
-    for name, path in figures.items():
-        plot_comparison(name, summary, path, "a title", "settings")
-    logged(directory, figures)
-    wandb.teardown()  # writes all there is to write
-    return directory, stored_runs(directory)
-
-
-@pytest.mark.slow
-def test_every_arm_and_number_of_particles_is_a_run_of_one_group(offline):
-    directory, runs = offline
-    arms = [run for run in runs if run.job_type == "arm"]
+    figure = directory / "accuracy.png"
+    plot_comparison("accuracy", summarize(results()), figure, "a title", "settings")
+    for _ in range(2):  # the second time nothing is logged
+        logged(directory, {"accuracy": figure})
+        wandb.teardown()  # writes all there is to write
+    runs = stored_runs(directory)
     assert {run.group for run in runs} == {directory.name}
-    assert [run.name for run in runs if run.job_type == "overview"] == [directory.name]
-    assert len({run.id for run in runs}) == len(runs) == 1 + 2 * 2 * 2
-    named = {(r.config["method"], r.config["algorithm"], r.config["k"]): r for r in arms}
-    assert named.keys() == set(product(("lcd", "pgcd:H64"), ("smc", "discrete"), (1, 4)))
-    expected = {
-        (group.arm.method, group.arm.algorithm, group.particles): record
-        for record in summarize(results())
-        for group in [Group.of(record)]
-    }
-    for key, run in named.items():
-        method, algorithm, k = key
-        assert run.name == f"{method}/{algorithm}@{k}"
-        assert run.config["arm"] == f"{method}/{algorithm}"
+    assert len({run.id for run in runs}) == len(runs) == 1 + 2 * 2
+    named = {run.name: run for run in runs if run.job_type == "arm"}
+    assert named.keys() == {f"{m}/{a}" for m in ("lcd", "pgcd:H64") for a in ("smc", "discrete")}
+    for name, run in named.items():
+        method, _, algorithm = name.partition("/")
         assert run.config["H"] == (64 if method == "pgcd:H64" else None)
-        shared = {name: run.config[name] for name in ("task", "model", "seed", "settings")}
+        shared = {key: run.config[key] for key in ("task", "model", "seed", "settings")}
         assert shared == {"task": "xlam", "model": "m", "seed": 3, "settings": {"seed": 3}}
-        [point] = run.history
-        assert point["k"] == k
-        for measure in ("weighted_accuracy", "valid", "log_evidence", "seconds_each"):
-            assert point[measure] == pytest.approx(expected[key][measure])
-        assert ("ess_fraction" in point) == (algorithm == "smc")  # a pool has none
+        assert [point["example"] for point in run.history] == [0, 1]
+        own = [r for r in results() if (r["method"], r["algorithm"]) == (method, algorithm)]
+        for point, example in zip(run.history, ("0:a", "1:b"), strict=True):
+            for each in (each for each in own if each["example"] == example):
+                k = each["particles"]
+                assert point[f"weighted_accuracy@{k}"] == each["weighted_accuracy"]
+                assert point.get(f"log_evidence@{k}") == each["log_evidence"]
+    (overview,) = (run for run in runs if run.job_type == "overview")
+    (point,) = overview.history
+    assert overview.file(point["accuracy/path"]).read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads(overview.file(point["summary/path"]).read_text())["data"]) == 8
+    table = json.loads(overview.file(point["rows/path"]).read_text())
+    found = [dict(zip(table["columns"], values, strict=True)) for values in table["data"]]
+    assert [r["example"] for r in found] == [r["example"] for r in results()]
+    assert {r["concepts"] for r in found} == {'["a", "b"]'}
+    assert [r["first answer"] for r in found[:2]] == ["lcd 0:a", "cut"]
 
 
-@pytest.mark.slow
-def test_tables_of_all_arms_have_the_same_columns_and_join_by_example(offline):
-    _, runs = offline
-    tables = {
-        run.name: json.loads(run.file(run.history[0]["outcomes/path"]).read_text())
-        for run in runs
-        if run.job_type == "arm"
-    }
-    columns = tables["lcd/smc@1"]["columns"]
-    assert columns[0] == "example"
-    assert {"answer", "valid", "weighted_accuracy", "log_evidence"} <= set(columns)
-    assert "answers" not in columns
-    for name, table in tables.items():
-        assert table["columns"] == columns
-        rows = [dict(zip(columns, values, strict=True)) for values in table["data"]]
-        assert [r["example"] for r in rows] == ["0:a", "1:b"]
-        assert [r["weighted_accuracy"] for r in rows] == [0.5, 1.0]
-        assert [r["concepts"] for r in rows] == ['["a", "b"]'] * 2
-        method = name.partition("/")[0]
-        last = "cut" if method == "lcd" else f"{method} 1:b"
-        assert [r["answer"] for r in rows] == [f"{method} 0:a", last]
-        assert (rows[1]["log_evidence"] is None) == rows[1]["dead"] == (method == "lcd")
-
-
-@pytest.mark.slow
-def test_the_overview_has_table_and_figures(offline):
-    _, runs = offline
-    [overview] = [run for run in runs if run.job_type == "overview"]
-    [point] = overview.history
-    for name in ("accuracy", "reads"):
-        assert overview.file(point[f"{name}/path"]).read_bytes().startswith(b"\x89PNG")
-    assert len(json.loads(overview.file(point["table/path"]).read_text())["data"]) == 8
-
-
-@pytest.mark.slow
-def test_logging_again_replaces_unsynced_data_and_keeps_synced_data(offline):
-    directory, before = offline
-    synced = before[0]
-    synced.path.with_name(f"{synced.path.name}.synced").touch()  # as `wandb sync` marks it
-    logged(directory)
-    wandb.teardown()
-    after = stored_runs(directory)
-    assert sorted(run.id for run in after) == sorted(run.id for run in before)
-    kept = {run.path for run in after} & {run.path for run in before}
-    assert synced.path in kept
-    for run in after:
-        assert len(run.history) == 1
+def test_measures_of_all_particles_are_the_summary_of_an_arm():
+    summary = summarize(results())
+    for arm in tracking.split_arms(summary, results(), {}):
+        for record in summary:
+            if (record["method"], record["algorithm"]) == (
+                arm.names["method"], arm.names["algorithm"],
+            ):  # fmt: skip
+                for key in ("valid", "weighted_accuracy", "seconds_each"):
+                    assert arm.measures[f"{key}@{record['particles']}"] == record[key]
 
 
 class FakeRun:
-    """A run that a server has resumed, perhaps with results."""
+    """A run of a server, which may have results."""
 
-    def __init__(self, starting_step: int) -> None:
+    def __init__(self, starting_step: int = 0) -> None:
         self.starting_step = starting_step
+        self.summary: dict[str, object] = {}
         self.logged: list[dict] = []
 
     def __enter__(self) -> FakeRun:
@@ -184,35 +142,20 @@ class FakeRun:
         self.logged.append(values)
 
 
-def test_online_a_run_is_resumed_under_the_same_id_and_logged_once(monkeypatch, tmp_path):
+def test_online_a_run_that_has_results_is_left_alone(monkeypatch, tmp_path):
     runs: dict[str, FakeRun] = {}
 
     def init(*, id: str, mode: str, resume: str, **_: object) -> FakeRun:
         assert (mode, resume) == ("online", "allow")
-        runs[id] = FakeRun(len(runs[id].logged)) if id in runs else FakeRun(0)
+        runs[id] = FakeRun(len(runs[id].logged)) if id in runs else FakeRun()
         return runs[id]
 
     monkeypatch.setattr(wandb, "init", init)
-    logged(tmp_path, mode="online")
-    assert len(runs) == 9
-    assert all(len(run.logged) == 1 for run in runs.values())
-    logged(tmp_path, mode="online")
-    assert len(runs) == 9
-    assert not any(run.logged for run in runs.values())
-
-
-def test_a_server_that_cannot_be_reached_is_asked_once(monkeypatch, tmp_path):
-    modes = []
-
-    def init(*, mode: str, **_: object) -> FakeRun:
-        modes.append(mode)
-        if mode == "online":
-            raise wandb.errors.CommError("no route")
-        return FakeRun(0)
-
-    monkeypatch.setattr(wandb, "init", init)
-    logged(tmp_path, mode="online")
-    assert modes == ["online"] + ["offline"] * 9
+    for name, count in (("a", 5), ("b", 5)):  # another directory, the same results
+        (tmp_path / name / "wandb").mkdir(parents=True)
+        logged(tmp_path / name, mode="online")
+        assert len(runs) == count
+        assert all(bool(run.logged) == (name == "a") for run in runs.values())
 
 
 @pytest.mark.slow  # wandb starts another process
@@ -225,7 +168,7 @@ def test_a_summary_with_numbers_for_keys_is_logged_as_json_has_it(tmp_path, capl
         found.append(run.summary["headline"]["reads"]["own"]["16"])
 
     settings = WandbConfig(mode="offline")
-    tracking.Experiment(settings, tmp_path, {"seed": 0}, {}).log(overview)
+    tracking.log(settings, tmp_path, {"seed": 0}, {}, overview)
     assert [dict(value) for value in found] == [{"median": None}]
     assert not [record for record in caplog.records if record.name == tracking.__name__]
 
@@ -235,7 +178,7 @@ def test_a_finished_run_stays_finished_despite_errors_of_wandb(monkeypatch, tmp_
         def log(self, values: dict) -> None:
             raise TypeError("something of its own")
 
-    monkeypatch.setattr(wandb, "init", lambda **_: Failing(0))
+    monkeypatch.setattr(wandb, "init", lambda **_: Failing())
     logged(tmp_path)
     (warning,) = caplog.messages
     assert "TypeError: something of its own" in warning

@@ -31,7 +31,7 @@ def composed(*overrides):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("task.methods=[gcd,lm,json_close]",), "doesn't have the method lm, the method json_cl"),
+        (("task.methods=[gcd,lm,greedy_close]",), "doesn't have the method lm, the method greedy"),
         (("task.algorithms=[smc,discrete]",), "doesn't have the algorithm discrete: leave it out"),
         (("smc.read_ahead=auto",), r"smc\.read_ahead=auto"),
         (("smc.execution=static",), r"smc\.execution=static"),

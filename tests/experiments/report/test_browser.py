@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 import pytest
 
-from experiments.compare import compare
 from experiments.report.page import write_report
 from tests.experiments.report import chromium
 from tests.experiments.report.toy_run import write_run, write_run_ahead
@@ -269,20 +268,3 @@ def test_a_phone_needs_no_scrolling_sideways(run, browser):
     )
     page_width, window_width = found["width"]
     assert page_width <= window_width
-
-
-def test_runs_are_laid_over_each_other(tmp_path, browser):
-    runs = [
-        write_run(tmp_path / f"run{i}", "task.particles=[4]", "task.methods=[gcd]", f"seed={i}")[0]
-        for i in range(2)
-    ]
-    page = compare(runs, tmp_path / "both") / "report.html"
-    found = browser.ask(
-        page,
-        """
-        found.arms = [...document.querySelectorAll("#arms label")].map((l) => l.textContent);
-        found.runs = byId("trial").querySelector("select").options.length;
-        """,
-    )
-    assert len(found["arms"]) == len(set(found["arms"])) == 4
-    assert found["runs"] == 2

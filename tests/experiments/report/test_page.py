@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments.harness.paired import differences as paired
 from experiments.harness.results import key_of
 from experiments.report import content as module
 from experiments.report.content import content_of, differences, embed, records_of
 from experiments.report.directory import RunData, read_run
 from experiments.report.page import render, write_report
 from experiments.report.traces import read_traces
+from experiments.tables import differences as paired
 from tests.experiments.report.toy_run import write_run
 
 VOID = {"meta", "input", "img", "br", "hr", "link"}
@@ -93,13 +93,11 @@ def test_the_page_holds_every_row_and_trace(run, page):
     directory, rows = run
     data = data_of(page)
     written = [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
-    assert [{k: v for k, v in row.items() if k != "run"} for row in data["rows"]] == written == rows
-    assert {row["run"] for row in data["rows"]} == {0}
+    assert data["rows"] == written == rows
     assert data["summary"] == [
-        {"run": 0, **record}
-        for record in json.loads((directory / "summary.json").read_text())["methods"]
+        {**record} for record in json.loads((directory / "summary.json").read_text())["methods"]
     ]
-    tokens = data["tokens"][0]
+    tokens = data["tokens"]
     traces = {key_of(trace): trace for trace in read_traces(directory)}
     assert [trace["example"] for trace in data["traces"]] == [
         f"{n}:w{n}" for n in (0, 1, 2) for _ in range(8)
@@ -107,14 +105,14 @@ def test_the_page_holds_every_row_and_trace(run, page):
     assert {key_of(trace) for trace in data["traces"]} == traces.keys()
     for shown in data["traces"]:
         trace = traces[key_of(shown)]
-        assert {**shown, "tokens": None} == {"run": 0, **trace, "tokens": None}
+        assert {**shown, "tokens": None} == {**trace, "tokens": None}
         assert trace["tokens"].items() <= tokens.items()
     assert "Toys &lt;&amp;&gt;" in page  # the table's heading
     assert page.count("</script>") == 2  # though answers have it
 
 
 def test_differences_are_those_of_the_table(run):
-    rows = [{**row, "run": 0} for row in run[1]]
+    rows = [{**row} for row in run[1]]
     for number, row in enumerate(rows):  # accuracies that differ
         row["weighted_accuracy"] = (number * 7 % 11) / 11
     ours, whole = differences(rows, seed=3)
@@ -122,7 +120,7 @@ def test_differences_are_those_of_the_table(run):
     theirs = paired(rows, seed=3)
     assert theirs
     for each in theirs:
-        arms = [[0, each["method"], each["algorithm"]], [0, "gcd", each["algorithm"]]]
+        arms = [[each["method"], each["algorithm"]], ["gcd", each["algorithm"]]]
         [found] = [
             d for d in ours
             if d["measure"] == "weighted_accuracy" and d["particles"] == each["particles"]
@@ -152,7 +150,7 @@ def test_a_large_run_is_cut_by_examples_and_the_page_mentions_it(run, tmp_path, 
     image = tmp_path / "huge.png"
     image.write_bytes(b"\x89PNG" + bytes(3_000_000))
     big = large(read_run(run[0]), 40, figures=(image,))
-    content = content_of([big])
+    content = content_of(big)
     shown, given = len(content.data["rows"]), len(big.rows)
     assert 0 < shown < given
     per_example = len(run[1]) / 4
@@ -185,7 +183,7 @@ def test_tasks_without_methods_in_their_summary_have_records_all_the_same(run):
     assert record["style"] == "p"
     nothing = RunData(**{**vars(base), "summary": {"losses": [1]}, "rows": (), "traces": ()})
     assert records_of(nothing) == []
-    assert "Toys" in render(content_of([nothing]), "only a table")
+    assert "Toys" in render(content_of(nothing), "only a table")
 
 
 def test_other_directories_are_refused_by_name(run, tmp_path):

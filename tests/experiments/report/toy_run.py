@@ -12,8 +12,8 @@ import gcd
 from experiments.harness.examples import Example, RecordHandler, Sampling, keys_of
 from experiments.harness.methods import METHODS, hmm_settings
 from experiments.harness.results import ResultStore
-from experiments.harness.summary import as_markdown, as_table, summarize
 from experiments.report.directory import write_about
+from experiments.tables import as_markdown, as_table, summarize
 from experiments.tasks import register
 from gcd._support.files import write_json
 from smc.testing import ToyLM

@@ -22,9 +22,7 @@ EXAMPLE = Example(
 )
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
-OPTIONS = SimpleNamespace(
-    max_calls=None, demand="nothing", thinking="none", formats="assert", max_bytes=None
-)
+OPTIONS = SimpleNamespace(max_calls=None, formats="assert", max_bytes=None)
 TASK = record_handler(SimpleNamespace(task=OPTIONS), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 

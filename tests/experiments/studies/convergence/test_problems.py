@@ -164,13 +164,13 @@ def test_the_page_s_own_problems_can_be_enumerated(kind):
     """
     lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
     lm.model.forward = Mock(side_effect=AssertionError("the model was asked"))
-    problems = read_problems(ROOT / "docs" / f"convergence_{kind}_stories.json")
+    problems = read_problems(ROOT / "data" / "convergence" / f"{kind}_stories.json")
     rows = table_rows((ROOT / "docs" / "convergence.md").read_text(encoding="utf-8"))
     for problem in problems:
         ready = prepare(problem, lm, tokenizer, 200_000)
         found = [problem.name, str(problem.budget), str(ready.tree().num_prefixes)]
         assert any([row[0].removesuffix(" *"), *row[1:3]] == found for row in rows), found
-    calls = read_problems(ROOT / "docs" / f"convergence_{kind}_toolcalls.json")
+    calls = read_problems(ROOT / "data" / "convergence" / f"{kind}_toolcalls.json")
     assert len(problems) == len(calls) == (6 if kind == "new" else 3)
     assert all(each.prompt.count("\nCalls in JSON:\n") == 1 for each in calls)
 

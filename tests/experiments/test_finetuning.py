@@ -1,51 +1,54 @@
-"""An adapter is the same however its training was cut or shared out; bad input is named."""
+"""An adapter learns the answers, resumes where it was interrupted; bad input is named."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from experiments.finetuning import config as finetune_config
-from experiments.finetuning import task, training
-from experiments.finetuning.training import rate, split
+from experiments import finetuning
+from experiments.finetuning import SOURCES, collate, examples, split
 from experiments.harness import config as configuration
 from experiments.harness import smollm2
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, identity_of, load_model
 from experiments.harness.run import run_task
-from tests import processes
+from experiments.tool_calling.answers import STYLES
+from experiments.tool_calling.prompts import compact_prompt
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
+REQUESTS = ROOT / "experiments" / "studies" / "convergence" / "toolcalls.jsonl"
 STORIES = ROOT / "tests" / "models" / "stories260K"
 COMMON = (
-    "wandb=disabled", "model.device=cpu", "lora.rank=2", "epochs=2", "batch=3", "held_out=0.2",
-    "learning_rate=0.02", "most_tokens=700",
+    "wandb=disabled", "model.device=cpu", "lora.rank=2", "epochs=2", "batch=6", "held_out=0.2",
+    "learning_rate=0.02",
 )  # fmt: skip
 
 
 def composed(*overrides: object):
     configuration.register()
-    finetune_config.register()
+    finetuning.register()
     return composing.composed(*overrides, name="finetune_lm")
 
 
 def run(*overrides: object) -> Path:
-    return run_task(task.TASK, composed(*overrides))
+    return run_task(finetuning.TASK, composed(*overrides))
 
 
 def adapter_of(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "adapter" / "adapter_model.safetensors")
 
 
-def curve_of(run_dir: Path) -> list[dict]:
+def curve_of(run_dir: Path) -> list[list]:
     return json.loads((run_dir / "summary.json").read_text())["curve"]
 
 
@@ -73,8 +76,9 @@ def whole(given_, tmp_path_factory) -> Path:
 
 
 def test_what_comes_out_is_an_adapter_that_has_learned(given_, whole):
-    assert [point["step"] for point in curve_of(whole)] == [0, 3, 6]  # 8 records in threes, twice
-    first, *_, last = (point["held_out"] for point in curve_of(whole))
+    # Eight records in two styles, twice, in batches of six.
+    assert [step for step, _ in curve_of(whole)] == [0, 3, 6]
+    (_, first), *_, (_, last) = curve_of(whole)
     assert last < 0.8 * first
     config = composed(*given_)
     adapter = whole / "adapter"
@@ -86,91 +90,125 @@ def test_what_comes_out_is_an_adapter_that_has_learned(given_, whole):
     assert float(lm.prefill([prompt])[1][0, begun]) > float(plain.prefill([prompt])[1][0, begun])
     with pytest.raises(ValueError, match=f"was trained for {config.model.path}"):
         load_model(ModelConfig(path=str(STORIES), adapter=str(adapter), device="cpu"))
+    base = json.loads((adapter / "base.json").read_text())
+    assert base["base"] == identity_of(config.model.path)
 
 
 def test_its_curve_is_logged(whole):
     (logged,) = stored_runs(whole)
-    points = [(row["step"], row["held_out"]) for row in logged.history]
-    assert points == [(point["step"], point["held_out"]) for point in curve_of(whole)]
+    assert [[row["step"], row["held_out"]] for row in logged.history] == curve_of(whole)
 
 
-def test_its_card_describes_the_training_without_local_paths(given_, whole):
-    card = (whole / "adapter" / "README.md").read_text()
-    assert "trained on 8 records of `records.jsonl`" in card
-    assert "2 records were held out" in card
-    assert f"| 6 | {curve_of(whole)[-1]['held_out']:.4f} |" in card
-    for text in ("lora.rank=2", "epochs=2", "paths=[records.jsonl]"):
-        assert text in card
-    assert str(whole) not in card
-    base = json.loads((whole / "adapter" / "base.json").read_text())
-    assert base["base"] == identity_of(composed(*given_).model.path)
-
-
-def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
-    given_, whole, tmp_path, monkeypatch
-):
+@pytest.mark.slow("trains twice")
+def test_an_interrupted_training_goes_on_from_its_checkpoint(given_, whole, tmp_path, monkeypatch):
     common = (*given_, f"run_dir={tmp_path}")
-    run(*common, "stop_after=2")
-    assert not (tmp_path / "adapter").exists()
-    learn, steps = training.Trainer._learn, []
+    step, steps = transformers.Trainer.training_step, []
 
-    def interrupted(self, chosen):
-        steps.append(self.step)
-        if self.step == 5:
+    def interrupted(self, *arguments, **options):
+        steps.append(self.state.global_step)
+        if self.state.global_step == 5 and steps.count(5) == 1:
             raise KeyboardInterrupt
-        return learn(self, chosen)
+        return step(self, *arguments, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(training.Trainer, "_learn", interrupted)
-        save = training.Trainer._save
-        patch.setattr(training.Trainer, "_save", lambda self: self.step == 4 and save(self))
-        with pytest.raises(KeyboardInterrupt):
-            run(*common, "save_minutes=0")
-    assert steps == [2, 3, 4, 5]
+    monkeypatch.setattr(transformers.Trainer, "training_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(*common)
+    assert not (tmp_path / "adapter").exists()
     run(*common)
+    assert steps == [0, 1, 2, 3, 4, 5, 3, 4, 5]
     found, expected = adapter_of(tmp_path), adapter_of(whole)
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
-    assert curve_of(tmp_path) == curve_of(whole)
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(given_, whole, tmp_path):
-    command = ("-m", "scripts.finetune_lm", *given_, f"run_dir={tmp_path}")
-    done = processes.run(*command, count=2)
-    assert done.returncode == 0, done.stderr
-    found, expected = adapter_of(tmp_path), adapter_of(whole)
     for name, weight in expected.items():
-        torch.testing.assert_close(found[name], weight, atol=2e-3, rtol=0)
-    for mine, theirs in zip(curve_of(tmp_path), curve_of(whole), strict=True):
-        assert mine == pytest.approx(theirs, abs=1e-3)
+        torch.testing.assert_close(found[name], weight, atol=1e-3, rtol=1e-2)
+
+
+# -- examples
+
+
+def test_only_the_answer_is_learned_and_the_padding_is_not(given_):
+    config = composed(*given_)
+    _, tokenizer = load_model(config.model)
+    items = SOURCES["xlam"].read([REQUESTS], None)
+    made = list(examples(items, config, tokenizer, epoch=1))
+    answered = [
+        each
+        for number, item in enumerate(items)
+        for each in SOURCES["xlam"].answered(item, random.Random(f"{config.seed}-1-{number}"))
+    ]
+    assert len(made) == len(answered) == 2 * len(items)
+    for example, each in zip(made, answered, strict=True):
+        prompt = tokenizer(each.prompt).input_ids
+        answer = [*tokenizer(each.answer, add_special_tokens=False).input_ids]
+        assert example["input_ids"] == [*prompt, *answer, tokenizer.eos_token_id]
+        assert example["labels"] == [-100] * len(prompt) + [*answer, tokenizer.eos_token_id]
+    batch = collate(made[:3])
+    widths = [len(example["input_ids"]) for example in made[:3]]
+    assert batch["attention_mask"].sum(dim=1).tolist() == widths
+    assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
+
+
+def test_prompts_of_experiments_are_what_is_learned():
+    """With the tools in another order in every epoch, the calls the same."""
+    [record] = SOURCES["xlam"].read([REQUESTS], 1)
+    found = [SOURCES["xlam"].answered(record, random.Random(seed)) for seed in range(8)]
+    usual = [compact_prompt(record, style) for style in STYLES]
+    for answered in found:
+        for each, prompt in zip(answered, usual, strict=True):
+            assert sorted(each.prompt.split("\n")) == sorted(prompt.split("\n"))
+    assert len({answered[0].prompt for answered in found}) > 1
+    assert len({tuple(each.answer for each in answered) for answered in found}) == 1
+
+
+def test_sentences_are_of_their_set(tmp_path):
+    lines = ["dog park run\tThe dog runs in the park .", "dog park run\ta dog ran to a park",
+             "cat sit mat\tA cat sits on a mat."]  # fmt: skip
+    path = tmp_path / "train.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    items = SOURCES["commongen"].read([path], None)
+    assert len(items) == 2
+    answered = SOURCES["commongen"].answered(items[0], random.Random(0))
+    assert {each.answer for each in answered} == {
+        "The dog runs in the park.", "A dog ran to a park."
+    }  # fmt: skip
+    [prompt] = {each.prompt for each in answered}
+    words = prompt.split("\n")[0].removeprefix("Concepts: ").split(", ")
+    assert sorted(words) == ["dog", "park", "run"]
+    assert len(SOURCES["commongen"].read([path], 1)) == 1
+
+
+def test_records_without_calls_are_left_out(tmp_path):
+    path = tmp_path / "records.jsonl"
+    good = REQUESTS.read_text(encoding="utf-8").splitlines()[0]
+    tool = '{"name": "f", "parameters": {}}'
+    path.write_text(f'{good}\n{{"query": "x", "tools": [{tool}], "answers": []}}\n')
+    assert len(SOURCES["xlam"].read([path], None)) == 1
+    assert len(SOURCES["xlam"].read([Path(REQUESTS)], 2)) == 2
+
+
+def test_questions_have_their_gold_queries_and_schemas():
+    path = ROOT / "data" / "sql" / "questions.jsonl"
+    items = SOURCES["sql"].read([path], None)
+    gold = [json.loads(line) for line in path.open(encoding="utf-8")]
+    assert [each.answer for each in items] == [row["query"] for row in gold]
+    for each, row in zip(items, gold, strict=True):
+        assert each.prompt.endswith(f"Question: {row['question']}\nSQL:\n")
+        assert "CREATE TABLE" in each.prompt
 
 
 @given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 5), st.integers(2, 70) | st.none())
 def test_a_split_shares_everything_out(count, share, seed, most):
     items = [f"item {number}" for number in range(count)]
-    found = split(items, share, seed, most)
-    assert found == split(items, share, seed, most)
-    assert found.training
-    assert found.held_out
-    assert not set(found.training) & set(found.held_out)
+    training, held_out = split(items, share, seed, most)
+    assert (training, held_out) == split(items, share, seed, most)
+    assert training
+    assert held_out
+    assert not set(training) & set(held_out)
     used = min(count, most or count)
-    assert len(found.training) + len(found.held_out) == used
-    assert set(found.training) | set(found.held_out) <= set(items)
-    assert abs(len(found.held_out) - share * used) <= 1
+    assert len(training) + len(held_out) == used
+    assert abs(len(held_out) - share * used) <= 1
 
 
-@given(st.integers(1, 300), st.floats(0, 0.99))
-def test_the_rate_rises_and_falls(total, warm_up):
-    rates = [rate(step, total, warm_up) for step in range(total)]
-    first = max(1, round(warm_up * total))
-    assert all(0 < each <= 1 for each in rates)
-    assert rates[:first] == sorted(rates[:first])
-    assert rates[first - 1 :] == sorted(rates[first - 1 :], reverse=True)
-    assert max(rates) == 1
-
-
-# Refusals.
+# -- refusals
 
 
 @pytest.mark.parametrize(
@@ -188,16 +226,15 @@ def test_the_rate_rises_and_falls(total, warm_up):
         (["clip=inf"], r"clip to be in \(0, infinity\), got inf"),
         (["warm_up=1"], r"warm_up to be in \[0, 1\), got 1"),
         (["held_out=0"], r"held_out to be in \(0, 1\), got 0"),
-        (["stop_after=-1"], "stop_after to be at least 0, got -1"),
-        (["model.dtype=float16"], "float32 or bfloat16 for training, got float16"),
-        (["model.adapter=runs/a"], "training begins with the model as .* model.adapter=runs/a"),
-        (["model.prompt=chat"], "uses compact prompts; got model.prompt=chat"),
+        (["model.dtype=float16"], "one of float32, bfloat16, got 'float16'"),
+        (["model.adapter=runs/a"], "expected model.adapter to be one of none, auto, got 'runs/a'"),
+        (["model.prompt=chat"], "model.prompt to be one of auto, compact, got 'chat'"),
         (["model.prompt=song"], "expected model.prompt to be .*got 'song'"),
         (["seed=-1"], "seed to be at least 0, got -1"),
     ],
 )
 def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
-    monkeypatch.setattr(task, "load_model", None)
+    monkeypatch.setattr(finetuning, "load_model", None)
     with pytest.raises(ValueError, match=message):
         run(*given_, *overrides)
 
@@ -223,7 +260,7 @@ def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
     ],
 )
 def test_bad_files_are_named(given_, source, name, content, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load_model", None)
+    monkeypatch.setattr(finetuning, "load_model", None)
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message):
@@ -233,23 +270,13 @@ def test_bad_files_are_named(given_, source, name, content, message, tmp_path, m
 
 def test_records_that_are_all_too_long_are_refused(given_, tmp_path):
     with pytest.raises(
-        ValueError, match=r"held-out records of at most longest=20 tokens, but all 2"
+        ValueError, match=r"training records of at most longest=20 tokens, but all are"
     ):
         run(*given_, "longest=20", f"run_dir={tmp_path / 'run'}")
 
 
-def test_a_damaged_checkpoint_is_named(given_, tmp_path):
-    common = (*given_, f"run_dir={tmp_path}")
-    run(*common, "stop_after=1")
-    path = tmp_path / training.CHECKPOINT
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint\.pt is damaged; remove it"):
-        run(*common)
-    run(*common, "stop_after=1", "resume=false")
-
-
 def test_a_place_that_is_taken_is_refused_before_training(given_, tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load_model", None)
+    monkeypatch.setattr(finetuning, "load_model", None)
     (tmp_path / "there").mkdir()
     with pytest.raises(ValueError, match=r"out=.*there exists; remove it or give another"):
         run(*given_, f"out={tmp_path / 'there'}", f"run_dir={tmp_path / 'run'}")
@@ -264,10 +291,9 @@ def test_a_tokenizer_without_an_end_is_refused(given_, tmp_path):
         run(*given_, f"model.path={model}", f"run_dir={tmp_path / 'run'}")
 
 
+@pytest.mark.slow("trains to the end")
 def test_a_rate_that_breaks_the_weights_is_named(given_, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"a finite gradient, got .* at step .*; lower learning_rate="
-    ):
+    with pytest.raises(ValueError, match=r"a finite loss, got .*; lower learning_rate="):
         run(*given_, "learning_rate=1e30", f"run_dir={tmp_path / 'run'}")
 
 

@@ -1,1 +1,0 @@
-"""Fine-tuning: a LoRA adapter trained on a task's own answers."""
