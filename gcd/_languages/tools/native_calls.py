@@ -1,0 +1,246 @@
+"""Languages of calls in the format of a model (`CallFormat`), and of answers without calls.
+
+Texts that a parser would misread aren't in the language. Arguments don't contain the delimiters
+that end them, and an answer that isn't a call contains nothing that begins calls. Delimiters that
+are single tokens of the model are written by these tokens alone (`Automaton.special`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from gcd._automata.automaton import SPECIAL, Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.text.code_points import texts
+from gcd._languages.text.regex import regex
+from gcd._languages.tools.call_formats import ALIASES, FORMATS, CallFormat
+from gcd._languages.tools.tool_lists import Tool
+from gcd._languages.values.arrays import array
+from gcd._languages.values.json_values import json_notation
+from gcd._languages.values.notation import Brackets, Notation, mark
+from gcd._languages.values.objects import BRACES, Frame
+from gcd._languages.values.python_values import python_notation
+
+_BLANKS = b" \t\n\r"
+_KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
+_NUMBER = Automaton.from_strings(map(str, range(100)))  # number of a call
+_STRING = Automaton.literal('"') + Automaton.any_bytes()
+# Texts that `json.loads` may read as another value.
+_JSON = (
+    r"""\s*(?:[\[{"](?s:.)*|(?:-?[0-9.]+(?:[eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity)\s*)"""
+)
+
+
+def format_of(style: str | CallFormat) -> CallFormat:
+    """Return the format with a name, or raise an error."""
+    if isinstance(style, CallFormat):
+        return style
+    if style not in FORMATS and style not in ALIASES:
+        raise ConstraintError(
+            'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
+            f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
+        )
+    return FORMATS[ALIASES.get(style, style)]
+
+
+def write(form: CallFormat, text: str) -> Automaton:
+    """Return the language of one text, in which special tokens are single tokens."""
+    pieces = re.split(_any_of(form.special), text)
+    return Automaton.concatenate(
+        [Automaton.special(each) if i % 2 else mark(each) for i, each in enumerate(pieces)]
+    )
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    """Return a regular expression of one of the texts, in a group; of none if there are none."""
+    return f"({'|'.join(map(re.escape, texts)) or '(?!)'})"
+
+
+def longest_call(form: CallFormat, calls: Automaton, text: str) -> int:
+    """Return the length in bytes of the longest call inside a text; 0 if there is none."""
+    marked = re.sub(_any_of(form.special).encode(), SPECIAL + rb"\1" + SPECIAL, text.encode())
+    longest = 0
+    for begin in range(len(marked)):
+        state, end = calls.initial, begin
+        while state >= 0:
+            if calls.accepting[state]:
+                longest = max(longest, end - begin)
+            state = int(calls.transitions[state, marked[end]]) if end < len(marked) else -1
+            end += 1
+    return longest
+
+
+def notation_of(form: CallFormat, whitespace: str, escapes: str) -> Notation:
+    """Return the notation of the arguments of calls."""
+    if form.arguments == "python":
+        return python_notation(whitespace, escapes)
+    plain = json_notation("compact" if form.arguments == "bare" else whitespace, escapes)
+    if form.arguments != "bare":
+        return plain
+    quote = write(form, form.quote)
+    raw = _raw_notation(plain)
+
+    def quote_all(language: Automaton) -> Automaton:
+        inner = language - _containing([form.quote, *form.reserved])
+        return Automaton.concatenate([quote, inner, quote])
+
+    return replace(
+        plain,
+        string=lambda fewest, most: quote_all(texts(fewest, most)),
+        choice=lambda given: quote_all(raw.choice(given)),
+        spell_all=lambda text: quote_all(Automaton.literal(text)),
+        quoted=quote_all,
+        quoted_all=quote_all,
+        is_bare=partial(_is_written, _KEYS),
+    )
+
+
+def _raw_notation(plain: Notation) -> Notation:
+    """Return the notation of strings without quotes."""
+    return replace(
+        plain,
+        string=texts,
+        choice=Automaton.from_strings,
+        spell_all=Automaton.literal,
+        quoted=_same,
+        quoted_all=_same,
+    )
+
+
+def _same(language: Automaton) -> Automaton:
+    return language
+
+
+def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[Automaton]:
+    """Return the languages of the parts of a call.
+
+    Raises:
+        ConstraintError: the format can't write the name of the tool or of a parameter.
+    """
+    _check_name(form.names, tool.name, "tool")
+    if form.arguments != "json":
+        names = form.names if form.arguments == "python" else _KEYS
+        for parameter in tool.parameters:
+            _check_name(names, parameter.name, "parameter")
+    frame = BRACES if form.arguments == "json" else _frame(form, values.notation)
+    arguments = values.language(values.document.root(), frame=frame)
+    if form.arguments == "json" and form.reserved:
+        arguments = arguments - _containing(form.reserved)
+    begin, between = (_write_numbered(form, text) for text in (form.begin, form.between))
+    return [*begin, mark(tool.name), *between, arguments, write(form, form.end)]
+
+
+def _check_name(names: str, name: str, what: str) -> None:
+    """Raise `ConstraintError` unless the format can write a name."""
+    if not _is_written(names, name):
+        raise ConstraintError(
+            f"expected a {what} name that the format of calls can write, matching {names!r}, got "
+            f'{name!r}; rename the {what}, or use style="json"'
+        )
+
+
+def _is_written(names: str, name: str) -> bool:
+    return re.fullmatch(names, name, re.ASCII) is not None
+
+
+def _write_numbered(form: CallFormat, text: str) -> list[Automaton]:
+    """Return the parts of a delimiter, in which `{}` stands for the number of the call."""
+    before, *rest = text.split("{}")
+    return [write(form, before), *(part for each in rest for part in (_NUMBER, write(form, each)))]
+
+
+def _frame(form: CallFormat, notation: Notation) -> Frame:
+    """Return the delimiters around and inside arguments that aren't JSON."""
+    if form.arguments == "python":
+        return Frame("(", ")", mark("="), partial(_is_written, form.names))
+    frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, _KEYS))
+    if form.arguments == "bare":
+        return frame
+    before, between, after = form.member
+    reserved = _containing(form.reserved)
+    as_text, as_json = (write(form, between.replace("{}", word)) for word in ("true", "false"))
+    end = write(form, after)
+
+    def value(strings: Automaton, values: Automaton) -> Automaton:
+        others = values - _STRING  # strings in JSON begin with a quote
+        if not form.is_typed:
+            strings = strings - regex(_JSON)
+        return Automaton.union(
+            [
+                Automaton.concatenate([sign, each - reserved, end])
+                for sign, each in ((as_text, strings), (as_json, others))
+            ]
+        )
+
+    return frame._replace(
+        colon=Automaton.epsilon(),
+        before=(write(form, before),),
+        comma=write(form, form.comma),
+        raw=_raw_notation(notation),
+        write=value,
+    )
+
+
+def native_calls(
+    form: CallFormat, call: Automaton, min_calls: int, max_calls: int | None
+) -> Automaton:
+    """Return the language of several calls; empty if the format permits fewer than `min_calls`."""
+    if form.separator is None:
+        max_calls = 1
+    joined = replace(json_notation("compact"), comma=write(form, form.separator or ""))
+    ends = (Brackets("", ""),)
+    several = array(joined, call, minimum=min_calls, maximum=max_calls, brackets=ends)
+    return Automaton.concatenate([write(form, form.first), several, write(form, form.last)])
+
+
+def with_answers(
+    form: CallFormat, calls: Automaton, auto: bool, answer: Automaton | None
+) -> Automaton:
+    """Add the answers without calls to a language of calls.
+
+    Args:
+        form: the format of the calls.
+        calls: the calls.
+        auto: whether an answer may be without calls.
+        answer: the answers without calls; None for any text, which may then also precede calls.
+
+    Raises:
+        EmptyLanguageError: all these answers could be taken for calls.
+    """
+    started = _containing(form.start)
+    plain = texts() - started
+    found = calls
+    if auto:
+        own = plain if answer is None else answer - started
+        if form.lead is not None:
+            own = own - _beginning(form.lead)
+        if own.is_empty:
+            raise EmptyLanguageError(
+                "expected answers that can't be taken for tool calls, got a constraint of answers "
+                "that all begin like calls in this format; use a format with special tokens, or "
+                'choice="required"'
+            )
+        before, after = (write(form, text) for text in form.answer)
+        if answer is None and form.lead is None:
+            found = Automaton.concatenate([plain, found])
+        found = found | Automaton.concatenate([before, own, after])
+    if form.thought is not None:
+        before, after = (write(form, text) for text in form.thought)
+        found = Automaton.concatenate([before, plain, after]).optional() + found
+    return found
+
+
+def _containing(parts: Iterable[str]) -> Automaton:
+    """Return the texts that contain one of the given texts."""
+    anything = Automaton.any_bytes()
+    return Automaton.concatenate([anything, Automaton.from_strings(parts), anything])
+
+
+def _beginning(text: str) -> Automaton:
+    """Return the texts that begin with the given one, after white space."""
+    blanks = Automaton.byte_set(_BLANKS).star()
+    return Automaton.concatenate([blanks, mark(text), Automaton.any_bytes()])
