@@ -1,5 +1,7 @@
 """Middleware for vLLM's OpenAI server that compiles constraints without delaying other requests.
 
+Requests with tools are converted to one constraint (`gcd_vllm._tool_requests`).
+
 The plugin's checks (`gcd_vllm._frontend`) run on the server's event loop, which can't do anything
 else meanwhile. The middleware receives a request earlier, when the server has checked its API key
 and reads its body. It compiles the constraint in another process (`gcd._serving.compiler`) and
@@ -17,12 +19,17 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from gcd import ConstraintError
+from gcd._requests import ConstraintRequest
 from gcd._serving.compiler import COMPILERS
 from gcd_vllm._admission import NAME, Admission, admission_of
 from gcd_vllm._frontend import adopt
+from gcd_vllm._tool_requests import Converted, Format, convert
 
 _LOG = logging.getLogger("vllm.gcd")
 _THREADS = 64  # maximum number of requests that are compiled or wait for a process that compiles
+_HEADER = b"x-gcd"
+_LONGEST = 2000  # characters of the header
 _WARNING = "gcd: %s; new constraints are compiled on the event loop"
 
 Message = MutableMapping[str, Any]
@@ -45,7 +52,11 @@ class CompilingMiddleware:
         self._app = app
         self._pool = ThreadPoolExecutor(_THREADS, "gcd-compile")
         self._adopts = os.environ.get("GCD_VLLM_RESPONSE_FORMAT") == "1"
-        self._marks = [b'"gcd"', *([b"response_format", b"structured_outputs"] * self._adopts)]
+        self._marks = [
+            b'"gcd"',
+            b'"tools"',
+            *([b"response_format", b"structured_outputs"] * self._adopts),
+        ]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a connection to the application, and compile the constraint of its request."""
@@ -57,35 +68,115 @@ class CompilingMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
             await self._app(scope, receive, send)
             return
-        body = bytearray()
+        exchange = _Exchange(receive, send, lambda body: self._prepare_beside(scope, body))
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except ConstraintError:
+            if exchange.refusal is None:
+                raise
+            await exchange.refuse()
 
-        async def read() -> Message:
-            """Receive a message of a request; once its body is complete, compile the constraint."""
-            message = await receive()
-            if message["type"] == "http.request":
-                body.extend(message.get("body", b""))
-                if not message.get("more_body") and any(mark in body for mark in self._marks):
-                    given = bytes(body)
-                    loop = asyncio.get_running_loop()
-                    await loop.run_in_executor(
-                        self._pool, _log_errors, lambda: self._prepare(scope, given)
-                    )
-            return message
+    async def _prepare_beside(self, scope: Message, body: bytes) -> Converted | None:
+        """Convert a request and compile its constraint, in a thread."""
+        if not any(mark in body for mark in self._marks):
+            return None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: self._prepare(scope, body))
 
-        await self._app(scope, read, send)
-
-    def _prepare(self, scope: Message, body: bytes) -> None:
+    def _prepare(self, scope: Message, body: bytes) -> Converted | None:
         try:
             request = json.loads(body)
             extra = request.get("vllm_xargs") or {}
             text = extra.get(NAME)
         except (ValueError, RecursionError, AttributeError):
-            return  # vLLM reports the problem itself
-        if text is None and self._adopts:
+            return None  # vLLM reports the problem itself
+        converted = None
+        form = Format.of(_state(scope, "args"))
+        admission: Admission | None = None
+        if form is not None and isinstance(request.get("tools"), list):
+            admission = _admission(scope)
+            special = {} if admission is None else admission.cache.vocabulary.special_ids
+            converted = convert(request, form, "[ARGS]" in special)
+        if converted is not None:
+            text = converted.constraint
+        elif text is None and self._adopts:
             text = adopt(_read_wanted(request))
-        admission = _admission(scope)
-        if admission is not None and isinstance(text, str):
-            admission.prepare(text)
+        if isinstance(text, str):
+            admission = admission or _admission(scope)
+            if admission is not None:
+                _log_errors(lambda: admission.prepare(text))
+        if converted is not None and admission is not None:
+            known = admission.cache.get(ConstraintRequest.parse(text))
+            unchecked = [str(caveat) for caveat in known.caveats]
+            report = "; ".join([converted.report, *(f"unchecked={each}" for each in unchecked)])
+            converted = converted._replace(report=report)
+        return converted
+
+
+class _Exchange:
+    """Request and response of one connection, whose body is replaced if it has tools.
+
+    Args:
+        receive, send: the server's functions.
+        prepare: function from the body to the converted request; it compiles the constraint.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        send: Send,
+        prepare: Callable[[bytes], Awaitable[Converted | None]],
+    ) -> None:
+        self._receive, self._send, self._prepare = receive, send, prepare
+        self._is_read = self._is_refused = False
+        self._report = ""
+        self.refusal: ConstraintError | None = None
+
+    async def receive(self) -> Message:
+        """Receive the whole body of a request, convert it, and compile its constraint."""
+        if self._is_read:
+            return await self._receive()
+        body, message = bytearray(), await self._receive()
+        while message["type"] == "http.request" and message.get("more_body"):
+            body.extend(message.get("body", b""))
+            message = await self._receive()
+        if message["type"] != "http.request":
+            return message
+        self._is_read = True
+        body.extend(message.get("body", b""))
+        given = bytes(body)
+        try:
+            converted = await self._prepare(given)
+        except ConstraintError as error:
+            self.refusal = error
+            raise
+        except Exception as error:  # vLLM reports what is wrong with such a request
+            _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
+            converted = None
+        if converted is not None:
+            given, self._report = json.dumps(converted.request).encode(), converted.report
+        return {**message, "body": given, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response, with a header that reports what is enforced."""
+        if self.refusal is not None:
+            await self.refuse()
+            return
+        if self._report and message["type"] == "http.response.start":
+            value = self._report[:_LONGEST].encode("ascii", "replace")
+            message = {**message, "headers": [*message.get("headers", ()), (_HEADER, value)]}
+        await self._send(message)
+
+    async def refuse(self) -> None:
+        """Send the error of a request that can't be converted, once."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        error = {"message": str(self.refusal), "type": "BadRequestError", "param": None}
+        body = json.dumps({"error": error | {"code": 400}}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": 400, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
 
 
 def _read_wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,11 +196,15 @@ def _is_json(scope: Message) -> bool:
 
 def _admission(scope: Message) -> Admission | None:
     """Return the `Admission` object of a server; None if its configuration isn't found."""
-    state = getattr(scope.get("app"), "state", None)
-    config = getattr(getattr(state, "engine_client", None), "vllm_config", None)
+    config = getattr(_state(scope, "engine_client"), "vllm_config", None)
     if config is None:
         _LOG.warning(_WARNING, "expected the server to have app.state.engine_client.vllm_config")
     return None if config is None else admission_of(config)
+
+
+def _state(scope: Message, name: str) -> Any:
+    """Return an attribute of the server's state; None if there is none."""
+    return getattr(getattr(scope.get("app"), "state", None), name, None)
 
 
 def _log_errors(call: Callable[[], Any]) -> None:

@@ -39,7 +39,7 @@ def format_of(style: str | CallFormat) -> CallFormat:
     """Return the format with a name, or raise an error."""
     if isinstance(style, CallFormat):
         return style
-    if style not in FORMATS and style not in ALIASES:
+    if not isinstance(style, str) or ALIASES.get(style, style) not in FORMATS:
         raise ConstraintError(
             'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
             f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
