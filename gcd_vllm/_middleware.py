@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from gcd import ConstraintError
@@ -69,12 +70,7 @@ class CompilingMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(receive, send, lambda body: self._prepare_beside(scope, body))
-        try:
-            await self._app(scope, exchange.receive, exchange.send)
-        except ConstraintError:
-            if exchange.refusal is None:
-                raise
-            await exchange.refuse()
+        await self._app(scope, exchange.receive, exchange.send)
 
     async def _prepare_beside(self, scope: Message, body: bytes) -> Converted | None:
         """Convert a request and compile its constraint, in a thread."""
@@ -90,47 +86,35 @@ class CompilingMiddleware:
             text = extra.get(NAME)
         except (ValueError, RecursionError, AttributeError):
             return None  # vLLM reports the problem itself
-        converted = None
+        converted, admission = None, _admission(scope)
         form = Format.of(_state(scope, "args"))
-        admission: Admission | None = None
-        if form is not None and isinstance(request.get("tools"), list):
-            admission = _admission(scope)
-            special = {} if admission is None else admission.cache.vocabulary.special_ids
+        if admission is not None and form is not None and isinstance(request.get("tools"), list):
+            special = admission.cache.vocabulary.special_ids
             converted = convert(request, form, "[ARGS]" in special)
         if converted is not None:
             text = converted.constraint
         elif text is None and self._adopts:
             text = adopt(_read_wanted(request))
-        if isinstance(text, str):
-            admission = admission or _admission(scope)
-            if admission is not None:
-                _log_errors(lambda: admission.prepare(text))
-        if converted is not None and admission is not None:
-            known = admission.cache.get(ConstraintRequest.parse(text))
-            unchecked = [str(caveat) for caveat in known.caveats]
-            report = "; ".join([converted.report, *(f"unchecked={each}" for each in unchecked)])
-            converted = converted._replace(report=report)
-        return converted
+        if admission is None or not isinstance(text, str):
+            return None
+        _log_errors(lambda: admission.prepare(text))
+        if converted is None:
+            return None
+        known = admission.cache.get(ConstraintRequest.parse(text))
+        unchecked = [f"unchecked={caveat}" for caveat in known.caveats]
+        return converted._replace(report="; ".join([converted.report, *unchecked]))
 
 
+@dataclass
 class _Exchange:
-    """Request and response of one connection, whose body is replaced if it has tools.
+    """Request and response of a connection; `_prepare` compiles, and converts a body with tools."""
 
-    Args:
-        receive, send: the server's functions.
-        prepare: function from the body to the converted request; it compiles the constraint.
-    """
-
-    def __init__(
-        self,
-        receive: Receive,
-        send: Send,
-        prepare: Callable[[bytes], Awaitable[Converted | None]],
-    ) -> None:
-        self._receive, self._send, self._prepare = receive, send, prepare
-        self._is_read = self._is_refused = False
-        self._report = ""
-        self.refusal: ConstraintError | None = None
+    _receive: Receive
+    _send: Send
+    _prepare: Callable[[bytes], Awaitable[Converted | None]]
+    _is_read: bool = False
+    _report: str = ""
+    _refusal: ConstraintError | None = None
 
     async def receive(self) -> Message:
         """Receive the whole body of a request, convert it, and compile its constraint."""
@@ -147,9 +131,8 @@ class _Exchange:
         given = bytes(body)
         try:
             converted = await self._prepare(given)
-        except ConstraintError as error:
-            self.refusal = error
-            raise
+        except ConstraintError as error:  # the server refuses a body without content
+            given, converted, self._refusal = b"", None, error
         except Exception as error:  # vLLM reports what is wrong with such a request
             _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
             converted = None
@@ -159,20 +142,19 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         """Send a part of the response, with a header that reports what is enforced."""
-        if self.refusal is not None:
-            await self.refuse()
+        if self._refusal is not None:
+            await self._refuse(message)
             return
         if self._report and message["type"] == "http.response.start":
             value = self._report[:_LONGEST].encode("ascii", "replace")
             message = {**message, "headers": [*message.get("headers", ()), (_HEADER, value)]}
         await self._send(message)
 
-    async def refuse(self) -> None:
-        """Send the error of a request that can't be converted, once."""
-        if self._is_refused:
+    async def _refuse(self, message: Message) -> None:
+        """Replace the server's response by the error of a request that can't be converted."""
+        if message["type"] != "http.response.start":
             return
-        self._is_refused = True
-        error = {"message": str(self.refusal), "type": "BadRequestError", "param": None}
+        error = {"message": str(self._refusal), "type": "BadRequestError", "param": None}
         body = json.dumps({"error": error | {"code": 400}}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": 400, "headers": headers})

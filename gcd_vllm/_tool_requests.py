@@ -3,10 +3,8 @@
     {"tools": [...], "tool_choice": "auto", "response_format": {...}}
     {"tools": [...], "options": {"style": "hermes", "choice": "auto", "answer": {...}}}
 
-The first line is a request, the second one its constraint (`gcd._requests`). The answer is a call
-in the format that `--tool-call-parser` names, or a text of the response format. vLLM's own
-constraints for tools are switched off in the converted request, which has `"tool_choice": "auto"`,
-so that vLLM's parser reads the calls.
+The first line is a request, the second one its constraint (`gcd._requests`). The converted request
+has `"tool_choice": "auto"`, so that vLLM adds no constraint, and its parser reads the calls.
 """
 
 from __future__ import annotations
@@ -27,13 +25,7 @@ _SWITCHES = ("enable_thinking", "thinking")  # arguments of chat templates
 
 
 class Converted(NamedTuple):
-    """Request whose tools and response format are a constraint.
-
-    Attributes:
-        request: the body of the request for vLLM.
-        constraint: its constraint, as JSON text.
-        report: what is enforced, for the response's headers.
-    """
+    """Body of a request for vLLM, its constraint as JSON text, and a report of what is enforced."""
 
     request: dict[str, Any]
     constraint: str
@@ -41,12 +33,9 @@ class Converted(NamedTuple):
 
 
 class Format(NamedTuple):
-    """Settings of a server that decide how calls are written.
+    """Format of calls on a server, whether it parses calls, and the name of its parser of thoughts.
 
-    Attributes:
-        name: the name of the format of calls.
-        is_parsed: whether the server has a parser of calls.
-        reasoning: the name of the parser of thoughts; empty if there is none.
+    The latter is empty if there is none.
     """
 
     name: str
@@ -70,7 +59,7 @@ class Format(NamedTuple):
 
 
 def convert(request: Mapping[str, Any], form: Format, has_arguments: bool) -> Converted | None:
-    """Convert the body of a chat request; None if it has no tools, or a constraint of its own.
+    """Convert the body of a chat request; None if it has no tools, or its own constraint.
 
     Args:
         request: the body.
@@ -145,7 +134,7 @@ def _function(tool: Any) -> dict[str, Any]:
 
 
 def _without_strict(tool: Any) -> Any:
-    """Return a tool without `strict`, for which vLLM would add a constraint of its own."""
+    """Return a tool without `strict`, for which vLLM would add another constraint."""
     inner = {name: value for name, value in _function(tool).items() if name != "strict"}
     return tool | {"function": inner} if inner else tool
 

@@ -205,10 +205,10 @@ class Vocabulary:
             return self
         for text in texts:
             if self.special_ids.get(text, -1) in (-1, *self.eos_ids):
+                got = "that ends with it" if text in self.special_ids else "without it"
                 raise ConstraintError(
-                    f"expected a vocabulary with the special token {text!r}, got one "
-                    f"{'that ends with it' if text in self.special_ids else 'without it'}; use the "
-                    "format of this model, and Vocabulary.from_tokenizer"
+                    f"expected a vocabulary with the special token {text!r}, got one {got}; use "
+                    "the format of this model, and Vocabulary.from_tokenizer"
                 )
         key = tuple(sorted(texts))
         if key not in self._marked:

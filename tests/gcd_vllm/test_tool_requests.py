@@ -123,7 +123,7 @@ WRONG = [
     ({"tools": [TOOLS[1], TOOLS[1]]}, "different names"),
     ({"tools": [NOTE | {"function": {"name": "a b"}}]}, "rename the tool"),
     ({"tools": [{"type": "web_search"}]}, "web_search"),
-    ({"response_format": {**FORM, "json_schema": {"schema": {"type": "objekt"}}}}, "objekt"),
+    ({"response_format": {**FORM, "json_schema": {"schema": {"type": "colour"}}}}, "colour"),
 ]
 
 
@@ -141,8 +141,9 @@ class Server:
         while more:
             message = await receive()
             body, more = body + message["body"], message["more_body"]
-        self.received = json.loads(body)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        self.received = json.loads(body) if body else None
+        status = 200 if body else 422
+        await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
     def post(self, body: Any) -> list[Any]:

@@ -8,11 +8,12 @@ are single tokens of the model are written by these tokens alone (`Automaton.spe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from gcd._automata.automaton import SPECIAL, Automaton
+from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError, EmptyLanguageError
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.code_points import texts
@@ -29,10 +30,7 @@ _BLANKS = b" \t\n\r"
 _KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
 _NUMBER = Automaton.from_strings(map(str, range(100)))  # number of a call
 _STRING = Automaton.literal('"') + Automaton.any_bytes()
-# Texts that `json.loads` may read as another value.
-_JSON = (
-    r"""\s*(?:[\[{"](?s:.)*|(?:-?[0-9.]+(?:[eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity)\s*)"""
-)
+_NUMBERS = r"-?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|Infinity)|NaN"
 
 
 def format_of(style: str | CallFormat) -> CallFormat:
@@ -47,6 +45,7 @@ def format_of(style: str | CallFormat) -> CallFormat:
     return FORMATS[ALIASES.get(style, style)]
 
 
+@cache_with_price(maxsize=256)
 def write(form: CallFormat, text: str) -> Automaton:
     """Return the language of one text, in which special tokens are single tokens."""
     pieces = re.split(_any_of(form.special), text)
@@ -75,44 +74,54 @@ def longest_call(form: CallFormat, calls: Automaton, text: str) -> int:
 
 
 def notation_of(form: CallFormat, whitespace: str, escapes: str) -> Notation:
-    """Return the notation of the arguments of calls."""
+    """Return the notation of the arguments of calls, in which strings have no reserved text."""
     if form.arguments == "python":
         return python_notation(whitespace, escapes)
-    plain = json_notation("compact" if form.arguments == "bare" else whitespace, escapes)
     if form.arguments != "bare":
-        return plain
+        return _without_reserved(form, json_notation(whitespace, escapes))
     quote = write(form, form.quote)
-    raw = _raw_notation(plain)
-
-    def quote_all(language: Automaton) -> Automaton:
-        inner = language - _containing([form.quote, *form.reserved])
-        return Automaton.concatenate([quote, inner, quote])
-
-    return replace(
-        plain,
-        string=lambda fewest, most: quote_all(texts(fewest, most)),
-        choice=lambda given: quote_all(raw.choice(given)),
-        spell_all=lambda text: quote_all(Automaton.literal(text)),
-        quoted=quote_all,
-        quoted_all=quote_all,
-        is_bare=partial(_is_written, _KEYS),
-    )
+    plain = _without_reserved(form, _raw_notation(json_notation("compact", escapes)))
+    quoted = _change_strings(plain, lambda text: Automaton.concatenate([quote, text, quote]))
+    return replace(quoted, is_bare=partial(_is_written, _KEYS))
 
 
 def _raw_notation(plain: Notation) -> Notation:
-    """Return the notation of strings without quotes."""
+    """Return a notation of strings without quotes and escapes."""
     return replace(
         plain,
         string=texts,
         choice=Automaton.from_strings,
         spell_all=Automaton.literal,
-        quoted=_same,
-        quoted_all=_same,
+        quoted=lambda text: text,
+        quoted_all=lambda text: text,
     )
 
 
-def _same(language: Automaton) -> Automaton:
-    return language
+def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
+    """Return a notation without strings that contain a special token or a reserved text.
+
+    Outside of strings, these texts don't occur in arguments.
+    """
+    parts = (*form.special, *form.reserved)
+    if not parts:
+        return plain
+    return _change_strings(plain, lambda text: text - _containing(parts))
+
+
+def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -> Notation:
+    """Return a notation with a function applied to each language of strings, once."""
+    change = cache(change)
+    quoted, quoted_all = plain.quoted, plain.quoted_all
+    assert quoted is not None, "strings of JSON"
+    assert quoted_all is not None, "strings of JSON"
+    return replace(
+        plain,
+        string=lambda fewest, most: change(plain.string(fewest, most)),
+        choice=lambda given: change(plain.choice(given)),
+        spell_all=lambda text: change(plain.spell_all(text)),
+        quoted=lambda text: change(quoted(text)),
+        quoted_all=lambda text: change(quoted_all(text)),
+    )
 
 
 def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[Automaton]:
@@ -128,7 +137,7 @@ def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[A
             _check_name(names, parameter.name, "parameter")
     frame = BRACES if form.arguments == "json" else _frame(form, values.notation)
     arguments = values.language(values.document.root(), frame=frame)
-    if form.arguments == "json" and form.reserved:
+    if "]" in form.reserved:
         arguments = arguments - _containing(form.reserved)
     begin, between = (_write_numbered(form, text) for text in (form.begin, form.between))
     return [*begin, mark(tool.name), *between, arguments, write(form, form.end)]
@@ -161,28 +170,29 @@ def _frame(form: CallFormat, notation: Notation) -> Frame:
     if form.arguments == "bare":
         return frame
     before, between, after = form.member
-    reserved = _containing(form.reserved)
     as_text, as_json = (write(form, between.replace("{}", word)) for word in ("true", "false"))
     end = write(form, after)
 
     def value(strings: Automaton, values: Automaton) -> Automaton:
         others = values - _STRING  # strings in JSON begin with a quote
         if not form.is_typed:
-            strings = strings - regex(_JSON)
-        return Automaton.union(
-            [
-                Automaton.concatenate([sign, each - reserved, end])
-                for sign, each in ((as_text, strings), (as_json, others))
-            ]
-        )
+            strings = strings - _read_as_json()
+        signs = ((as_text, strings), (as_json, others))
+        return Automaton.union([Automaton.concatenate([*each, end]) for each in signs])
 
     return frame._replace(
         colon=Automaton.epsilon(),
         before=(write(form, before),),
         comma=write(form, form.comma),
-        raw=_raw_notation(notation),
+        raw=_without_reserved(form, _raw_notation(notation)),
         write=value,
     )
+
+
+@cache_with_price(maxsize=1)
+def _read_as_json() -> Automaton:
+    """Return texts that `json.loads` may read as another value."""
+    return regex(rf"""\s*(?:[\[{{"](?s:.)*|(?:{_NUMBERS}|true|false|null)\s*)""")
 
 
 def native_calls(
@@ -211,13 +221,14 @@ def with_answers(
     Raises:
         EmptyLanguageError: all these answers could be taken for calls.
     """
-    started = _containing(form.start)
+    started = _containing((*form.special, *form.start))
     plain = texts() - started
     found = calls
     if auto:
         own = plain if answer is None else answer - started
         if form.lead is not None:
-            own = own - _beginning(form.lead)
+            begin = [Automaton.byte_set(_BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
+            own = own - Automaton.concatenate(begin)
         if own.is_empty:
             raise EmptyLanguageError(
                 "expected answers that can't be taken for tool calls, got a constraint of answers "
@@ -234,13 +245,8 @@ def with_answers(
     return found
 
 
-def _containing(parts: Iterable[str]) -> Automaton:
+@cache_with_price(maxsize=64)
+def _containing(parts: tuple[str, ...]) -> Automaton:
     """Return the texts that contain one of the given texts."""
     anything = Automaton.any_bytes()
     return Automaton.concatenate([anything, Automaton.from_strings(parts), anything])
-
-
-def _beginning(text: str) -> Automaton:
-    """Return the texts that begin with the given one, after white space."""
-    blanks = Automaton.byte_set(_BLANKS).star()
-    return Automaton.concatenate([blanks, mark(text), Automaton.any_bytes()])

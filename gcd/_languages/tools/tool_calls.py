@@ -16,6 +16,7 @@ automaton then contains each tool only once. With `max_calls=n`, it contains n c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -38,7 +39,7 @@ from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.reader import warn_of
 from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
-from gcd._languages.tools.call_formats import FORMATS, CallFormat, format_of_name, render_call
+from gcd._languages.tools.call_formats import FORMATS, MODELS, CallFormat, render_call
 from gcd._languages.tools.native_calls import (
     format_of,
     longest_call,
@@ -233,7 +234,8 @@ def call_format(model: Any) -> str:
             calls = tool_calls([function], style=form, max_calls=1, whitespace="flexible")
             found[each] = longest_call(form, calls, text)
     best = max(found, key=found.__getitem__, default="")
-    known = best if found.get(best) else format_of_name(name)
+    named = (form for pattern, form in MODELS if re.search(pattern, name.lower()))
+    known = best if found.get(best) else next(named, None)
     if known is None:
         raise ConstraintError(
             f"expected a model whose format of tool calls is known, got {show(name)}; pass the "

@@ -65,14 +65,14 @@ def test_plain_text_cannot_imitate_special_tokens(name, is_special):
         gcd.lift(gcd.tool_calls(TOOLS, style=name, choice=choice), vocabulary)
         for choice in ("required", "auto")
     ]
-    for text in (write_calls(form, NOTE), f"x{form.start[0]}"):
+    for text in (write_calls(form, NOTE), f"x{form.special[0]}"):
         plain = [number[bytes([byte])] for byte in text.encode()]
         assert not any(accepts(each, vocabulary, plain) for each in calls)
     # The bytes that stand for special tokens inside of the automaton can't be written either.
     auto = calls[1]
     assert not (auto.delta[:, auto.class_of[number[b"\xff"]]] >= 0).any()
     # An argument can't contain a delimiter, neither as text nor as the token.
-    text = write_calls(form, [("note", {"text": f"a{form.reserved[0]}b"})])
+    text = write_calls(form, [("note", {"text": f"a{form.special[0]}b"})])
     assert not accepts(auto, vocabulary, tokenizer.encode(text, add_special_tokens=False))
 
 
