@@ -75,6 +75,7 @@ browser:
 ## by engines that are killed, by two workers that share it, and by V2, its kernels interpreted.
 vllm: $(VLLM)/.installed
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v1.py $(ARGS)
+	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_calls.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server.py $(ARGS)
 	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_async.py $(ARGS)

@@ -27,7 +27,8 @@ from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table
 from gcd._languages.sql.sql import SqlDialect, sql, widest_dialect
 from gcd._languages.text.code_points import anything
 from gcd._languages.text.regex import regex
-from gcd._languages.tools.tool_calls import tool_calls
+from gcd._languages.tools.call_formats import CallFormat
+from gcd._languages.tools.tool_calls import call_format, tool_calls
 from gcd._languages.tools.tool_lists import Parameter, Tool, ToolList, parse_tools
 from gcd._removed import REMOVED
 from gcd._serving.batch import MatcherBatch
@@ -53,6 +54,7 @@ __all__ = [
     "Automaton",
     "AutomatonBatch",
     "BudgetMask",
+    "CallFormat",
     "Caveat",
     "CaveatWarning",
     "Column",
@@ -84,6 +86,7 @@ __all__ = [
     "Vocabulary",
     "WorkLimitError",
     "anything",
+    "call_format",
     "check_budget",
     "choice",
     "eos_ids_of",

@@ -13,6 +13,7 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
 * `segments`: each segment is an object with one of the other members, or with `"anything": true`
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
   `tokens` (the segment's maximum number of tokens).
+* `tools`: the option `answer` is an object with one of the other members.
 * `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
   (`gcd_vllm._constraint_cache`).
 
@@ -62,6 +63,14 @@ def _grammar(text: str, **options: Any) -> Automaton:
     return grammar(text, "ebnf" if "::=" in text else "lark", **options)
 
 
+@wraps(tool_calls)
+def _tool_calls(tools: Any, *, answer: Any = None, **options: Any) -> Automaton:
+    if answer is not None:
+        kind = _only(answer, tuple(_LANGUAGES), "answer")
+        answer = _LANGUAGES[kind].language(answer[kind], {"unsupported": "ignore"})
+    return tool_calls(tools, answer=answer, **options)
+
+
 def _refuse_digest(digest: str) -> Automaton:
     raise ConstraintError(
         "expected lifted to be the digest of an automaton that was given to this engine, got "
@@ -100,7 +109,7 @@ _LANGUAGES = {
     "json_schema": _Kind(json_schema, (object,), ""),
     "regex": _Kind(regex, (str,), "regex to be a string, a regular expression"),
     "choice": _Kind(choice, (list,), "choice to be a list of strings"),
-    "tools": _Kind(tool_calls, (list, dict), "tools to be a list of objects"),
+    "tools": _Kind(_tool_calls, (list, dict), "tools to be a list of objects"),
     "sql": _Kind(_database, (dict,), "sql to be an object that describes a database"),
     "grammar": _Kind(_grammar, (str,), "grammar to be a string"),
     "lifted": _Kind(_refuse_digest, (str,), "lifted to be a string, the digest of an automaton"),

@@ -1,5 +1,7 @@
 """Middleware for vLLM's OpenAI server that compiles constraints without delaying other requests.
 
+Requests with tools are converted to one constraint (`gcd_vllm._tool_requests`).
+
 The plugin's checks (`gcd_vllm._frontend`) run on the server's event loop, which can't do anything
 else meanwhile. The middleware receives a request earlier, when the server has checked its API key
 and reads its body. It compiles the constraint in another process (`gcd._serving.compiler`) and
@@ -15,14 +17,20 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+from gcd import ConstraintError
+from gcd._requests import ConstraintRequest
 from gcd._serving.compiler import COMPILERS
 from gcd_vllm._admission import NAME, Admission, admission_of
 from gcd_vllm._frontend import adopt
+from gcd_vllm._tool_requests import Converted, Format, convert
 
 _LOG = logging.getLogger("vllm.gcd")
 _THREADS = 64  # maximum number of requests that are compiled or wait for a process that compiles
+_HEADER = b"x-gcd"
+_LONGEST = 2000  # characters of the header
 _WARNING = "gcd: %s; new constraints are compiled on the event loop"
 
 Message = MutableMapping[str, Any]
@@ -45,7 +53,11 @@ class CompilingMiddleware:
         self._app = app
         self._pool = ThreadPoolExecutor(_THREADS, "gcd-compile")
         self._adopts = os.environ.get("GCD_VLLM_RESPONSE_FORMAT") == "1"
-        self._marks = [b'"gcd"', *([b"response_format", b"structured_outputs"] * self._adopts)]
+        self._marks = [
+            b'"gcd"',
+            b'"tools"',
+            *([b"response_format", b"structured_outputs"] * self._adopts),
+        ]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a connection to the application, and compile the constraint of its request."""
@@ -57,35 +69,96 @@ class CompilingMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
             await self._app(scope, receive, send)
             return
-        body = bytearray()
+        exchange = _Exchange(receive, send, lambda body: self._prepare_beside(scope, body))
+        await self._app(scope, exchange.receive, exchange.send)
 
-        async def read() -> Message:
-            """Receive a message of a request; once its body is complete, compile the constraint."""
-            message = await receive()
-            if message["type"] == "http.request":
-                body.extend(message.get("body", b""))
-                if not message.get("more_body") and any(mark in body for mark in self._marks):
-                    given = bytes(body)
-                    loop = asyncio.get_running_loop()
-                    await loop.run_in_executor(
-                        self._pool, _log_errors, lambda: self._prepare(scope, given)
-                    )
-            return message
+    async def _prepare_beside(self, scope: Message, body: bytes) -> Converted | None:
+        """Convert a request and compile its constraint, in a thread."""
+        if not any(mark in body for mark in self._marks):
+            return None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: self._prepare(scope, body))
 
-        await self._app(scope, read, send)
-
-    def _prepare(self, scope: Message, body: bytes) -> None:
+    def _prepare(self, scope: Message, body: bytes) -> Converted | None:
         try:
             request = json.loads(body)
             extra = request.get("vllm_xargs") or {}
             text = extra.get(NAME)
         except (ValueError, RecursionError, AttributeError):
-            return  # vLLM reports the problem itself
-        if text is None and self._adopts:
+            return None  # vLLM reports the problem itself
+        converted, admission = None, _admission(scope)
+        form = Format.of(_state(scope, "args"))
+        if admission is not None and form is not None and isinstance(request.get("tools"), list):
+            special = admission.cache.vocabulary.special_ids
+            converted = convert(request, form, "[ARGS]" in special)
+        if converted is not None:
+            text = converted.constraint
+        elif text is None and self._adopts:
             text = adopt(_read_wanted(request))
-        admission = _admission(scope)
-        if admission is not None and isinstance(text, str):
-            admission.prepare(text)
+        if admission is None or not isinstance(text, str):
+            return None
+        _log_errors(lambda: admission.prepare(text))
+        if converted is None:
+            return None
+        known = admission.cache.get(ConstraintRequest.parse(text))
+        unchecked = [f"unchecked={caveat}" for caveat in known.caveats]
+        return converted._replace(report="; ".join([converted.report, *unchecked]))
+
+
+@dataclass
+class _Exchange:
+    """Request and response of a connection; `_prepare` compiles, and converts a body with tools."""
+
+    _receive: Receive
+    _send: Send
+    _prepare: Callable[[bytes], Awaitable[Converted | None]]
+    _is_read: bool = False
+    _report: str = ""
+    _refusal: ConstraintError | None = None
+
+    async def receive(self) -> Message:
+        """Receive the whole body of a request, convert it, and compile its constraint."""
+        if self._is_read:
+            return await self._receive()
+        body, message = bytearray(), await self._receive()
+        while message["type"] == "http.request" and message.get("more_body"):
+            body.extend(message.get("body", b""))
+            message = await self._receive()
+        if message["type"] != "http.request":
+            return message
+        self._is_read = True
+        body.extend(message.get("body", b""))
+        given = bytes(body)
+        try:
+            converted = await self._prepare(given)
+        except ConstraintError as error:  # the server refuses a body without content
+            given, converted, self._refusal = b"", None, error
+        except Exception as error:  # vLLM reports what is wrong with such a request
+            _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
+            converted = None
+        if converted is not None:
+            given, self._report = json.dumps(converted.request).encode(), converted.report
+        return {**message, "body": given, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response, with a header that reports what is enforced."""
+        if self._refusal is not None:
+            await self._refuse(message)
+            return
+        if self._report and message["type"] == "http.response.start":
+            value = self._report[:_LONGEST].encode("ascii", "replace")
+            message = {**message, "headers": [*message.get("headers", ()), (_HEADER, value)]}
+        await self._send(message)
+
+    async def _refuse(self, message: Message) -> None:
+        """Replace the server's response by the error of a request that can't be converted."""
+        if message["type"] != "http.response.start":
+            return
+        error = {"message": str(self._refusal), "type": "BadRequestError", "param": None}
+        body = json.dumps({"error": error | {"code": 400}}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": 400, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
 
 
 def _read_wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,11 +178,15 @@ def _is_json(scope: Message) -> bool:
 
 def _admission(scope: Message) -> Admission | None:
     """Return the `Admission` object of a server; None if its configuration isn't found."""
-    state = getattr(scope.get("app"), "state", None)
-    config = getattr(getattr(state, "engine_client", None), "vllm_config", None)
+    config = getattr(_state(scope, "engine_client"), "vllm_config", None)
     if config is None:
         _LOG.warning(_WARNING, "expected the server to have app.state.engine_client.vllm_config")
     return None if config is None else admission_of(config)
+
+
+def _state(scope: Message, name: str) -> Any:
+    """Return an attribute of the server's state; None if there is none."""
+    return getattr(getattr(scope.get("app"), "state", None), name, None)
 
 
 def _log_errors(call: Callable[[], Any]) -> None:

@@ -56,6 +56,9 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "gcd._serving.matcher", "gcd._serving.pace", "gcd._serving.pool",
             "gcd._serving.serialization",
         },
+        "it converts requests to the format of calls that the server's parser reads": {
+            "gcd._languages.tools.call_formats",
+        },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.resampling", "smc._inference.settings",
             "smc._inference.strata",

@@ -36,7 +36,7 @@ def url(smollm2, tmp_path_factory):
         "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "128",
         "--max-num-seqs", "16", "--port", str(port), "--enforce-eager", "--block-size", "32",
         "--num-gpu-blocks-override", "20", "--enable-auto-tool-choice",
-        "--tool-call-parser", "xlam",
+        "--tool-call-parser", "hermes", "--middleware", "gcd_vllm.CompilingMiddleware",
     ]  # fmt: skip
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
@@ -120,9 +120,11 @@ def test_concurrent_requests_streaming_and_not_some_cancelled_some_preempted(url
 
 
 def test_a_parser_of_vllm_reads_tool_calls(url):
+    constraint = {"tools": TOOLS, "options": {"style": "hermes"}}
+
     async def ask():
         async with client(url) as api:
-            given = arguments({"tools": TOOLS}, 40, tools=TOOLS, tool_choice="auto")
+            given = arguments(constraint, 40, tools=TOOLS, tool_choice="auto")
             return await api.chat.completions.create(**given)
 
     (choice,) = asyncio.run(ask()).choices
@@ -132,6 +134,67 @@ def test_a_parser_of_vllm_reads_tool_calls(url):
     ]
     assert choice.finish_reason == "tool_calls"
     assert is_valid({"tools": TOOLS}, json.dumps(calls))
+
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+def test_an_agent_with_tools_and_a_response_schema(url):
+    """A client sends nothing of this library; each call and each answer is finished and valid."""
+
+    async def ask(api, choice, is_streamed, seed):
+        given = arguments({}, 45, tools=TOOLS, tool_choice=choice, response_format=FORMAT)
+        del given["extra_body"]
+        given |= {"seed": seed, "parallel_tool_calls": False}
+        if not is_streamed:
+            raw = await api.chat.completions.with_raw_response.create(**given)
+            assert raw.headers["x-gcd"].startswith("calls=hermes; choice=")
+            message = raw.parse().choices[0].message
+            calls = [call.function for call in message.tool_calls or ()]
+            return [(call.name, call.arguments) for call in calls], message.content or ""
+        content, name, text = "", None, ""
+        async for part in await api.chat.completions.create(**given, stream=True):
+            for delta in (each.delta for each in part.choices):
+                content += delta.content or ""
+                for call in delta.tool_calls or ():
+                    name = call.function.name or name
+                    text += call.function.arguments or ""
+        return [(name, text)] if name else [], content
+
+    async def ask_all():
+        async with client(url) as api:
+            return await asyncio.gather(*(
+                ask(api, choice, is_streamed, seed)
+                for choice in ("auto", "required", NAMED)
+                for is_streamed in (False, True)
+                for seed in range(4)
+            ))  # fmt: skip
+
+    found = asyncio.run(ask_all())
+    for index, (calls, content) in enumerate(found):
+        assert calls or index < 8
+        if calls:
+            ((name, text),) = calls
+            assert is_valid(
+                {"tools": TOOLS}, json.dumps([{"name": name, "arguments": json.loads(text)}])
+            )
+        else:
+            assert is_valid({"json_schema": PERSON}, content)
+
+
+def test_wrong_tools_get_status_400(url):
+    from openai import BadRequestError
+
+    async def ask():
+        async with client(url) as api:
+            named = NAMED | {"function": {"name": "unknown"}}
+            given = arguments({}, 45, tools=TOOLS, tool_choice=named)
+            del given["extra_body"]
+            return await api.chat.completions.create(**given)
+
+    with pytest.raises(BadRequestError, match="get_weather, got 'unknown'"):
+        asyncio.run(ask())
 
 
 def test_a_bad_request_among_good_ones(url):

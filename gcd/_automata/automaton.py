@@ -45,6 +45,7 @@ from gcd._errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
 _HASHED = 64  # states that are hashed
+SPECIAL = b"\xff"  # before and after the text of a special token
 # Units of work to normalize a table, per entry and per state.
 _PER_ENTRY, _PER_STATE = 12, 64
 # Units of work of interpreted loops, per byte of a set of strings and per row of a table.
@@ -65,6 +66,7 @@ class Automaton:
         factors: automata that were combined into this one by Boolean operations; used by
             `gcd.lift`.
         caveats: parts of the constraint that the automaton does not enforce in every text.
+        specials: texts of the special tokens that the language contains (`special`).
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -75,6 +77,7 @@ class Automaton:
     max_bytes: int | None = None
     factors: tuple[Automaton, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    specials: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -226,6 +229,15 @@ class Automaton:
     def literal(cls, text: str | bytes) -> Automaton:
         """Return the language that contains only the string `text`."""
         return cls.from_strings([text])
+
+    @classmethod
+    def special(cls, text: str) -> Automaton:
+        """Return the language of one special token, which other tokens can't write.
+
+        The token is written as its text between two bytes that don't occur in UTF-8. `gcd.lift`
+        finds its id (`Vocabulary.special_ids`).
+        """
+        return replace(cls.literal(SPECIAL + text.encode() + SPECIAL), specials=(text,))
 
     @classmethod
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:

@@ -121,18 +121,28 @@ def refuse_unchecked(
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
     """Decorate an operation on automata to pass on the caveats and length limits of its parts.
 
-    The result has all caveats of the parts, and the smallest `max_bytes` of any part.
+    The result has all caveats and special tokens of the parts, and the smallest `max_bytes`.
     """
 
     @wraps(operation)
     def run(*args: P.args, **kwargs: P.kwargs) -> Result:
         result: Any = operation(*args, **kwargs)
-        limited = [part for part in _parts(args) if part.max_bytes is not None or part.caveats]
+        limited = [
+            part
+            for part in _parts(args)
+            if part.max_bytes is not None or part.caveats or part.specials
+        ]
         if not limited:
             return result
         known = [part.max_bytes for part in limited if part.max_bytes is not None]
         caveats = dict.fromkeys(caveat for part in limited for caveat in part.caveats)
-        return replace(result, max_bytes=min(known, default=None), caveats=tuple(caveats))
+        specials = dict.fromkeys(text for part in limited for text in part.specials)
+        return replace(
+            result,
+            max_bytes=min(known, default=None),
+            caveats=tuple(caveats),
+            specials=tuple(specials),
+        )
 
     return run
 

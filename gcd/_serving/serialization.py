@@ -36,7 +36,8 @@ def pack(found: Automaton | TokenAutomaton) -> bytes:
     small = all(array.max(initial=0) < 1 << 15 for array in arrays)
     dtype = np.dtype("<i2" if small else "<i4")
     content = zlib.compress(b"".join(array.astype(dtype).tobytes() for array in arrays), _LEVEL)
-    more = (found.initial, found.max_bytes, found.caveats)
+    specials = found.specials if isinstance(found, Automaton) else ()
+    more = (found.initial, found.max_bytes, found.caveats, specials)
     return json.dumps([vocabulary, last, dtype.str, sizes, *more]).encode() + b"\n" + content
 
 
@@ -52,7 +53,7 @@ def unpack(packed: bytes, vocabulary: Vocabulary | None = None) -> Automaton | T
     """
     try:
         header, _, compressed = packed.partition(b"\n")
-        lifted_to, last, kind, sizes, initial, max_bytes, known = json.loads(header)
+        lifted_to, last, kind, sizes, initial, max_bytes, known, specials = json.loads(header)
         numbers = np.frombuffer(zlib.decompress(compressed), np.dtype(kind)).astype(np.int32)
         caveats = tuple(Caveat(*each) for each in known)
         if sum(sizes) != numbers.size:
@@ -65,7 +66,9 @@ def unpack(packed: bytes, vocabulary: Vocabulary | None = None) -> Automaton | T
             if class_of.size != NUM_BYTES or delta.min() < -1 or delta.max() >= ends.size:
                 raise ValueError("a byte or a state is out of range")
             class_of_byte = class_of.astype(np.uint8)
-            return Automaton(delta, ends > 0, class_of_byte, max_bytes, caveats=caveats)
+            return Automaton(
+                delta, ends > 0, class_of_byte, max_bytes, (), caveats, tuple(specials)
+            )
         if vocabulary is None or vocabulary.fingerprint.hex() != lifted_to:
             raise ValueError("it is lifted to another vocabulary")
         rows = Rows(*rest)

@@ -84,7 +84,8 @@ def lift(
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`. If `eos` is
             `"accept"` and a string of the language is a prefix of another string, or segments are
             lifted. If `literals` is `"canonical"` and the vocabulary was not made from a tokenizer.
-            If a segment ends with an id that is not a special token.
+            If a segment ends with an id that is not a special token, or the vocabulary lacks a
+            special token of the language.
         InfeasibleBudgetError: if a segment's token limit is too low.
     """
     check_kind(
@@ -108,13 +109,14 @@ def lift(
             "expected a vocabulary with EOS ids, got none, so no text could end; pass eos_ids when "
             'building it, or lift with eos="accept" if the language itself defines where texts end'
         )
-    table = (
-        _table_of_segments(automaton, vocabulary, eos)
-        if isinstance(automaton, Segments)
-        else _table(automaton, vocabulary, eos)
-    )
+    marked = vocabulary.with_specials(automaton.specials)
+    if isinstance(automaton, Segments):
+        automaton.check(vocabulary)
+        table = _table_of_segments(automaton, marked, eos)
+    else:
+        table = _table(automaton, marked, eos)
     if table is None:
-        raise EmptyLanguageError(why_unwritable(automaton, vocabulary))
+        raise EmptyLanguageError(why_unwritable(automaton, marked))
     lifted = TokenAutomaton(
         vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
     )
@@ -158,7 +160,6 @@ def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> 
             f'expected eos="token" for segments, got {eos!r}; lift them with eos="token", because '
             "an answer in segments ends with an EOS id"
         )
-    segments.check(vocabulary)
     states = segments.states()
     never = np.zeros(states.delta.shape[0], np.bool_)
     rows, class_of, num_classes = lift_rows(states.delta, states.class_of_byte, never, vocabulary)

@@ -169,6 +169,11 @@ class Segments:
         """Parts of the constraints that are not enforced in every answer."""
         return tuple(dict.fromkeys(caveat for part in self.parts for caveat in part.text.caveats))
 
+    @property
+    def specials(self) -> tuple[str, ...]:
+        """Texts of the special tokens inside of segments (`Automaton.special`)."""
+        return tuple(dict.fromkeys(text for part in self.parts for text in part.text.specials))
+
     def shortest(self) -> bytes:
         """Return one of the shortest answers, without special tokens."""
         return b"".join(part.text.shortest() for part in self.parts)

@@ -13,8 +13,8 @@ import binascii
 import os
 from codecs import BOM_UTF8
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Int16, Int64
 
 from gcd._arguments import Ids, as_ids, whole_number
+from gcd._automata.automaton import SPECIAL
 from gcd._errors import ConstraintError, check_kind
 from gcd._tokens.canonical_pairs import Segmentation
 from gcd._tokens.token_bytes import bytes_of_tokenizer
@@ -53,6 +54,8 @@ class Vocabulary:
         eos_ids: the ids that end a text, in ascending order; may be empty (see `gcd.lift`).
         segmentation: the tokenizer's rules for splitting texts into tokens; None if unknown. The
             comparison of vocabularies ignores them.
+        special_ids: ids of the tokens that the tokenizer finds in a text before it splits the text,
+            such as special tokens, by their text.
 
     Raises:
         ConstraintError: if an EOS id is outside the vocabulary, or there are no ids.
@@ -62,6 +65,7 @@ class Vocabulary:
     token_bytes: tuple[bytes, ...]
     eos_ids: tuple[int, ...]
     segmentation: Segmentation | None = None
+    special_ids: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -187,7 +191,36 @@ class Vocabulary:
         vocabulary = cls.from_bytes(tokens, eos_ids, size)
         backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
         own = Segmentation(backend.to_str(), type(backend).from_str, vocabulary.token_bytes)
-        return replace(vocabulary, segmentation=own)
+        added = backend.get_added_tokens_decoder().items()
+        special_ids = {token.content: index for index, token in added}
+        return replace(vocabulary, segmentation=own, special_ids=special_ids)
+
+    def with_specials(self, texts: Sequence[str]) -> Vocabulary:
+        """Return the vocabulary in which special tokens have the bytes of `Automaton.special`.
+
+        Raises:
+            ConstraintError: there is no such token, or it ends the whole text.
+        """
+        if not texts:
+            return self
+        for text in texts:
+            if self.special_ids.get(text, -1) in (-1, *self.eos_ids):
+                got = "that ends with it" if text in self.special_ids else "without it"
+                raise ConstraintError(
+                    f"expected a vocabulary with the special token {text!r}, got one {got}; use "
+                    "the format of this model, and Vocabulary.from_tokenizer"
+                )
+        key = tuple(sorted(texts))
+        if key not in self._marked:
+            tokens = [b"" if SPECIAL in token else token for token in self.token_bytes]
+            for text in texts:
+                tokens[self.special_ids[text]] = SPECIAL + text.encode() + SPECIAL
+            self._marked[key] = Vocabulary(self.size, tuple(tokens), self.eos_ids)
+        return self._marked[key]
+
+    @cached_property
+    def _marked(self) -> dict[tuple[str, ...], Vocabulary]:
+        return {}
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """Concatenate the bytes of these ids; nothing is stripped, and EOS adds no bytes.

@@ -595,6 +595,8 @@ class SchemaLanguages:
             value = Automaton.empty()
             if not forbidden:
                 value = self.language(nodes, compared_with, wide=wide)
+            if frame.write is not None and not value.is_empty:
+                value = frame.write(self._raw(frame, nodes, compared_with, wide), value)
             if not value.is_empty:
                 unpacked = frame.is_bare is not None and not frame.is_bare(name)
                 members.append(Member(key, value, required, unpacked))
@@ -622,8 +624,18 @@ class SchemaLanguages:
             held = _with_enough_names(found, self.notation, facets, members, extras, few)
         return self._enforce_or_caveat(found, "minProperties", facets.fewest_members, held)
 
+    def _raw(
+        self, frame: Frame, nodes: Conjunction, compared_with: Conjunction, wide: bool
+    ) -> Automaton:
+        """Return the strings that satisfy the schemas, without quotes."""
+        assert frame.raw is not None
+        if not nodes:
+            return frame.raw.string(0, None)
+        a_string = self.document.make(nodes[0], "a string", {"type": "string"})
+        return self._in(frame.raw).language((*nodes, a_string), compared_with, wide=wide)
+
     def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
-        if frame.is_bare is not None and frame.is_bare(name):
+        if (frame.is_bare or self.notation.is_bare)(name):
             return Automaton.literal(name)
         return self.notation.spell_all(name) if wide else self.notation.spell(name)
 
@@ -725,7 +737,7 @@ def _build_undeclared(
             raise UnsupportedSchemaError(
                 "additionalProperties",
                 document.rebase(""),
-                "in Python style, all arguments must be declared; declare them in "
+                "in this style, all arguments must be declared; declare them in "
                 '"properties", or use style="json"',
             )
         found.append(Member(key, value, False))

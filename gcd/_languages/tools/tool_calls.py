@@ -3,10 +3,12 @@
     style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
     style="python"    [weather(city="Rome", days=3), ...]
 
-Both styles are built in the same steps. They differ in the notation of values
+    style="hermes"    <tool_call>{"name": "weather", "arguments": {...}}</tool_call>
+
+All styles are built in the same steps. They differ in the notation of values
 (`gcd._languages.values.json_values`, `gcd._languages.values.python_values`) and in the delimiters
-around the arguments of a call. The language of the arguments is the language that `gcd.json_schema`
-compiles from their schema. `docs/tools.md` specifies the texts.
+of calls and arguments (`gcd._languages.tools.native_calls`). The language of the arguments is the
+language that `gcd.json_schema` compiles from their schema. `docs/tools.md` specifies the texts.
 
 By default, the number of calls is unbounded, because the token budget ends every answer. The
 automaton then contains each tool only once. With `max_calls=n`, it contains n copies.
@@ -14,6 +16,7 @@ automaton then contains each tool only once. With `max_calls=n`, it contains n c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -36,26 +39,39 @@ from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.json_schema.reader import warn_of
 from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
+from gcd._languages.tools.call_formats import FORMATS, MODELS, CallFormat, render_call
+from gcd._languages.tools.native_calls import (
+    format_of,
+    longest_call,
+    native_call,
+    native_calls,
+    notation_of,
+    with_answers,
+)
 from gcd._languages.tools.tool_lists import Tool, parse_tools
 from gcd._languages.values.arrays import array
-from gcd._languages.values.json_values import json_notation
 from gcd._languages.values.notation import mark, separators
 from gcd._languages.values.objects import Frame
 from gcd._languages.values.python_values import (
     PYTHON_BLANKS,
     is_python_name,
-    python_notation,
     why_no_python_name,
 )
 
 Call = Sequence[Automaton]
 """Languages of the consecutive parts of a call."""
+_LISTS = {
+    "json": CallFormat("", "", "", lead="["),
+    "python": CallFormat("", "", "", lead="[", arguments="python"),
+}
 
 
 def tool_calls(
     tools: Iterable[Any] | Mapping[str, Any],
     *,
-    style: str = "json",
+    style: str | CallFormat = "json",
+    choice: str = "required",
+    answer: Automaton | None = None,
     min_calls: int = 1,
     max_calls: int | None = None,
     whitespace: str = "spaced",
@@ -66,12 +82,19 @@ def tool_calls(
     unknown: str = "warn",
     unsupported: str = "warn",
 ) -> Automaton:
-    """Return the language of all lists of valid calls of the given tools, in JSON or in Python.
+    """Return the language of all lists of valid calls of the given tools, in a format of calls.
 
     Args:
         tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini or Bedrock, functions, or
             classes that pydantic validates, as `gcd.parse_tools` reads them.
-        style: "json" or "python".
+        style: "json" or "python", a list of calls; the name of a model's own format, which is that
+            of vLLM's parser, such as "hermes" or "mistral" (`gcd.call_format`); or a
+            `gcd.CallFormat`.
+        choice: "required": only calls. "auto": calls, or an answer without calls. Otherwise the
+            name of the only tool to call.
+        answer: for "auto", the language of answers without calls, such as
+            `gcd.json_schema(schema)`. None: any text that isn't read as calls, which may also
+            precede calls.
         min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
         max_depth: greatest nesting depth of values whose type is not described.
@@ -82,7 +105,8 @@ def tool_calls(
 
     Raises:
         UnsupportedSchemaError: a keyword in a schema is not supported.
-        ConstraintError: the tool list is malformed, or a name cannot be written in the style.
+        ConstraintError: the tool list is malformed, there is no such tool to choose, or a name
+            cannot be written in the style.
         EmptyLanguageError: there is no valid answer, for example because there are no tools.
         StateLimitError: the automaton has more states than `gcd.state_limit` allows.
 
@@ -90,21 +114,26 @@ def tool_calls(
         IgnoredKeywordWarning: once, naming the keywords without effect.
         CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text.
     """
-    check_count("min_calls", min_calls, 0)
+    form = _LISTS.get(style) if isinstance(style, str) else None
+    form = form or format_of(style)
+    is_list = form in _LISTS.values()
+    check_count("min_calls", min_calls, 0 if is_list else 1)
     if max_calls is not None:
         check_count("max_calls (at least min_calls)", max_calls, min_calls)
     check_depth(max_depth)
     check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
-    parsed = parse_tools(tools).tools
+    parsed = _chosen(parse_tools(tools).tools, choice)
+    if answer is not None and choice != "auto":
+        raise ConstraintError(
+            f'expected an answer only with choice="auto", got choice={choice!r}; omit the answer'
+        )
+    notation = notation_of(form, whitespace, escapes)
+    write: Callable[[Tool, SchemaLanguages], Call] = partial(native_call, form)
     if style == "json":
-        notation = json_notation(whitespace, escapes)
-        write: Callable[[Tool, SchemaLanguages], Call] = _json_call
+        write = _json_call
     elif style == "python":
-        notation = python_notation(whitespace, escapes)
         equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
         write = partial(_python_call, equals=equals)
-    else:
-        raise ConstraintError(f'expected style to be "json" or "python", got {style!r}')
     documents = [
         Document(
             tool.schema,
@@ -163,7 +192,10 @@ def tool_calls(
             reach = max_bytes // len(call.shortest())
             _check_reach(min_calls, reach, max_bytes)
             most = None if most is not None and most > reach else most
-        language = array(notation, call, minimum=min_calls, maximum=most)
+        if is_list:
+            language = array(notation, call, minimum=min_calls, maximum=most)
+        else:
+            language = native_calls(form, call, min_calls, most)
         if language.is_empty:
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
@@ -171,12 +203,57 @@ def tool_calls(
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
+        language = with_answers(form, language, choice == "auto", answer)
         return restrict_length(language, max_bytes, "a list of valid calls", caveats)
 
     bounds = [bound for document in documents for bound in document.bounds]
     found = compile_or_relax(build, bounds, unsupported=unsupported)
     if unsupported == "warn":
         warn_of_caveats(found.caveats)
+    return found
+
+
+def call_format(model: Any) -> str:
+    """Return the name of the format in which a model writes tool calls.
+
+    Args:
+        model: a model's name, such as "Qwen/Qwen3-8B"; or a tokenizer of `transformers`, whose
+            chat template writes a call. If the call is in no known format, the tokenizer's
+            `name_or_path` decides.
+
+    Raises:
+        ConstraintError: the format is unknown, or the chat template raises an error.
+    """
+    name = model if isinstance(model, str) else str(getattr(model, "name_or_path", ""))
+    found: dict[str, int] = {}
+    if getattr(model, "chat_template", None):
+        schema = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+        function = {"name": "f", "description": "", "parameters": schema}
+        text = render_call(model, {"type": "function", "function": function})
+        for each, form in FORMATS.items():
+            calls = tool_calls([function], style=form, max_calls=1, whitespace="flexible")
+            found[each] = longest_call(form, calls, text)
+    best = max(found, key=found.__getitem__, default="")
+    named = (form for pattern, form in MODELS if re.search(pattern, name.lower()))
+    known = best if found.get(best) else next(named, None)
+    if known is None:
+        raise ConstraintError(
+            f"expected a model whose format of tool calls is known, got {show(name)}; pass the "
+            f"name of a format as style ({', '.join(FORMATS)}), or a gcd.CallFormat"
+        )
+    return known
+
+
+def _chosen(tools: tuple[Tool, ...], choice: str) -> tuple[Tool, ...]:
+    """Return the tools that may be called."""
+    if choice in ("auto", "required"):
+        return tools
+    found = tuple(tool for tool in tools if tool.name == choice)
+    if not found:
+        raise ConstraintError(
+            f'expected choice to be "auto", "required" or the name of a tool, got {show(choice)}; '
+            f"the tools are {', '.join(tool.name for tool in tools) or 'none'}"
+        )
     return found
 
 

@@ -35,6 +35,10 @@ class Brackets(NamedTuple):
     of_hashable: bool = False
 
 
+def _never(_: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Notation:
     """Description of how values are written.
@@ -53,6 +57,7 @@ class Notation:
         containers: kind of array ("list", "tuple", "set") -> its possible brackets.
         objects: whether the notation has objects.
         hashable: the notation of values that Python can hash, for elements of a set.
+        is_bare: function that returns whether a key is written without quotes.
     """
 
     gap: Automaton
@@ -69,6 +74,7 @@ class Notation:
     quoted_all: Callable[[Automaton], Automaton] | None = None
     objects: bool = True
     hashable: Notation | None = None
+    is_bare: Callable[[str], bool] = _never
 
     def every_spelling(self, texts: Iterable[str]) -> Automaton:
         """Return the given strings in all their spellings; there may be thousands of strings."""

@@ -48,12 +48,20 @@ class Frame(NamedTuple):
         is_bare: function that returns whether a name is written without quotes; members with other
             names are unpacked (`Member.unpacked`). None: all names are written as keys of the
             notation.
+        before: text before each key.
+        comma: separator between members; None for the notation's own.
+        raw: notation of the members' own strings, if it differs from that of inner strings.
+        write: function from the texts of a member in `raw` and of its other values to its value.
     """
 
     opened: str = "{"
     closed: str = "}"
     colon: Automaton | None = None
     is_bare: Callable[[str], bool] | None = None
+    before: tuple[Automaton, ...] = ()
+    comma: Automaton | None = None
+    raw: Notation | None = None
+    write: Callable[[Automaton, Automaton], Automaton] | None = None
 
 
 BRACES = Frame()
@@ -100,7 +108,7 @@ def mapping(
         raise StateLimitError(
             max_states(), what=f"counting up to {show_count(highest)} members of an object"
         )
-    colon = frame.colon or notation.colon
+    colon, comma = frame.colon or notation.colon, frame.comma or notation.comma
     graph = Assembly()
     start, end = graph.node(), graph.node()
 
@@ -117,9 +125,10 @@ def mapping(
                 if source == 0:
                     graph.skip(before.written[0], due)
                 else:
-                    graph.insert(before.written[source], due, notation.comma)
+                    graph.insert(before.written[source], due, comma)
             if not member.unpacked:
-                graph.insert(due, after.written[number], member.key, colon, member.value)
+                texts = (*frame.before, member.key, colon, member.value)
+                graph.insert(due, after.written[number], *texts)
                 continue
             inside = graph.node()
             graph.insert(due, inside, mark("**{"), notation.gap)

@@ -1,0 +1,252 @@
+"""Languages of calls in the format of a model (`CallFormat`), and of answers without calls.
+
+Texts that a parser would misread aren't in the language. Arguments don't contain the delimiters
+that end them, and an answer that isn't a call contains nothing that begins calls. Delimiters that
+are single tokens of the model are written by these tokens alone (`Automaton.special`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+from gcd._automata.automaton import SPECIAL, Automaton
+from gcd._automata.limits import cache_with_price
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.text.code_points import texts
+from gcd._languages.text.regex import regex
+from gcd._languages.tools.call_formats import ALIASES, FORMATS, CallFormat
+from gcd._languages.tools.tool_lists import Tool
+from gcd._languages.values.arrays import array
+from gcd._languages.values.json_values import json_notation
+from gcd._languages.values.notation import Brackets, Notation, mark
+from gcd._languages.values.objects import BRACES, Frame
+from gcd._languages.values.python_values import python_notation
+
+_BLANKS = b" \t\n\r"
+_KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
+_NUMBER = Automaton.from_strings(map(str, range(100)))  # number of a call
+_STRING = Automaton.literal('"') + Automaton.any_bytes()
+_NUMBERS = r"-?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|Infinity)|NaN"
+
+
+def format_of(style: str | CallFormat) -> CallFormat:
+    """Return the format with a name, or raise an error."""
+    if isinstance(style, CallFormat):
+        return style
+    if not isinstance(style, str) or ALIASES.get(style, style) not in FORMATS:
+        raise ConstraintError(
+            'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
+            f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
+        )
+    return FORMATS[ALIASES.get(style, style)]
+
+
+@cache_with_price(maxsize=256)
+def write(form: CallFormat, text: str) -> Automaton:
+    """Return the language of one text, in which special tokens are single tokens."""
+    pieces = re.split(_any_of(form.special), text)
+    return Automaton.concatenate(
+        [Automaton.special(each) if i % 2 else mark(each) for i, each in enumerate(pieces)]
+    )
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    """Return a regular expression of one of the texts, in a group; of none if there are none."""
+    return f"({'|'.join(map(re.escape, texts)) or '(?!)'})"
+
+
+def longest_call(form: CallFormat, calls: Automaton, text: str) -> int:
+    """Return the length in bytes of the longest call inside a text; 0 if there is none."""
+    marked = re.sub(_any_of(form.special).encode(), SPECIAL + rb"\1" + SPECIAL, text.encode())
+    longest = 0
+    for begin in range(len(marked)):
+        state, end = calls.initial, begin
+        while state >= 0:
+            if calls.accepting[state]:
+                longest = max(longest, end - begin)
+            state = int(calls.transitions[state, marked[end]]) if end < len(marked) else -1
+            end += 1
+    return longest
+
+
+def notation_of(form: CallFormat, whitespace: str, escapes: str) -> Notation:
+    """Return the notation of the arguments of calls, in which strings have no reserved text."""
+    if form.arguments == "python":
+        return python_notation(whitespace, escapes)
+    if form.arguments != "bare":
+        return _without_reserved(form, json_notation(whitespace, escapes))
+    quote = write(form, form.quote)
+    plain = _without_reserved(form, _raw_notation(json_notation("compact", escapes)))
+    quoted = _change_strings(plain, lambda text: Automaton.concatenate([quote, text, quote]))
+    return replace(quoted, is_bare=partial(_is_written, _KEYS))
+
+
+def _raw_notation(plain: Notation) -> Notation:
+    """Return a notation of strings without quotes and escapes."""
+    return replace(
+        plain,
+        string=texts,
+        choice=Automaton.from_strings,
+        spell_all=Automaton.literal,
+        quoted=lambda text: text,
+        quoted_all=lambda text: text,
+    )
+
+
+def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
+    """Return a notation without strings that contain a special token or a reserved text.
+
+    Outside of strings, these texts don't occur in arguments.
+    """
+    parts = (*form.special, *form.reserved)
+    if not parts:
+        return plain
+    return _change_strings(plain, lambda text: text - _containing(parts))
+
+
+def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -> Notation:
+    """Return a notation with a function applied to each language of strings, once."""
+    change = cache(change)
+    quoted, quoted_all = plain.quoted, plain.quoted_all
+    assert quoted is not None, "strings of JSON"
+    assert quoted_all is not None, "strings of JSON"
+    return replace(
+        plain,
+        string=lambda fewest, most: change(plain.string(fewest, most)),
+        choice=lambda given: change(plain.choice(given)),
+        spell_all=lambda text: change(plain.spell_all(text)),
+        quoted=lambda text: change(quoted(text)),
+        quoted_all=lambda text: change(quoted_all(text)),
+    )
+
+
+def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[Automaton]:
+    """Return the languages of the parts of a call.
+
+    Raises:
+        ConstraintError: the format can't write the name of the tool or of a parameter.
+    """
+    _check_name(form.names, tool.name, "tool")
+    if form.arguments != "json":
+        names = form.names if form.arguments == "python" else _KEYS
+        for parameter in tool.parameters:
+            _check_name(names, parameter.name, "parameter")
+    frame = BRACES if form.arguments == "json" else _frame(form, values.notation)
+    arguments = values.language(values.document.root(), frame=frame)
+    if "]" in form.reserved:
+        arguments = arguments - _containing(form.reserved)
+    begin, between = (_write_numbered(form, text) for text in (form.begin, form.between))
+    return [*begin, mark(tool.name), *between, arguments, write(form, form.end)]
+
+
+def _check_name(names: str, name: str, what: str) -> None:
+    """Raise `ConstraintError` unless the format can write a name."""
+    if not _is_written(names, name):
+        raise ConstraintError(
+            f"expected a {what} name that the format of calls can write, matching {names!r}, got "
+            f'{name!r}; rename the {what}, or use style="json"'
+        )
+
+
+def _is_written(names: str, name: str) -> bool:
+    return re.fullmatch(names, name, re.ASCII) is not None
+
+
+def _write_numbered(form: CallFormat, text: str) -> list[Automaton]:
+    """Return the parts of a delimiter, in which `{}` stands for the number of the call."""
+    before, *rest = text.split("{}")
+    return [write(form, before), *(part for each in rest for part in (_NUMBER, write(form, each)))]
+
+
+def _frame(form: CallFormat, notation: Notation) -> Frame:
+    """Return the delimiters around and inside arguments that aren't JSON."""
+    if form.arguments == "python":
+        return Frame("(", ")", mark("="), partial(_is_written, form.names))
+    frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, _KEYS))
+    if form.arguments == "bare":
+        return frame
+    before, between, after = form.member
+    as_text, as_json = (write(form, between.replace("{}", word)) for word in ("true", "false"))
+    end = write(form, after)
+
+    def value(strings: Automaton, values: Automaton) -> Automaton:
+        others = values - _STRING  # strings in JSON begin with a quote
+        if not form.is_typed:
+            strings = strings - _read_as_json()
+        signs = ((as_text, strings), (as_json, others))
+        return Automaton.union([Automaton.concatenate([*each, end]) for each in signs])
+
+    return frame._replace(
+        colon=Automaton.epsilon(),
+        before=(write(form, before),),
+        comma=write(form, form.comma),
+        raw=_without_reserved(form, _raw_notation(notation)),
+        write=value,
+    )
+
+
+@cache_with_price(maxsize=1)
+def _read_as_json() -> Automaton:
+    """Return texts that `json.loads` may read as another value."""
+    return regex(rf"""\s*(?:[\[{{"](?s:.)*|(?:{_NUMBERS}|true|false|null)\s*)""")
+
+
+def native_calls(
+    form: CallFormat, call: Automaton, min_calls: int, max_calls: int | None
+) -> Automaton:
+    """Return the language of several calls; empty if the format permits fewer than `min_calls`."""
+    if form.separator is None:
+        max_calls = 1
+    joined = replace(json_notation("compact"), comma=write(form, form.separator or ""))
+    ends = (Brackets("", ""),)
+    several = array(joined, call, minimum=min_calls, maximum=max_calls, brackets=ends)
+    return Automaton.concatenate([write(form, form.first), several, write(form, form.last)])
+
+
+def with_answers(
+    form: CallFormat, calls: Automaton, auto: bool, answer: Automaton | None
+) -> Automaton:
+    """Add the answers without calls to a language of calls.
+
+    Args:
+        form: the format of the calls.
+        calls: the calls.
+        auto: whether an answer may be without calls.
+        answer: the answers without calls; None for any text, which may then also precede calls.
+
+    Raises:
+        EmptyLanguageError: all these answers could be taken for calls.
+    """
+    started = _containing((*form.special, *form.start))
+    plain = texts() - started
+    found = calls
+    if auto:
+        own = plain if answer is None else answer - started
+        if form.lead is not None:
+            begin = [Automaton.byte_set(_BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
+            own = own - Automaton.concatenate(begin)
+        if own.is_empty:
+            raise EmptyLanguageError(
+                "expected answers that can't be taken for tool calls, got a constraint of answers "
+                "that all begin like calls in this format; use a format with special tokens, or "
+                'choice="required"'
+            )
+        before, after = (write(form, text) for text in form.answer)
+        if answer is None and form.lead is None:
+            found = Automaton.concatenate([plain, found])
+        found = found | Automaton.concatenate([before, own, after])
+    if form.thought is not None:
+        before, after = (write(form, text) for text in form.thought)
+        found = Automaton.concatenate([before, plain, after]).optional() + found
+    return found
+
+
+@cache_with_price(maxsize=64)
+def _containing(parts: tuple[str, ...]) -> Automaton:
+    """Return the texts that contain one of the given texts."""
+    anything = Automaton.any_bytes()
+    return Automaton.concatenate([anything, Automaton.from_strings(parts), anything])

@@ -1,0 +1,170 @@
+"""Conversion of chat requests with tools to one constraint, in the server's own format of calls.
+
+    {"tools": [...], "tool_choice": "auto", "response_format": {...}}
+    {"tools": [...], "options": {"style": "hermes", "choice": "auto", "answer": {...}}}
+
+The first line is a request, the second one its constraint (`gcd._requests`). The converted request
+has `"tool_choice": "auto"`, so that vLLM adds no constraint, and its parser reads the calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gcd import ConstraintError
+from gcd._errors import show
+from gcd._languages.tools.call_formats import ALIASES, FORMATS
+
+# Reasoning parsers whose models end a thought with this text.
+_THOUGHT_END = "</think>"
+_THOUGHTS = ("qwen3", "deepseek_r1", "deepseek_v3", "glm45", "minimax_m2", "hermes")
+_SWITCHES = ("enable_thinking", "thinking")  # arguments of chat templates
+
+
+class Converted(NamedTuple):
+    """Body of a request for vLLM, its constraint as JSON text, and a report of what is enforced."""
+
+    request: dict[str, Any]
+    constraint: str
+    report: str
+
+
+class Format(NamedTuple):
+    """Format of calls on a server, whether it parses calls, and the name of its parser of thoughts.
+
+    The latter is empty if there is none.
+    """
+
+    name: str
+    is_parsed: bool
+    reasoning: str
+
+    @classmethod
+    def of(cls, arguments: Any) -> Format | None:
+        """Return the settings of a server, given its arguments; None if tools aren't converted.
+
+        `GCD_VLLM_CALLS` names the format of a server without a parser of calls; "off" leaves
+        requests with tools to vLLM.
+        """
+        wanted = os.environ.get("GCD_VLLM_CALLS", "")
+        parser = getattr(arguments, "tool_call_parser", None) or ""
+        if wanted == "off" or not (wanted or parser):
+            return None
+        is_parsed = bool(parser and getattr(arguments, "enable_auto_tool_choice", False))
+        reasoning = getattr(arguments, "reasoning_parser", None) or ""
+        return cls(wanted or parser, is_parsed, reasoning)
+
+
+def convert(request: Mapping[str, Any], form: Format, has_arguments: bool) -> Converted | None:
+    """Convert the body of a chat request; None if it has no tools, or its own constraint.
+
+    Args:
+        request: the body.
+        form: the server's settings.
+        has_arguments: whether the model has the token `[ARGS]`, which newer Mistral models write.
+
+    Raises:
+        ConstraintError: the request can't be converted; the message says what to change.
+    """
+    tools, choice = request.get("tools"), request.get("tool_choice") or "auto"
+    extra = request.get("vllm_xargs") or {}
+    if not tools or choice == "none" or "messages" not in request or "gcd" in extra:
+        return None
+    if request.get("structured_outputs") is not None:
+        raise ConstraintError(
+            "expected a request with tools without structured_outputs, got both, which are two "
+            "constraints; use response_format for answers without calls"
+        )
+    style = form.name
+    if style not in FORMATS and style not in ALIASES:
+        raise ConstraintError(
+            f"expected a server with a known format of tool calls, got {show(style)}; set the "
+            f"server's GCD_VLLM_CALLS to one of {', '.join(FORMATS)}, or to off"
+        )
+    if style == "mistral" and not has_arguments:
+        style = "mistral_json"
+    named = choice.get("function") if isinstance(choice, dict) else None
+    options: dict[str, Any] = {"style": style, "choice": choice, "unsupported": "ignore"}
+    if isinstance(named, dict):
+        tools, options["choice"] = _only(tools, named.get("name")), "required"
+    elif choice not in ("auto", "required"):
+        raise ConstraintError(
+            'expected tool_choice to be "auto", "required", "none" or {"type": "function", '
+            f'"function": {{"name": ...}}}}, got {show(choice)}'
+        )
+    if request.get("parallel_tool_calls") is False:
+        options["max_calls"] = 1
+    answer = _answer_of(request.get("response_format"))
+    if answer is not None and options["choice"] == "auto":
+        options["answer"] = answer
+    constraint: dict[str, Any] = {"tools": tools, "options": options}
+    thinks = _thinks(request, form)
+    if thinks:
+        thought = {"anything": True, "until": _THOUGHT_END}
+        constraint = {"segments": [thought, constraint]}
+    text = json.dumps(constraint)
+    removed = ("response_format", "parallel_tool_calls")
+    body = {name: value for name, value in request.items() if name not in removed}
+    body["tools"] = [_without_strict(tool) for tool in request["tools"]]
+    body["tool_choice"] = "auto" if form.is_parsed else "none"
+    body["vllm_xargs"] = extra | {"gcd": text}
+    report = [f"calls={style}", f"choice={named.get('name') if named else choice}"]
+    report += ["parallel=no"] * ("max_calls" in options) + ["thought"] * thinks
+    report += [f"answer={'json' if 'answer' in options else 'text'}"] * (choice == "auto")
+    return Converted(body, text, "; ".join(report))
+
+
+def _only(tools: Any, name: Any) -> list[Any]:
+    """Return the tool with a name, in a list."""
+    names = [_function(tool).get("name") for tool in tools]
+    if name not in names:
+        raise ConstraintError(
+            f"expected tool_choice to name one of the tools {', '.join(map(str, names))}, got "
+            f"{show(name)}"
+        )
+    return [tool for tool, each in zip(tools, names, strict=True) if each == name]
+
+
+def _function(tool: Any) -> dict[str, Any]:
+    inner = tool.get("function") if isinstance(tool, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _without_strict(tool: Any) -> Any:
+    """Return a tool without `strict`, for which vLLM would add another constraint."""
+    inner = {name: value for name, value in _function(tool).items() if name != "strict"}
+    return tool | {"function": inner} if inner else tool
+
+
+def _answer_of(given: Any) -> dict[str, Any] | None:
+    """Return the constraint of answers without calls; None for any text."""
+    kind = given.get("type") if isinstance(given, dict) else given
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return {"json_schema": {"type": "object"}}
+    inner = given.get("json_schema") if kind == "json_schema" else None
+    if not isinstance(inner, dict) or "schema" not in inner:
+        raise ConstraintError(
+            "expected a response_format of type text, json_object, or json_schema with a schema, "
+            f"beside tools, got {show(given)}"
+        )
+    return {"json_schema": inner["schema"]}
+
+
+def _thinks(request: Mapping[str, Any], form: Format) -> bool:
+    """Return whether a thought precedes the answer."""
+    switches = request.get("chat_template_kwargs") or {}
+    own = FORMATS[ALIASES.get(form.name, form.name)].thought is not None
+    if not form.reasoning or own or any(switches.get(each) is False for each in _SWITCHES):
+        return False
+    if form.reasoning not in _THOUGHTS:
+        raise ConstraintError(
+            f"expected a server with one of the reasoning parsers {', '.join(_THOUGHTS)} for "
+            f"tools, got {form.reasoning!r}; send the constraint as segments in vllm_xargs, or "
+            "set the server's GCD_VLLM_CALLS to off"
+        )
+    return True

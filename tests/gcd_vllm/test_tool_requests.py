@@ -1,0 +1,224 @@
+"""Requests with tools become one constraint in the server's format; wrong ones get HTTP 400."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gcd
+from gcd._requests import ConstraintRequest
+from gcd._serving.compiler import COMPILERS
+from gcd_vllm import CompilingMiddleware
+from gcd_vllm._tool_requests import Format, convert
+from tests.gcd.languages.tools.calls import TOOLS
+from tests.gcd_vllm.fakes import VllmConfig
+
+CALL = '<tool_call>\n{"name": "note", "arguments": {"text": "a"}}\n</tool_call>'
+WEATHER = (
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "a", "days": 1}}\n</tool_call>'
+)
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+NOTE = {"type": "function", "function": {"name": "note"}}
+HERMES = Format("hermes", True, "")
+
+
+def request(**more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "?"}]
+    return {"messages": messages, "tools": TOOLS, "max_tokens": 90} | more
+
+
+CASES = [
+    ({}, "hi", "hi" + CALL, f"{WEATHER}\n{CALL}"),
+    ({"tool_choice": "required"}, None, CALL, f"{WEATHER}\n{CALL}"),
+    ({"tool_choice": NOTE}, None, CALL, None),
+    ({"parallel_tool_calls": False}, "hi", CALL, None),
+    ({"response_format": FORM}, '{"ok":true}', CALL, f"{WEATHER}\n{CALL}"),
+    ({"response_format": {"type": "json_object"}}, '{"b":[1]}', CALL, f"{WEATHER}\n{CALL}"),
+    ({"response_format": FORM, "tool_choice": "required"}, None, CALL, f"{WEATHER}\n{CALL}"),
+]
+
+
+@pytest.mark.parametrize(("more", "text", "one", "two"), CASES)
+def test_what_a_request_permits(more, text, one, two):
+    found = convert(request(**more), HERMES, False)
+    assert found is not None
+    language = ConstraintRequest.parse(found.constraint).language()
+    assert language.accepts(one)
+    assert text is None or language.accepts(text)
+    assert language.accepts(f"{WEATHER}\n{CALL}") == (two is not None)
+    assert text is not None or not language.accepts("hi")
+    assert not language.accepts("[1]") or "response_format" not in more
+    assert not language.accepts(CALL.replace("note", "unknown"))
+    assert not language.accepts(CALL.replace('"text"', '"txt"'))
+    body = found.request
+    assert body["tool_choice"] == "auto"
+    assert body["vllm_xargs"]["gcd"] == found.constraint
+    assert not {"response_format", "parallel_tool_calls"} & body.keys()
+    assert found.report.startswith("calls=hermes; choice=")
+
+
+def test_what_is_left_to_vllm():
+    for more in (
+        {"tool_choice": "none"},
+        {"tools": []},
+        {"tools": None},
+        {"vllm_xargs": {"gcd": "{}"}},  # the request's own constraint decides
+    ):
+        assert convert(request(**more), HERMES, False) is None
+
+
+def test_strict_is_removed_because_vllm_would_add_a_second_constraint():
+    tools = [
+        {"type": "function", "function": TOOLS[1]["function"] | {"strict": value}}
+        for value in (True, False)
+    ]
+    for tool in tools:
+        found = convert(request(tools=[tool]), HERMES, False)
+        assert found.request["tools"] == [TOOLS[1]]
+
+
+def test_the_servers_settings_decide(monkeypatch):
+    def named(**arguments: Any) -> Format | None:
+        return Format.of(SimpleNamespace(**arguments))
+
+    assert named(tool_call_parser=None) is None
+    assert named(tool_call_parser="xlam", enable_auto_tool_choice=True) == ("xlam", True, "")
+    monkeypatch.setenv("GCD_VLLM_CALLS", "hermes")
+    assert named() == ("hermes", False, "")
+    monkeypatch.setenv("GCD_VLLM_CALLS", "off")
+    assert named(tool_call_parser="xlam") is None
+    unparsed = convert(request(), Format("hermes", False, ""), False)
+    assert unparsed.request["tool_choice"] == "none"
+    for has_arguments, style in ((True, "mistral"), (False, "mistral_json")):
+        found = convert(request(), Format("mistral", True, ""), has_arguments)
+        assert f"calls={style};" in found.report
+
+
+def test_a_thought_comes_first():
+    form = Format("hermes", True, "qwen3")
+    found = convert(request(), form, False)
+    parts = ConstraintRequest.parse(found.constraint).language()
+    assert isinstance(parts, gcd.Segments)
+    assert parts.parts[0].text.accepts("I see <tool_call>.</think>")
+    assert parts.parts[1].language.accepts(CALL)
+    silent = convert(request(chat_template_kwargs={"enable_thinking": False}), form, False)
+    assert json.loads(silent.constraint).keys() == {"tools", "options"}
+
+
+WRONG = [
+    (
+        {"tool_choice": {"type": "function", "function": {"name": "x"}}},
+        "get_weather, note, got 'x'",
+    ),
+    ({"tool_choice": "any"}, "expected tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "expected tool_choice"),
+    ({"response_format": {"type": "structural_tag"}}, "expected a response_format"),
+    ({"response_format": {"type": "json_schema"}}, "expected a response_format"),
+    ({"structured_outputs": {"regex": "a"}}, "two constraints"),
+    ({"tools": [TOOLS[1], TOOLS[1]]}, "different names"),
+    ({"tools": [NOTE | {"function": {"name": "a b"}}]}, "rename the tool"),
+    ({"tools": [{"type": "web_search"}]}, "web_search"),
+    ({"response_format": {**FORM, "json_schema": {"schema": {"type": "colour"}}}}, "colour"),
+]
+
+
+class Server:
+    """ASGI application with the middleware, which returns the body that it receives."""
+
+    def __init__(self, config: Any, **arguments: Any) -> None:
+        client = SimpleNamespace(vllm_config=config)
+        self.state = SimpleNamespace(engine_client=client, args=SimpleNamespace(**arguments))
+        self.handle = CompilingMiddleware(self.application)
+        self.received: Any = None
+
+    async def application(self, scope, receive, send):
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        self.received = json.loads(body) if body else None
+        status = 200 if body else 422
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    def post(self, body: Any) -> list[Any]:
+        text, replies = json.dumps(body).encode(), []
+        parts = [text[:9], text[9:]]
+
+        async def receive():
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+        async def send(reply):
+            replies.append(reply)
+
+        scope = {"type": "http", "method": "POST", "headers": [], "app": self}
+        asyncio.run(self.handle(scope, receive, send))
+        return replies
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close():
+    yield
+    COMPILERS.close()
+
+
+@pytest.fixture
+def server(tokens):
+    return Server(
+        VllmConfig(tokens, max_model_len=400),
+        tool_call_parser="hermes",
+        enable_auto_tool_choice=True,
+    )
+
+
+def test_the_middleware_converts_and_reports(server):
+    start, body = server.post(request())
+    assert (start["status"], body["body"]) == (200, b"{}")
+    assert (b"x-gcd", b"calls=hermes; choice=auto; answer=text") in start["headers"]
+    assert server.received == convert(request(), HERMES, False).request
+    own = request(vllm_xargs={"gcd": json.dumps({"choice": ["a"]})})
+    start, _ = server.post(own)
+    assert (start["headers"], server.received) == ([], own)
+    long = {"type": "object", "properties": {"x": {"type": "string", "maxLength": 60_000}}}
+    bounded = [
+        {
+            "type": "function",
+            "function": {"name": f"f{i}", "parameters": long | {"minProperties": 1}},
+        }
+        for i in range(2)
+    ]
+    start, _ = server.post(request(tools=bounded))
+    assert start["status"] == 200
+    unique = {
+        "type": "object",
+        "properties": {"x": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+    }
+    start, _ = server.post(
+        request(tools=[{"type": "function", "function": {"name": "f", "parameters": unique}}])
+    )
+    assert b"unchecked=" in dict(start["headers"])[b"x-gcd"]
+
+
+@pytest.mark.parametrize(("more", "message"), WRONG)
+def test_wrong_requests_are_refused_with_one_sentence(server, more, message):
+    start, body = server.post(request(**more))
+    assert start["status"] == 400
+    error = json.loads(body["body"])["error"]
+    assert error["code"] == 400
+    assert message in error["message"]
+    assert server.received is None
+
+
+@pytest.mark.parametrize(
+    ("parser", "message"), [("step3", "known format"), ("granite", "special token")]
+)
+def test_formats_that_the_server_cannot_write(tokens, parser, message):
+    server = Server(VllmConfig(tokens, max_model_len=400), tool_call_parser=parser)
+    start, body = server.post(request())
+    assert start["status"] == 400
+    assert message in json.loads(body["body"])["error"]["message"]
