@@ -131,7 +131,7 @@ class Reply:
             value, error = self._parse(text)
             if error is None:
                 return text, value, refused
-            refused[text] = str(error)
+            refused[text] = " ".join(str(error).split())
         return next(iter(self._ranked), None), None, refused
 
     def _parse(self, text: str) -> tuple[Any, ValueError | None]:

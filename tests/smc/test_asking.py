@@ -38,6 +38,13 @@ class Even(BaseModel):
         return value
 
 
+class Never(Even):
+    @field_validator("day")
+    @classmethod
+    def check(cls, value: int) -> int:
+        raise ValueError("never")
+
+
 @dataclass
 class Pair:
     a: bool
@@ -50,6 +57,18 @@ class Color(Enum):
 
 SCHEMA = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 1}
 BOOLEAN = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
+INTEGER = {
+    "type": "object",
+    "properties": {"day": {"type": "integer"}},
+    "required": ["day"],
+    "additionalProperties": False,
+}
+SEVERAL = {
+    "type": "object",
+    "properties": {name: {"type": "boolean"} for name in "abc"},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 TOOLS = [{"name": "f", "description": "", "parameters": BOOLEAN}]
 
 
@@ -233,12 +252,90 @@ def test_no_answer_begins_inside_of_thoughts(tag: str) -> None:
         smc.ask(lm, text, Day, budget=16)
 
 
-def test_a_validator_that_no_constraint_expresses_is_an_error() -> None:
+def test_the_best_answer_that_a_validator_accepts_is_returned() -> None:
     with pytest.warns(gcd.CaveatWarning):
         replies = smc.ask_all(LM, [[k] for k in range(20)], Even, budget=10)
-    odd = next(reply for reply in replies if json.loads(reply.text or "")["day"] % 2)
-    with pytest.raises(ValueError, match="odd"):
-        _ = odd.value
+    plain = smc.ask_all(LM, [[k] for k in range(20)], INTEGER, budget=10)
+    for reply, other in zip(replies, plain, strict=True):
+        ranked = [other.value, *other.alternatives]
+        even = [each["day"] for each in ranked if each["day"] % 2 == 0]
+        if not even:
+            with pytest.raises(ValueError, match="reject"):
+                _ = reply.value
+            continue
+        assert [reply.value.day, *(each.day for each in reply.alternatives)] == even
+        first = next(i for i, each in enumerate(ranked) if each["day"] % 2 == 0)
+        assert len(reply.refused) == first
+        assert all("odd" in error for error in reply.refused.values())
+        assert json.loads(reply.text or "")["day"] == reply.value.day
+    assert any(reply.refused for reply in replies)
+
+
+def test_a_validator_that_rejects_all_answers_is_an_error() -> None:
+    with pytest.warns(gcd.CaveatWarning):
+        reply = smc.ask(LM, "hello", Never, budget=10)
+    with pytest.raises(ValueError, match=r"accept, got \d+ that they reject .*never.*particles"):
+        _ = reply.value
+    assert reply.text in reply.refused
+    assert reply.alternatives == []
+
+
+def test_by_default_nothing_is_random() -> None:
+    first, second = (smc.ask(LM, "hello", Pair, budget=16, seed=seed) for seed in (0, 1))
+    assert repr(first) == repr(second)
+    assert first.posterior.particles == second.posterior.particles
+    greedy = smc.ask(LM, "hello", Pair, budget=16, temperature=0)
+    assert len(greedy.posterior.particles) == 1
+    with pytest.raises(ValueError, match="omit one of them"):
+        smc.ask(LM, "hello", Pair, budget=16, temperature=0, particles=4)
+
+
+@pytest.mark.parametrize("particles", [None, 2, 16])
+def test_the_value_has_the_largest_expected_agreement(particles: int | None) -> None:
+    """The score is computed here from its definition, over all pairs of answers."""
+    options = {} if particles is None else {"particles": particles}
+    for prompt in range(10):
+        reply = smc.ask(LM, [prompt], SEVERAL, budget=40, **options)
+        found: dict[str, float] = {}
+        for each in {s.ids: s for s in reply.posterior.particles}.values():
+            text = each.answer.decode()
+            found[text] = found.get(text, 0.0) + math.exp(each.log_p)
+        values = {text: set(json.loads(text).items()) for text in found}
+
+        def agreement(text: str, found: Any = found, values: Any = values) -> float:
+            mine = values[text]
+            return sum(
+                p * 2 * len(mine & values[other]) / (len(mine) + len(values[other]))
+                for other, p in found.items()
+            )
+
+        assert reply.text is not None
+        assert agreement(reply.text) == pytest.approx(max(map(agreement, found)))
+
+
+def test_an_unknown_probability_is_not_shown_as_a_number() -> None:
+    reply = smc.ask(LM, "hello", {"type": "string"}, budget=12)
+    assert reply.probability is None
+    assert reply.confidence_interval is not None
+    low, high = reply.confidence_interval
+    assert 0 <= low < high <= 1
+    assert "probability unknown" in repr(reply) or f"at least {low:.3f}" in repr(reply)
+    assert "tokens computed" in repr(reply)
+    short = smc.ask(LM, "hello", INTEGER, budget=10)
+    enough = smc.sufficient_budget(short.posterior)
+    assert f"the budget of 10 tokens binds, {enough} wouldn't" in repr(short)
+
+
+def test_two_texts_of_one_value_count_together() -> None:
+    reply = smc.ask(LM, "hello", {"enum": [1, 2]}, budget=8, whitespace="flexible", particles=64)
+    ones = [text for text in reply.posterior.texts if json.loads(text) == reply.value]
+    assert len(ones) > 1
+    total = sum(
+        p for text, p in zip(reply.posterior.texts, reply.posterior.probabilities, strict=True)
+        if text in ones
+    )  # fmt: skip
+    assert reply.fields[""].best.probability == pytest.approx(total)
+    assert reply.alternatives == [3 - reply.value]
 
 
 @pytest.mark.parametrize("kind", ["a|b", [], [1, 2], ["a", {}], 3, None])
@@ -255,4 +352,4 @@ def test_a_budget_that_no_answer_fits_into_is_refused() -> None:
 def test_repr_shows_the_certainty_of_the_answer() -> None:
     shown = repr(smc.ask(LM, "hello", ["yes", "no"], budget=8))
     assert shown.startswith("Reply('")
-    assert shown.endswith("certified)")
+    assert shown.endswith("certified, 10 tokens computed)")
