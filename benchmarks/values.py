@@ -1,4 +1,4 @@
-"""What a person gets: right fields and processor time of `smc.ask` and of what people use instead.
+"""Right fields and processor time of `smc.ask`, and of what people use instead.
 
     OMP_NUM_THREADS=1 python -m benchmarks.values --half held-out
 

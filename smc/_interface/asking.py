@@ -207,7 +207,7 @@ class Reply:
 
     @property
     def _parts(self) -> list[str]:
-        """What is shown after the text: probability, label, tokens, and a budget that binds."""
+        """The texts shown after the answer: probability, label, tokens, and a budget that binds."""
         interval, p = self.confidence_interval, self.probability
         if p is not None:
             known = f"probability {show_probability(p, interval)}"
@@ -265,9 +265,9 @@ def ask(
             constraint is the text of the answer, even if it is JSON. With messages, the chat
             template shows tools to the model.
         budget: maximum number of tokens of an answer, including EOS.
-        particles: number of distinct prefixes kept at a time, of which up to four are the most
-            probable ones, and the others a random sample for estimates; see `smc.sample`. By
-            default, only the four most probable prefixes. With 1, one answer is drawn.
+        particles: number of distinct prefixes kept at a time: up to four are the most probable
+            ones, and the others a random sample for estimates; see `smc.sample`. By default, only
+            the four most probable prefixes. With 1, one answer is drawn.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
         whitespace: of JSON, as for `gcd.json_schema`.

@@ -440,9 +440,9 @@ def posterior(
 def rank(found: Posterior, *, is_json: bool) -> list[str]:
     """Return one text of each value that was found, the best value first.
 
-    The score of a value is its expected agreement with an answer of the model: twice the number of
-    equal fields, divided by the number of fields of both (minimum Bayes risk; Kumar and Byrne
-    2004). The probabilities are those of the model, which are exact, not the weights. A text that
+    The score of a value is its expected agreement with an answer of the model (minimum Bayes risk;
+    Kumar and Byrne 2004). Two values agree by twice the number of equal fields, divided by the
+    number of fields of both. The probabilities are those of the model, which are exact, not the weights. A text that
     isn't JSON is a single field. Only the `COMPARED` most probable values are compared.
     """
     log_p = _log_p_found(found.particles)
