@@ -74,6 +74,7 @@ class DiscreteConfig:
 
     count_finished: bool = Discrete.count_finished
     floor: float = Discrete.floor
+    kept: int = Discrete.kept
 
 
 @dataclass

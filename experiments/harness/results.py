@@ -120,6 +120,8 @@ def results_config(config: DictConfig) -> Identity:
     for key in unread(config):
         group, _, option = key.partition(".")
         values[group].pop(option)
+    if not values["discrete"].get("kept", True):  # as in runs that had no such option
+        values["discrete"].pop("kept")
     if not values["discrete"]:
         values.pop("discrete")
     return values
