@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -47,6 +46,8 @@ from experiments.harness.models import ROOT
 
 ADAPTERS = {"tool calls": str(ROOT / "models" / "smollm2-xlam")}
 RETRIES = 2
+EXTRA = 50
+"""Additional tokens without a mask, for text around the answer."""
 
 
 class Answer(NamedTuple):
@@ -77,7 +78,7 @@ def encode(lm: smc.TransformersLM, prompt: Any) -> list[int]:
 def parse(request: Request, text: str) -> Any:
     """Return the value of an answer; None if it has none."""
     if request.group == "labels":
-        return text
+        return text if text in request.kind else None
     try:
         return json.loads(text)
     except ValueError:
@@ -150,7 +151,7 @@ def run_free(lm: smc.TransformersLM, request: Request) -> Answer:
     prompt, tokens, text = request.prompt, 0, ""
     for _ in range(1 + RETRIES):
         ids = encode(lm, prompt)
-        text, count = generate(lm, ids, request)
+        text, count = generate(lm, ids, request._replace(budget=request.budget + EXTRA))
         tokens += len(ids) + count
         value, error = read(request, text)
         if error is None:
@@ -183,7 +184,11 @@ def read(request: Request, text: str) -> tuple[Any, str | None]:
 def run_ask(lm: smc.TransformersLM, request: Request) -> Answer:
     """Call `smc.ask`."""
     reply = smc.ask(lm, request.prompt, request.kind, budget=request.budget)
-    return Answer(reply.text or "", reply.value, reply.posterior.diagnostics.tokens)
+    try:
+        value = reply.value
+    except ValueError:
+        value = None
+    return Answer(reply.text or "", value, reply.posterior.diagnostics.tokens)
 
 
 METHODS: dict[str, Callable[[smc.TransformersLM, Request], Answer]] = {
@@ -223,7 +228,6 @@ def measure(lm: smc.TransformersLM, request: Request, method: str) -> dict[str, 
         "valid": answer.value is not None, "seconds": seconds, "tokens": answer.tokens,
         "words": len(words), "from_source": sum(word in source for word in words),
         "empty": sum(not text for text in texts), "log_p": log_p(lm, request, answer.text),
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }  # fmt: skip
 
 
@@ -290,6 +294,7 @@ def main() -> None:
     rows = []
     if options.rows.exists():
         rows = [json.loads(each) for each in options.rows.read_text("utf-8").splitlines()]
+        rows = [row for row in rows if row["half"] == options.half]
     if not options.table:
         known = {(row["group"], row["number"], row["method"]) for row in rows}
         odd = options.half == "held-out"

@@ -78,7 +78,8 @@ class Discrete:
             `count_finished=False`, the filter finds all answers of languages with at most N running
             prefixes.
         kept: how many of the N prefixes are those with the highest probability under the model,
-            which are kept with certainty (`smc._inference.selection.Kept`). The others are selected
+            at most 3 nats below the best one, which are kept with certainty
+            (`smc._inference.selection.Kept`). The others are selected
             from the remaining prefixes, so weights stay unbiased. With `kept` equal to N, nothing
             is random: the filter is a beam search, and its evidence is a lower bound.
 

@@ -364,7 +364,9 @@ class AnswerTables(NamedTuple):
 
     def most_probable(self) -> Float64[Tensor, "B"]:
         """Return the largest log p_lm of each example's answers; -inf without answers."""
-        return self.log_p.amax(dim=(0, 2)).view(len(self.empty), -1).amax(dim=1)
+        # Tokens that don't end a text have weight zero, but the log p of their prefix.
+        log_p = self.log_p.masked_fill(self.weights.isneginf(), -torch.inf)
+        return log_p.amax(dim=(0, 2)).view(len(self.empty), -1).amax(dim=1)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Reconstruct the answers from their last tokens backward, on the host."""

@@ -10,10 +10,10 @@ it finds probable answers, and parses the one whose fields agree best with the m
     a list of strings                 one of these strings
     a constraint                      the text of the answer
 
-By default the four most probable prefixes are kept at each step (beam search), which costs little
-more than greedy decoding and is right more often (`benchmarks.values`). Bounds then tell how
-probable the answer is at least. With `particles`, the other prefixes are a random sample, from
-which probabilities are estimated. Other arguments are passed to `smc.sample`.
+By default at most four prefixes are kept at each step, the most probable ones (beam search). This
+costs less than twice as much as greedy decoding and is right more often (`benchmarks.values`).
+Bounds then tell how probable the answer is at least. With `particles`, the other prefixes are a
+random sample, from which probabilities are estimated. Other arguments are passed to `smc.sample`.
 
 Messages become token ids by the tokenizer's chat template, which also gets the tools in the form
 that templates expect: `{"type": "function", "function": {"name", "description", "parameters"}}`.
@@ -24,11 +24,11 @@ from __future__ import annotations
 import html
 import inspect
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -36,13 +36,13 @@ from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, parse_tool
 from gcd._languages.json_schema.schema import is_class
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from smc._inference.algorithms import chosen
-from smc._inference.settings import check_options
+from smc._inference.settings import COLDEST, check_options, whole
 from smc._interface.interface import sample
 from smc._models.checks import check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
-from smc._results.fields import Field, canonical_json, shorten, show_probability
+from smc._results.fields import Field, leaves, shorten, show_probability
 from smc._results.posterior import Posterior, rank, sufficient_budget
 from smc._results.reliability import Reliability
 
@@ -89,9 +89,14 @@ class Reply:
         """
         text, value, refused = self._chosen
         if text is None:
+            if self._is_impossible:
+                raise ValueError(
+                    "expected an answer, got none: the model gives every answer within the budget "
+                    "probability zero; change the prompt"
+                )
             raise ValueError(
-                "expected an answer, got none: the model gives every answer within the budget "
-                "probability zero; change the prompt"
+                "expected an answer, got none: no prefix that was kept can be completed; pass "
+                "particles=16, or change the prompt"
             )
         if text in refused:
             tried = ", ".join(repr(shorten(each)) for each in list(refused)[:_TRIED])
@@ -134,11 +139,11 @@ class Reply:
             refused[text] = " ".join(str(error).split())
         return next(iter(self._ranked), None), None, refused
 
-    def _parse(self, text: str) -> tuple[Any, ValueError | None]:
+    def _parse(self, text: str) -> tuple[Any, Exception | None]:
         """Return the value of a text, and the error of a validator; None if it is valid."""
         try:
             return self.parser(text), None
-        except ValueError as error:
+        except Exception as error:  # a validator may raise anything
             return None, error
 
     @property
@@ -147,13 +152,19 @@ class Reply:
 
         None if it isn't known: neither do bounds determine it to within 0.1, nor was it estimated
         from a random sample with the label "estimated". Pass `particles=16` for an estimate.
-        `confidence_interval` then has the bounds. Zero if no answer was found.
+        `confidence_interval` then has the bounds. Zero if no answer is possible.
         """
         if self.text is None:
-            return 0.0
+            return 0.0 if self._is_impossible else None
         low, high = self.confidence_interval or (0.0, 1.0)
         estimated = self.reliability.label == "estimated"
         return min(high, max(low, self._whole[0])) if estimated or high - low <= _NARROW else None
+
+    @property
+    def _is_impossible(self) -> bool:
+        """Whether every answer certainly has probability zero."""
+        bounds = self.posterior.bounds
+        return self.posterior.enumerated or (bounds is not None and bounds.log_upper == -math.inf)
 
     @property
     def confidence_interval(self) -> tuple[float, float] | None:
@@ -170,10 +181,13 @@ class Reply:
         assert self.text is not None
         found = self.posterior
         if self.parser is str:
-            at = found.texts.index(self.text)
+            same = [at for at, text in enumerate(found.texts) if text == self.text]
             intervals = found.confidence_intervals
-            return found.probabilities[at], None if intervals is None else intervals[at]
-        wanted = canonical_json(json.loads(self.text, parse_float=Decimal, parse_int=Decimal))
+            # Several answers that aren't UTF-8 may be shown as one text.
+            known = intervals is not None and len(same) == 1
+            p = math.fsum(found.probabilities[at] for at in same)
+            return p, intervals[same[0]] if known and intervals is not None else None
+        wanted, _ = leaves(self.text)
         each = next(value for value in self.fields[""].values if value.value == wanted)
         return each.probability, found.interval_of(each.probability, each.error, each.interval)
 
@@ -212,7 +226,7 @@ class Reply:
         if p is not None:
             known = f"probability {show_probability(p, interval)}"
         elif interval is not None and interval[0] >= _SHOWN:
-            known = f"probability at least {interval[0]:.3f}"
+            known = f"probability at least {math.floor(1000 * interval[0]) / 1000:.3f}"
         else:
             known = "probability unknown"
         parts = [
@@ -234,7 +248,7 @@ class Reply:
 
     def _repr_html_(self) -> str:
         """Return what `repr` shows as a table, for notebooks."""
-        cells = [self.text or "no answer", *(self._parts if self.text is not None else [])]
+        cells = ["no answer"] if self.text is None else [repr(self.text), *self._parts]
         rows = "".join(f"<tr><td>{html.escape(cell)}</td></tr>" for cell in cells)
         return f"<table>{rows}</table>"
 
@@ -320,23 +334,24 @@ def ask_all(
             f"expected smc.ask without finished, got {options['finished']!r}; use the replies that "
             "it returns, or smc.sample"
         )
-    if temperature == 0:
-        if particles is not None:
+    if temperature == 0:  # a single particle, which is almost certain to draw the best token
+        if particles is not None or algorithm != "auto" or "kept" in options:
             raise ValueError(
-                f"expected no particles with temperature=0, which is greedy decoding, got "
-                f"{particles}; omit one of them"
+                f"expected no particles, algorithm or kept with temperature=0, which is greedy "
+                f"decoding, got particles={particles}, algorithm={algorithm!r}; omit them"
             )
-        temperature, options = 1.0, {"kept": 1, **options}
+        temperature, particles = COLDEST, 1
     constraint, parser = constraint_of(kind, whitespace)
     written = _write(lm, prompts, kind, chat_template_kwargs)
     if isinstance(constraint, Automaton):
         constraint = lift(constraint, lm.vocabulary, literals=literals)
-    N, algorithm, options = _search_options(particles, algorithm, options)
+    N, algorithm, settings = _search_options(particles, algorithm, options)
     posteriors = sample(
         lm, written, constraint, budget=budget, particles=N, algorithm=algorithm,
-        proposal=GCD() if proposal is None else proposal, temperature=temperature, **options,
+        proposal=GCD() if proposal is None else proposal, temperature=temperature, **settings,
     )  # fmt: skip
-    return [Reply(posterior, parser, int(budget)) for posterior in posteriors]
+    budgets = budget if isinstance(budget, Sequence) else [budget] * len(posteriors)
+    return [Reply(each, parser, int(n)) for each, n in zip(posteriors, budgets, strict=True)]
 
 
 def _search_options(
@@ -344,13 +359,14 @@ def _search_options(
 ) -> tuple[int, str, dict[str, Any]]:
     """Return the number of particles, the algorithm and its options for `smc.sample`."""
     given = dict(options)
-    if particles is None and algorithm in ("auto", "discrete"):  # nothing is random
-        kept = given.setdefault("kept", BEAMS)
-        return kept, "discrete", given
-    count = _PARTICLES if particles is None else particles
+    count = whole("particles", _PARTICLES if particles is None else particles)
     name = chosen(algorithm, given, count)  # type: ignore[arg-type]
-    if name == "discrete" and isinstance(count, int):
-        given.setdefault("kept", min(BEAMS, max(0, count) // 2))
+    if name != "discrete":
+        return count, name, given
+    if particles is None:
+        kept = whole("kept", given.setdefault("kept", BEAMS))
+        return kept or _PARTICLES, name, given  # nothing is random, unless nothing is kept
+    given.setdefault("kept", min(BEAMS, max(0, count) // 2))
     return count, name, given
 
 
@@ -371,7 +387,7 @@ def constraint_of(
         adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
         return language, adapter.validate_json
     if _is_tools(kind):
-        return tool_calls(kind), json.loads
+        return tool_calls(kind, whitespace=whitespace), json.loads
     if isinstance(kind, Mapping | bool):
         return json_schema(kind, whitespace=whitespace), json.loads
     is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0

@@ -21,7 +21,6 @@ the spread for SmolLM2 in bfloat16). The smallest fault that was found is 0.3 of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -106,6 +105,7 @@ class Truth:
         coarsest = max(torch.finfo(dtype).eps for dtype in kinds)
         allowed = max(ROUNDING * coarsest * float(-possible.nanmean()), MEASURED * noise)
         self.tolerance = min(allowed, FAULT * spread)
+        self._after_runs: list[tuple[Tensor, Tensor]] | None = None
 
     def after(self, ids: Sequence[int], count: int) -> Float64[Tensor, "count V"]:
         """Return log p after each of the last `count` tokens, from one pass over the sequence."""
@@ -114,14 +114,21 @@ class Truth:
             logits = self.model(input_ids=tokens, use_cache=False).logits
         return normalize(logits)[0, -count:].double()
 
-    @cached_property
+    @property
     def after_runs(self) -> list[tuple[Tensor, Tensor]]:
-        """Log p after each token of each row's run, and after its last token."""
+        """Log p after each token of each row's run, and after its last token.
+
+        Until Python 3.12, `cached_property` has one lock for all objects, so checks of several
+        models would wait for each other.
+        """
+        if self._after_runs is not None:
+            return self._after_runs
         found = []
         for row, prompt in enumerate(self.prompts[number] for number in ORDER):
             run = self.runs[row, : RUN_LENGTHS[row]].tolist()
             kept = [*prompt, *run[: KEPT[row]], *self.last[row].tolist()]
             found.append((self.after([*prompt, *run], len(run)), self.after(kept, 1)))
+        self._after_runs = found
         return found
 
     def distance(self, found: Tensor, expected: Tensor) -> float:

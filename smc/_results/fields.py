@@ -24,7 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 from smc._inference.bounds import Bounds
@@ -48,7 +48,8 @@ class FieldValue:
     Attributes:
         value: the value as canonical JSON: without whitespace, members sorted by name, numbers in
             one form (`1.0` and `1e0` are written `1`).
-        probability: the sum of the probabilities of the answers with this value.
+        probability: the sum of the probabilities of the answers with this value. If the answers
+            were computed instead of drawn, it is a share of those found, and only `interval` holds.
         error: standard error of `probability`, as in `Reliability.probability_errors`.
         interval: interval that certainly contains the exact posterior probability; None if the
             evidence has no bounds.
@@ -190,32 +191,46 @@ def canonical_json(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(canonical_json, value))}]"
     if isinstance(value, str):
-        return _string(value)
+        return str(value) if isinstance(value, _Huge) else _string(value)
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return _number(value if isinstance(value, Decimal) else Decimal(repr(value)))
 
 
-def leaves(text: str) -> dict[str, str]:
-    """Return the canonical value at each JSON pointer that has no values below it.
+def leaves(text: str) -> tuple[str, dict[str, str]]:
+    """Return the canonical value of a text, and that at each pointer without values below it.
 
     Raises:
         ValueError: the text is not JSON.
     """
     found = dict(_places("", _parse(text)))
-    return {at: value for at, value in found.items() if value[0] not in "[{" or len(value) == 2}
+    return found[""], {
+        at: value for at, value in found.items() if value[0] not in "[{" or len(value) == 2
+    }
 
 
 def _parse(text: str) -> Any:
     """Parse an answer as JSON; numbers become `Decimal`, which preserves all their digits."""
     try:
-        return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
+        return json.loads(text, parse_float=_read, parse_int=_read, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         shown = text if len(text) <= 60 else f"{text[:57]}..."
         raise ValueError(
             f"expected JSON answers, got {shown!r}: {error}; use a constraint whose answers are "
             "JSON, such as gcd.json_schema(...)"
         ) from error
+
+
+class _Huge(str):
+    """A number whose exponent is too large for `Decimal`, as it is written."""
+
+
+def _read(text: str) -> Decimal | _Huge:
+    """Return a number with all its digits."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return _Huge(text)
 
 
 def _refuse(constant: str) -> NoReturn:

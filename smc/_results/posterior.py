@@ -291,7 +291,10 @@ class Posterior:
             lines[0] += f", answers closed early ({self.stopped})"
         intervals = self.confidence_intervals or (None,) * len(self.texts)
         for text, p, interval in zip(self.texts[:2], self.probabilities, intervals, strict=False):
-            lines.append(f"  {show_probability(p, interval)} {shorten(text)!r}")
+            shown = show_probability(p, interval)
+            if self.ancestry is None and found.label == "unknown" and interval is not None:
+                shown = f"[{interval[0]:.3f}, {interval[1]:.3f}]"  # a share of those found
+            lines.append(f"  {shown} {shorten(text)!r}")
         if len(self.texts) > 2:
             lines[-1] += f" and {len(self.texts) - 2} more"
         return "\n".join(lines)
@@ -442,26 +445,27 @@ def rank(found: Posterior, *, is_json: bool) -> list[str]:
 
     The score of a value is its expected agreement with an answer of the model (minimum Bayes risk;
     Kumar and Byrne 2004). Two values agree by twice the number of equal fields, divided by the
-    number of fields of both. The probabilities are those of the model, which are exact, not the weights. A text that
-    isn't JSON is a single field. Only the `COMPARED` most probable values are compared.
+    number of fields of both. The probabilities are those of the model, which are exact, not the
+    weights. A text that isn't JSON is a single field. Only the `COMPARED` most probable values are
+    compared.
     """
     log_p = _log_p_found(found.particles)
     shares = dict(zip(found.answers, found.probabilities, strict=True))
     if log_p:  # unknown for answers that were closed without the model
         top = max(log_p.values())
         shares = {answer: math.exp(log_p.get(answer, -math.inf) - top) for answer in found.answers}
-    texts: dict[frozenset[tuple[str, str]], list[tuple[float, str]]] = defaultdict(list)
+    texts: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    fields: dict[str, frozenset[tuple[str, str]]] = {}
     for answer, text in zip(found.answers, found.texts, strict=True):
-        value = frozenset((leaves(text) if is_json else {"": text}).items())
+        value, own = leaves(text) if is_json else (text, {"": text})
         texts[value].append((-shares[answer], text))
+        fields[value] = frozenset(own.items())
     mass = {value: -math.fsum(share for share, _ in some) for value, some in texts.items()}
     order = sorted(texts, key=lambda value: (-mass[value], min(texts[value])))
 
-    def score(value: frozenset[tuple[str, str]]) -> float:
-        return math.fsum(
-            mass[other] * 2 * len(value & other) / (len(value) + len(other))
-            for other in order[:COMPARED]
-        )
+    def score(value: str) -> float:
+        own, others = fields[value], ((mass[each], fields[each]) for each in order[:COMPARED])
+        return math.fsum(m * 2 * len(own & f) / (len(own) + len(f)) for m, f in others)
 
     compared = sorted(order[:COMPARED], key=score, reverse=True)
     return [min(texts[value])[1] for value in (*compared, *order[COMPARED:])]

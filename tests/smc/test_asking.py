@@ -284,10 +284,50 @@ def test_by_default_nothing_is_random() -> None:
     first, second = (smc.ask(LM, "hello", Pair, budget=16, seed=seed) for seed in (0, 1))
     assert repr(first) == repr(second)
     assert first.posterior.particles == second.posterior.particles
-    greedy = smc.ask(LM, "hello", Pair, budget=16, temperature=0)
-    assert len(greedy.posterior.particles) == 1
-    with pytest.raises(ValueError, match="omit one of them"):
-        smc.ask(LM, "hello", Pair, budget=16, temperature=0, particles=4)
+
+
+@pytest.mark.parametrize("kind", [gcd.regex("[ab]{1,6}"), {"type": "integer"}, Pair])
+def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
+    language = kind if isinstance(kind, gcd.Automaton) else gcd.json_schema(kind)
+    constraint = gcd.lift(language, VOCABULARY)
+    for prompt in range(10):
+        reply = smc.ask(LM, [prompt], kind, budget=16, temperature=0, whitespace="compact")
+        state, ids = constraint.initial, [prompt]
+        while state != constraint.final:
+            log_p = LM.log_p(tuple(ids))
+            allowed = constraint.allowed(state, 16 + 1 - len(ids)).tolist()
+            ids.append(max(allowed, key=lambda v, p=log_p: float(p[v])))
+            state = constraint.step(state, ids[-1])
+        assert reply.text == VOCABULARY.decode(ids[1:]).decode()
+    for given in ({"particles": 4}, {"kept": 2}, {"algorithm": "smc"}):
+        with pytest.raises(ValueError, match="omit them"):
+            smc.ask(LM, "hello", kind, budget=16, temperature=0, **given)
+
+
+def test_odd_answers_can_be_shown() -> None:
+    tokens = [b"1e99999999999999999999", b"2", b"[1]", b'{"0":1}', b"\xff", b"\xfe", b""]
+    vocabulary = Vocabulary.from_bytes(tokens, [6])
+    lm = ToyLM(vocabulary, seed=0)
+    huge = smc.ask(lm, [0], {"type": "number"}, budget=3)
+    assert repr(huge.text) in repr(huge)
+    either = {"anyOf": [{"const": [1]}, {"const": {"0": 1}}]}
+    both = smc.ask(lm, [0], either, budget=3, whitespace="compact")
+    assert sorted(map(str, [both.value, *both.alternatives])) == ["[1]", "{'0': 1}"]
+    raw = smc.ask(lm, [0], gcd.Automaton.from_strings([b"\xff", b"\xfe"]), budget=3)
+    assert raw.probability is None
+    assert raw.confidence_interval is None
+    empty = smc.ask(LM, "hello", gcd.regex("a?"), budget=4)
+    assert "no answer" not in empty._repr_html_()
+
+
+def test_static_shapes_give_the_same_without_forced_runs() -> None:
+    for prompt in range(4):
+        given = {"budget": 40, "forced_runs": False}
+        eager = smc.ask(LM, [prompt], SEVERAL, execution="eager", **given)
+        static = smc.ask(LM, [prompt], SEVERAL, execution="static", **given)
+        assert static.text is not None
+        assert static.text == eager.text
+        assert len(static.posterior.particles) == len(eager.posterior.particles)
 
 
 @pytest.mark.parametrize("particles", [None, 2, 16])

@@ -18,7 +18,7 @@ import torch
 
 import smc
 from smc._models.rows import TransformersRows
-from smc._models.self_check import shares_prompts
+from smc._models.self_check import Truth, shares_prompts
 from smc._models.sharing_rows import SharingRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
@@ -138,8 +138,8 @@ def sample(lm: smc.TransformersLM, seed: int) -> list[smc.Posterior]:
 
 
 # The first pass in which rows use shared prompts, in a call that is not the first one. Prompts are
-# computed in an earlier pass or cached; a new language model takes seven passes for its self-check.
-WAYS = {several_lms: 9, one_lm: 2, kept_prompts: 1, within_generate: 2}
+# computed in an earlier pass or cached; a new language model takes 15 passes for its self-check.
+WAYS = {several_lms: 17, one_lm: 2, kept_prompts: 1, within_generate: 2}
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
@@ -186,6 +186,7 @@ def test_threads_halt_where_prompts_are_shared(
 
         monkeypatch.setattr(kind, name, noted)
 
+    noting(Truth, "after")
     noting(TransformersRows, "read")
     noting(SharingRows, "_forward")
     call(0)
