@@ -58,7 +58,7 @@ def test_the_programs_print_valid_answers(
 
     call, probability = printed("call_tool")
     assert call == "get_weather {'city': 'Rome', 'days': 3}"
-    assert re.fullmatch(r"probability: 0\.\d+ \(0\.\d+ to [01]\.\d+\), [a-z]+", probability)
+    assert re.fullmatch(r"probability: from 0\.\d+ to [01]\.\d+, [a-z]+", probability)
 
     query, rows = printed("query_database")
     assert query.startswith("SELECT singer.")

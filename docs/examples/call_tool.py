@@ -23,8 +23,8 @@ Calls:
 Request: What will the weather be in Rome over the next 3 days?
 Calls:
 """
-reply = smc.ask(lm, prompt, tools, budget=30, particles=2)
+reply = smc.ask(lm, prompt, tools, budget=30)
 for call in reply.value:
     print(call["name"], call["arguments"])
 low, high = reply.confidence_interval
-print(f"probability: {reply.probability:.2f} ({low:.2f} to {high:.2f}), {reply.reliability.label}")
+print(f"probability: from {low:.2f} to {high:.2f}, {reply.reliability.label}")

@@ -243,7 +243,7 @@ class Candidates:
 def _exponentials(x: np.ndarray, top: np.floating, out: np.ndarray) -> None:
     """Write exp(x - top), vectorized if numpy supports it (float32 on most CPUs).
 
-    A compiled loop with a separate implementation of exp was not faster (benchmarks/lookahead.md).
+    A compiled loop with a separate implementation of exp was not faster (benchmarks/claims.md).
     """
     np.subtract(x, top, out=out)
     np.exp(out, out=out)

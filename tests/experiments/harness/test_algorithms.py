@@ -111,5 +111,7 @@ def test_results_do_not_depend_on_unused_options():
     assert "discrete" not in identity
     assert set(identity["smc"]) == {"temperature", "execution", "read_ahead"}
     both = results_config(composed())
-    assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
+    # The default of `kept` is left out, as in runs that had no such option.
+    assert set(both["discrete"]) == {option.name for option in fields(Discrete)} - {"kept"}
+    assert both != results_config(composed("discrete.kept=1"))
     assert both != results_config(composed("discrete.floor=0.125"))
