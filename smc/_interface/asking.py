@@ -162,7 +162,7 @@ class Reply:
 
     @property
     def _is_impossible(self) -> bool:
-        """Whether every answer certainly has probability zero."""
+        """True if every answer certainly has probability zero."""
         bounds = self.posterior.bounds
         return self.posterior.enumerated or (bounds is not None and bounds.log_upper == -math.inf)
 
