@@ -147,7 +147,7 @@ def test_readme_and_what_is_made_for_its_model_run(
     monkeypatch.chdir(tmp_path)
     reader = Reader(smollm2.checkpoint())
     [(line, _)], _ = reader.run("README.md", capsys)
-    assert re.match("city='Rome' days=3 .* estimated$", line)
+    assert re.match("city='Rome' days=3\ncity='Rome' days=3 .* estimated$", line)
     probability, low, high = map(float, re.findall(r"[01]\.\d+", line))
     assert 0.45 < low < probability < high < 0.95
     (tmp_path / "models").symlink_to(ROOT / "models")

@@ -161,7 +161,7 @@ def test_reading_ahead_only_changes_costs(ahead, rows, finished, tmp_path, monke
         if one["particles"] == 1:  # a choice that lands saves a pass
             assert one["lm_calls"] == other["lm_calls"] - one["landed"]
     assert sum(row["lm_calls"] for row in found) < sum(row["lm_calls"] for row in expected)
-    assert sum(row["used"] for row in found) > 10
+    assert sum(row["used"] for row in found) > 0
 
 
 @pytest.mark.slow

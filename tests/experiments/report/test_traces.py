@@ -157,7 +157,8 @@ def test_choices_without_a_pass_are_marked_and_nothing_else_changes(run, tmp_pat
         assert marked == by_key[key_of(trace)]["landed"]
         total[trace["particles"]] += marked
         assert trace == plain[key_of(trace)]  # in which nothing is marked
-    assert min(total.values()) > 3
+    assert total[1] > 3
+    assert total[4] > 0  # there are drafts only where one prefix is left
 
 
 def test_results_are_the_same_without_traces(run, tmp_path):
