@@ -65,9 +65,9 @@ _TRIED = 3
 class Reply:
     """The answer to a prompt as a value, with its probability if it is known.
 
-    The value is the answer whose fields agree best with the model: it has the largest sum of the
-    model's probabilities of its fields, over all answers that were found (minimum Bayes risk). So
-    one unlikely spelling or title doesn't decide about the other fields.
+    The value is the answer whose fields agree best with the answers that were found, weighted by
+    the model's probabilities (minimum Bayes risk, `smc._results.posterior.rank`). So one unlikely
+    spelling or title doesn't decide about the other fields.
 
     Attributes:
         posterior: the posterior over all answers that were found.
@@ -279,9 +279,10 @@ def ask(
             constraint is the text of the answer, even if it is JSON. With messages, the chat
             template shows tools to the model.
         budget: maximum number of tokens of an answer, including EOS.
-        particles: number of distinct prefixes kept at a time: up to four are the most probable
-            ones, and the others a random sample for estimates; see `smc.sample`. By default, only
-            the four most probable prefixes. With 1, one answer is drawn.
+        particles: number of distinct prefixes kept at a time: up to half of them, and at most four,
+            are the most probable ones, and the others a random sample for estimates; see
+            `smc.sample`. By default, at most the four most probable prefixes, and no sample. With
+            1, one answer is drawn.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
         whitespace: of JSON, as for `gcd.json_schema`.

@@ -255,7 +255,10 @@ def _advise(
     if label == "certified":
         return f"At least {CERTIFIED:.0%} of the posterior probability was certainly found."
     if label == "estimated":
-        return "The reported 90% intervals cover a known posterior at least 85% of the time."
+        return (
+            "On the problems of docs/reliability.md, the reported 90% intervals covered the true "
+            "posterior at least 85% of the time."
+        )
     if stopped:
         return "Answers were closed early, so longer answers were missed; allow more time."
     if computed:
