@@ -262,8 +262,8 @@ def ask(
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
-    whitespace: str = "spaced",
-    literals: str = "all",
+    whitespace: str | None = None,
+    literals: str | None = None,
     temperature: float | int = 1.0,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
@@ -285,8 +285,8 @@ def ask(
             1, one answer is drawn.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
-        whitespace: of JSON, as for `gcd.json_schema`.
-        literals: the tokenizations of fixed text, as for `gcd.lift`.
+        whitespace: of JSON, as for `gcd.json_schema`; "spaced" by default.
+        literals: the tokenizations of fixed text, as for `gcd.lift`; "all" by default.
         temperature: as for `smc.sample`; 0 means greedy decoding under the constraint.
         chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
         options: other arguments of `smc.sample`, such as `seed` or `deadline`, but not `finished`.
@@ -320,8 +320,8 @@ def ask_all(
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
-    whitespace: str = "spaced",
-    literals: str = "all",
+    whitespace: str | None = None,
+    literals: str | None = None,
     temperature: float | int = 1.0,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
@@ -345,7 +345,11 @@ def ask_all(
     constraint, parser = constraint_of(kind, whitespace)
     written = _write(lm, prompts, kind, chat_template_kwargs)
     if isinstance(constraint, Automaton):
-        constraint = lift(constraint, lm.vocabulary, literals=literals)
+        constraint = lift(constraint, lm.vocabulary, literals=literals or "all")
+    elif literals is not None:
+        raise ValueError(
+            f"expected no literals with a lifted constraint, got {literals!r}; pass it to gcd.lift"
+        )
     N, algorithm, settings = _search_options(particles, algorithm, options)
     posteriors = sample(
         lm, written, constraint, budget=budget, particles=N, algorithm=algorithm,
@@ -366,21 +370,36 @@ def _search_options(
         return count, name, given
     if particles is None:
         kept = whole("kept", given.setdefault("kept", BEAMS))
+        if kept and "floor" in given:
+            raise ValueError(
+                f"expected no floor without particles, got {given['floor']!r}, as no prefix is "
+                "dropped at random; pass particles=16"
+            )
         return kept or _PARTICLES, name, given  # nothing is random, unless nothing is kept
     given.setdefault("kept", min(BEAMS, max(0, count) // 2))
     return count, name, given
 
 
 def constraint_of(
-    kind: Any, whitespace: str = "spaced"
+    kind: Any, whitespace: str | None = None
 ) -> tuple[Automaton | TokenAutomaton, Parser]:
     """Return the constraint for a type, and the function that parses its answers.
 
     Raises:
         ConstraintError, ValueError: see `ask`.
     """
+    is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
+    is_labels = is_list and all(isinstance(each, str) for each in kind)
+    if whitespace is not None and (is_labels or isinstance(kind, Automaton | TokenAutomaton)):
+        raise ValueError(
+            f"expected whitespace only for answers in JSON, got {whitespace!r} with labels or a "
+            "constraint; omit it, or pass it to gcd.json_schema"
+        )
+    if is_labels:
+        return choice(kind), str
     if isinstance(kind, Automaton | TokenAutomaton):
         return kind, str
+    whitespace = whitespace or "spaced"
     if is_class(kind):
         language = json_schema(kind, whitespace=whitespace)
         from pydantic import TypeAdapter  # the schema of a class needs pydantic, too
@@ -391,9 +410,6 @@ def constraint_of(
         return tool_calls(kind, whitespace=whitespace), json.loads
     if isinstance(kind, Mapping | bool):
         return json_schema(kind, whitespace=whitespace), json.loads
-    is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
-    if is_list and all(isinstance(each, str) for each in kind):
-        return choice(kind), str
     raise ValueError(
         "expected a type, a JSON schema, a list of tools or of strings, or a constraint (whose "
         f"value is text), got {kind!r}; for a pattern use gcd.regex(...)"

@@ -33,6 +33,7 @@ from smc._inference.bounds import Bounds, bounds_of
 from smc._proposals.budget_effect import BudgetEffect
 from smc._results.fields import Field, fields_of, leaves, shorten, show_probability
 from smc._results.reliability import (
+    LEAST_ERROR,
     NO_SPREAD,
     Ancestry,
     Cohort,
@@ -240,7 +241,10 @@ class Posterior:
         if self.intervals is None or self.reliability.label != "estimated":
             return self.intervals
         errors = self.reliability.probability_errors
-        return tuple(map(self._confidence, self.probabilities, errors, self.intervals))
+        return tuple(
+            self._confidence(p, max(error, LEAST_ERROR * p), limits)
+            for p, error, limits in zip(self.probabilities, errors, self.intervals, strict=True)
+        )
 
     @property
     def log_evidence_interval(self) -> tuple[float, float] | None:
@@ -257,7 +261,7 @@ class Posterior:
         error = self.reliability.log_evidence_error
         if self.reliability.label != "estimated" or error <= NO_SPREAD:
             return limits
-        return self._confidence(self.log_evidence, error, limits)
+        return self._confidence(self.log_evidence, max(error, LEAST_ERROR), limits)
 
     def interval_of(
         self, estimate: float, error: float, certain: tuple[float, float] | None
@@ -268,7 +272,7 @@ class Posterior:
         """
         if certain is None or self.reliability.label != "estimated":
             return certain if not (self.enumerated and self.exact) else (estimate, estimate)
-        return self._confidence(estimate, error, certain)
+        return self._confidence(estimate, max(error, LEAST_ERROR * estimate), certain)
 
     def _confidence(
         self, estimate: float, error: float, limits: tuple[float, float]

@@ -20,6 +20,11 @@ A cohort with a single unit has no spread, so its mean x is set to zero. The var
 probability P(y) = S(y) / S follows from the same formula with x_i = (S_i(y) - P(y) S_i) / S
 (linearization).
 
+If few of the terms v_i = m / (m - 1) a_i (x_i - x)^2 are large, the variance itself is uncertain.
+Intervals therefore use Student's t distribution with (sum v_i)^2 / sum v_i^2 degrees of freedom,
+the effective number of terms (after Satterthwaite 1946, "An approximate distribution of estimates
+of variance components").
+
 These variances can't detect branches that all units missed. `smc.Bounds` can, so the label depends
 on the variances and the bounds.
 
@@ -46,6 +51,11 @@ FEWEST_INDEPENDENT = 5.0
 """Minimum effective sample size; with less, the label is "collapsed" ("unknown" if N is less)."""
 NO_SPREAD = 1e-6
 """Relative standard error up to which particles agree, so that their spread says nothing."""
+LEAST_ERROR = 1e-3
+"""Least relative standard error of an interval; the spread of few units can be smaller by chance.
+
+See docs/reliability.md.
+"""
 LOOKED_AT = 0.01
 """Minimum of the estimated evidence divided by its upper bound, for the label "estimated".
 
@@ -132,11 +142,13 @@ class Spread(NamedTuple):
         evidence: relative variance of the evidence.
         means: probability of each group of texts.
         probabilities: variance of these probabilities.
+        degrees: effective degrees of freedom of the evidence's variance, at least 1 (see above).
     """
 
     evidence: float
     means: Float64[np.ndarray, "K"]
     probabilities: Float64[np.ndarray, "K"]
+    degrees: float = 1.0
 
     def errors(self, most: float) -> tuple[float, ...]:
         """Return standard errors; `most`, the largest possible error, where all units agree."""
@@ -167,7 +179,7 @@ class Ancestry(NamedTuple):
         share, cohorts, K = self.share, self.cohorts, count
         of_sequence = group[self.text]
         P = np.bincount(of_sequence, share, minlength=K)
-        evidence, variance = 0.0, np.zeros(K)
+        evidence, variance, fourth = 0.0, np.zeros(K), 0.0
         for unit, a, units, total, _ in cohorts:
             some = unit >= 0
             x = np.bincount(unit[some], share[some], minlength=len(a))
@@ -175,17 +187,23 @@ class Ancestry(NamedTuple):
             center = 0.0 if units < 2 else 1 / total
             squares = float(a @ x**2)
             evidence += scale * max(0.0, squares - center * float(a @ x) ** 2)
+            # Units without descendants have x_i = 0, and on average the rest of the a_i.
+            mean, childless = center * float(a @ x), units - len(a)
+            rest = max(0.0, total - float(a.sum())) * mean**2
+            fourth += scale**2 * float(((a * (x - mean) ** 2) ** 2).sum())
+            fourth += scale**2 * rest**2 / max(1, childless)
             # The square of x_i(y) = (S_i(y) - P(y) S_i) / S is expanded, so that only pairs of a
             # unit i and a group y with S_i(y) > 0 are computed. Most pairs are zero.
             pair, where = np.unique(unit[some] * K + of_sequence[some], return_inverse=True)
             part = np.bincount(where, share[some], minlength=len(pair))
             i, y = pair // K, pair % K
             product = np.bincount(y, a[i] * part * x[i], minlength=K)
-            mean = np.bincount(y, a[i] * part, minlength=K) - P * float(a @ x)
+            first = np.bincount(y, a[i] * part, minlength=K) - P * float(a @ x)
             own = np.bincount(y, a[i] * part**2, minlength=K)
             square = own - 2 * P * product + P**2 * squares
-            variance += scale * np.maximum(0.0, square - center * mean**2)
-        return Spread(evidence, P, variance)
+            variance += scale * np.maximum(0.0, square - center * first**2)
+        degrees = max(1.0, evidence**2 / fourth) if fourth else 1.0
+        return Spread(evidence, P, variance, degrees)
 
 
 @dataclass(frozen=True)
@@ -204,6 +222,7 @@ class Reliability:
         ess: effective sample size: the number of independent particles that would estimate the
             evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
+        degrees: effective degrees of freedom of the evidence's variance, from 1 to `ess` - 1.
     """
 
     label: str
@@ -212,13 +231,14 @@ class Reliability:
     log_evidence_error: float
     probability_errors: tuple[float, ...]
     ess: float
+    degrees: float = 1.0
 
     @property
     def quantile(self) -> float:
         """Half-width of a 90% interval in standard errors, from Student's t distribution."""
         from scipy.special import stdtrit  # imported here, because it takes a fifth of a second
 
-        return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
+        return float(stdtrit(self.degrees, (1 + CONFIDENCE) / 2))
 
 
 def label_of(
@@ -335,4 +355,5 @@ def reliability_of(
         log_evidence_error=math.sqrt(found.evidence),
         probability_errors=found.errors(most_error(bounds, enumerated=enumerated)),
         ess=ess,
+        degrees=max(1.0, min(found.degrees, ess - 1)),
     )

@@ -291,7 +291,7 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
     language = kind if isinstance(kind, gcd.Automaton) else gcd.json_schema(kind)
     constraint = gcd.lift(language, VOCABULARY)
     for prompt in range(10):
-        reply = smc.ask(LM, [prompt], kind, budget=16, temperature=0, whitespace="compact")
+        reply = smc.ask(LM, [prompt], constraint, budget=16, temperature=0)
         state, ids = constraint.initial, [prompt]
         while state != constraint.final:
             log_p = LM.log_p(tuple(ids))
@@ -302,6 +302,20 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
     for given in ({"particles": 4}, {"kept": 2}, {"algorithm": "smc"}):
         with pytest.raises(ValueError, match="omit them"):
             smc.ask(LM, "hello", kind, budget=16, temperature=0, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (["a", "b"], {"whitespace": "compact"}),
+        (gcd.regex("[ab]"), {"whitespace": "compact"}),
+        (gcd.lift(gcd.regex("[ab]"), VOCABULARY), {"literals": "canonical"}),
+        ({"type": "integer"}, {"floor": 0.1}),
+    ],
+)
+def test_options_without_effect_are_refused(kind: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(given))}.*; (omit it|pass)"):
+        smc.ask(LM, "hello", kind, budget=16, **given)
 
 
 def test_odd_answers_can_be_shown() -> None:
