@@ -1,12 +1,12 @@
 """Stated errors compared with true errors, on problems with a known posterior.
 
-Problems are random models and random patterns over a byte vocabulary, the same with patterns of
-closed fields (numbers, dates, words), and SmolLM2 on tool names, dates, numbers and small JSON
-objects in canonical tokenization, with the tools in the prompt or not. GCD is the proposal. For
-P-GCD, random problems are repeated with an HMM that was distilled from the model's samples, or with
-a random HMM. The true posterior of each problem is enumerated, or certified to 0.99 by bounds; an
-interval then counts as right if it is no farther from the truth than the truth is uncertain. Rows
-are appended to a file, and problems in the file are skipped, so the run can be interrupted:
+Problems are random models and random patterns over a byte vocabulary, and the same with patterns of
+closed fields (numbers, dates, words). Others have SmolLM2 on tool names, dates, numbers and small
+JSON objects in canonical tokenization, with the tools in the prompt or not. GCD is the proposal.
+For P-GCD, random problems are repeated with an HMM that was distilled from the model's samples, or
+with a random HMM. The true posterior of each problem is enumerated, or certified to 0.99 by bounds.
+An interval is right if its distance from the truth is at most the truth's own uncertainty. Rows are
+appended to a file, and problems in the file are skipped, so the run can be interrupted:
 
     python -m benchmarks.reliability build/reliability.jsonl --problems 420 --real 32 --pgcd 60
     python -m benchmarks.reliability build/closed.jsonl --problems 0 --real 0 --pgcd 0 --closed 150

@@ -42,7 +42,7 @@ from smc._models.checks import check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
-from smc._results.fields import Field, leaves, shorten, show_probability
+from smc._results.fields import NARROW, Field, leaves, shorten, show_probability
 from smc._results.posterior import Posterior, rank, sufficient_budget
 from smc._results.reliability import Reliability
 
@@ -53,8 +53,6 @@ BEAMS = 4
 """Number of prefixes without `particles`, and of the prefixes that are kept with certainty."""
 _PARTICLES = 16
 """Number of particles of other algorithms."""
-_NARROW = 0.1
-"""Largest width of bounds that count as a known probability."""
 _SHOWN = 0.001
 """Least lower bound of a probability that is shown."""
 _TRIED = 3
@@ -158,7 +156,7 @@ class Reply:
             return 0.0 if self._is_impossible else None
         low, high = self.confidence_interval or (0.0, 1.0)
         estimated = self.reliability.label == "estimated"
-        return min(high, max(low, self._whole[0])) if estimated or high - low <= _NARROW else None
+        return min(high, max(low, self._whole[0])) if estimated or high - low <= NARROW else None
 
     @property
     def _is_impossible(self) -> bool:

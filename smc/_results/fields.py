@@ -31,6 +31,8 @@ from smc._inference.bounds import Bounds
 
 Interval = tuple[float, float]
 
+NARROW = 0.1
+"""Largest width of bounds that count as a known probability."""
 SHOWN = 60
 """Maximum number of characters of a text in `repr`."""
 _VALUES_SHOWN = 3
@@ -65,7 +67,8 @@ class FieldValue:
         return json.loads(self.value)
 
     def __repr__(self) -> str:
-        return f"{shorten(self.value)} {show_probability(self.probability, self.interval)}"
+        shown = show_probability(self.probability, self.interval, self.error)
+        return f"{shorten(self.value)} {shown}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +106,8 @@ class Field:
         if len(self.values) > _VALUES_SHOWN:
             shown.append(f"{len(self.values) - _VALUES_SHOWN} more")
         if self.absent > 0:
-            shown.append(f"absent {show_probability(self.absent, self.absent_interval)}")
+            absent = show_probability(self.absent, self.absent_interval, self.absent_error)
+            shown.append(f"absent {absent}")
         return ", ".join(shown)
 
 
@@ -122,10 +126,18 @@ def shorten(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
-def show_probability(probability: float, interval: Interval | None) -> str:
-    """Write a probability with three digits, and its interval if one is known."""
+def show_probability(probability: float, interval: Interval | None, error: float = 0.0) -> str:
+    """Write a probability with three digits, and its interval if one is known.
+
+    Only the interval is written if the standard error is as large as its width, as that of a share
+    of the answers that were computed instead of drawn.
+    """
     shown = f"{probability:.3f}"
-    return shown if interval is None else f"{shown} [{interval[0]:.3f}, {interval[1]:.3f}]"
+    if interval is None:
+        return shown
+    low, high = interval
+    is_unknown = high - low > NARROW and error > 0.999 * (high - low)
+    return f"{'' if is_unknown else f'{shown} '}[{low:.3f}, {high:.3f}]"
 
 
 def fields_of(

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import torch
@@ -294,11 +295,11 @@ class Posterior:
         if self.stopped is not None:
             lines[0] += f", answers closed early ({self.stopped})"
         intervals = self.confidence_intervals or (None,) * len(self.texts)
-        for text, p, interval in zip(self.texts[:2], self.probabilities, intervals, strict=False):
-            shown = show_probability(p, interval)
-            if self.ancestry is None and found.label == "unknown" and interval is not None:
-                shown = f"[{interval[0]:.3f}, {interval[1]:.3f}]"  # a share of those found
-            lines.append(f"  {shown} {shorten(text)!r}")
+        every = zip(
+            self.texts, self.probabilities, intervals, found.probability_errors, strict=True
+        )
+        for text, p, interval, error in islice(every, 2):
+            lines.append(f"  {show_probability(p, interval, error)} {shorten(text)!r}")
         if len(self.texts) > 2:
             lines[-1] += f" and {len(self.texts) - 2} more"
         return "\n".join(lines)
