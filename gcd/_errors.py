@@ -165,27 +165,13 @@ class WorkLimitError(LimitError):
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead: str) -> None:
-    """Raise `ConstraintError` unless a value has one of the given types.
-
-    Args:
-        value: the user's value; booleans don't count as numbers.
-        kinds: the accepted type or types.
-        what: the expected value for the message, such as "a pattern as str".
-        instead: the end of the message, which tells the user what to do.
-    """
+    """Raise "expected `what`, got the value; `instead`" unless a value has one of the types."""
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
         raise ConstraintError(f"expected {what}, got {show(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise `ConstraintError` unless an option is a whole number within its bounds.
-
-    Args:
-        name: the option's name, for the message.
-        value: the user's value.
-        least: the smallest accepted number.
-        most: the largest accepted number; None if there is no upper bound.
-    """
+    """Raise `ConstraintError` unless an option is a whole number from `least` to `most`."""
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f", at least {least}" if most is None else f" in {least}..{most}"
         raise ConstraintError(f"expected {name} to be a whole number{bounds}, got {value!r}")

@@ -51,10 +51,7 @@ def in_order(
     transitions: Int32[np.ndarray, "S 256"],
     longest: int | None,
 ) -> Iterator[bytes]:
-    """Yield all strings of at most `longest` bytes, sorted by length, then in byte order.
-
-    If `longest` is None, there may be infinitely many.
-    """
+    """Yield all strings of at most `longest` bytes (None: any), by length, then in byte order."""
     # `ends_in[r][s]`: whether some string of exactly r bytes leads from state s to acceptance.
     ends_in = [accepting]
     length = 0

@@ -91,10 +91,7 @@ class CaveatWarning(UserWarning):
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
-    """Issue one warning that lists the caveats, if there are any.
-
-    The warning is attributed to the caller of the function that calls this one.
-    """
+    """Issue a warning that lists the caveats, if any, on behalf of the caller's caller."""
     if caveats:
         warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
@@ -104,13 +101,7 @@ def refuse_unchecked(
     why: str = "the language is subtracted from another",
     remedy: str = 'compile it with unsupported="refuse"',
 ) -> None:
-    """Raise `ConstraintError` if some part of the constraint is not enforced.
-
-    Args:
-        caveats: the caveats of the constraint.
-        why: the reason why every part must be enforced here, for the message.
-        remedy: the end of the message, which tells the user what to do.
-    """
+    """Raise `ConstraintError` with the reason and the remedy if some part isn't enforced."""
     for caveat in caveats:
         if caveat.is_unchecked:
             raise ConstraintError(

@@ -52,12 +52,7 @@ def masks_of(automaton: TokenAutomaton) -> Masks:
 
 
 def _lift_once(constraint: Constraint, vocabulary: Vocabulary | None) -> TokenAutomaton:
-    """Return the lifted form of a constraint; a language is lifted once for each vocabulary.
-
-    Raises:
-        ConstraintError: the vocabulary is missing for a constraint that is not lifted, or is given
-            for a lifted constraint.
-    """
+    """Return the lifted form of a constraint; a language is lifted once for each vocabulary."""
     if isinstance(constraint, Automaton | Segments):
         if vocabulary is None:
             raise ConstraintError(
@@ -338,10 +333,7 @@ def _tokens_left(remaining: int | None) -> int:
 
 
 def follow(matcher: Matcher, read: list[int], tokens: Sequence[int]) -> bool:
-    """Roll back and advance a matcher from the tokens `read` to `tokens`; False at a refused token.
-
-    `read` becomes the tokens that the matcher has read.
-    """
+    """Move a matcher from the tokens `read`, which change, to `tokens`; False if refused."""
     same = 0
     while same < min(len(read), len(tokens)) and read[same] == tokens[same]:
         same += 1

@@ -175,17 +175,11 @@ def lift_rows(
     vocabulary: Vocabulary,
     factors: Sequence[Automaton] = (),
 ) -> tuple[Rows, Int32[np.ndarray, "V"], int]:
-    """Return the transitions of a byte automaton under all tokens.
+    """Return the transitions under all tokens, the class of each id, and their number.
 
-    The automaton's initial state is 0. If it is known to be a Boolean combination of other
-    automata, these are `factors`. In the states `ends`, EOS leads to an additional last state,
-    whose only transition is a loop under EOS.
-
-    Returns:
-        rows: the transitions of the S + 1 states.
-        class_of: class of every token id. Classes are numbered by their first id; EOS is the last.
-            Two ids share a class exactly if they lead to the same state from every state.
-        num_classes: the number of classes.
+    The initial state is 0. In the states `ends`, EOS, the last class, leads to an additional last
+    state, which only loops under EOS. Classes are numbered by their first ids; two ids share a
+    class exactly if they lead to the same state from every state.
     """
     trie = vocabulary.trie
     runs = _Runs.of(delta, class_of_byte, vocabulary)
@@ -280,10 +274,7 @@ def _split(
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
-    """Return which repeated automata (units) have a bounded number of copies somewhere.
-
-    There, the number of copies that a token completes matters.
-    """
+    """Return which units have a bounded number of copies somewhere, so that this number matters."""
     boundary = cells.states[cells.start]
     whole = cells.cell_at[boundary] == np.arange(boundary.size)
     chained = cells.unit_of[whole & (cells.after != boundary)]

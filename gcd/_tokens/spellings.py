@@ -57,14 +57,7 @@ _AT_ONCE = 1 << 21  # pairs per query
 
 
 def canonical(automaton: TokenAutomaton) -> TokenTable | None:
-    """Return the table of an automaton's texts, with fixed text in the tokenizer's own spelling.
-
-    Returns:
-        The table, or None if no text is left, because the tokenizer doesn't produce any of them.
-
-    Raises:
-        ConstraintError: if the vocabulary doesn't include the tokenizer's segmentation.
-    """
+    """Return the table of the texts in the tokenizer's own spelling; None if none is left."""
     segmentation = automaton.vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(
@@ -238,11 +231,7 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 def _groups(
     index: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign a number to each distinct pair (`index[i]`, `total[i]`).
-
-    Returns:
-        The number of the pair at each index i, and the first index with each number.
-    """
+    """Return the numbers of distinct pairs (`index[i]`, `total[i]`), and their first indices."""
     order = np.lexsort((total, index))
     new = np.ones(order.size, np.bool_)
     new[1:] = (np.diff(index[order]) != 0) | (total[order][1:] != total[order][:-1])

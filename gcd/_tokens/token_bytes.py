@@ -27,14 +27,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def bytes_of_tokenizer(tokenizer: Any) -> list[bytes]:
-    """Return the bytes of the ids 0, 1, ... up to the largest id; `b""` for special and unused ids.
-
-    Args:
-        tokenizer: a `transformers` fast tokenizer, or a `tokenizers.Tokenizer`.
-
-    Raises:
-        ConstraintError: if the tokenizer is neither, or encodes bytes in another way.
-    """
+    """Return the bytes of the ids 0, 1, ... of a tokenizer; `b""` for special, unused ids."""
     description = _description(tokenizer)
     model = description["model"]
     own = _model_vocabulary(model)

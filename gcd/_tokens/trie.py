@@ -83,13 +83,9 @@ class Trie:
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]
     ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
-        """Reduce the tree to some of its strings (entries): `chosen[i]` is entry i of the new tree.
+        """Reduce the tree to chosen entries; return nodes, and their depth, skip and entry.
 
-        Args:
-            chosen: the distinct entries to keep, in any order; values of -1 are ignored.
-
-        Returns:
-            The nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
+        `chosen[i]`, in any order, becomes entry i; values of -1 are ignored.
         """
         order = np.argsort(chosen)
         order = order[np.searchsorted(chosen, 0, sorter=order) :]

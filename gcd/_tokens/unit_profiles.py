@@ -46,12 +46,9 @@ class UnitProfile:
 
     @classmethod
     def of(cls, unit: Int16[np.ndarray, "phases 256"], trie: Trie) -> UnitProfile:
-        """Follow the tree from each state (phase) of the unit, in O(phases x visited nodes).
+        """Follow the tree from each phase of the unit, in O(phases x visited nodes).
 
-        Args:
-            unit: `unit[p, b]` is the phase after byte b at phase p. It is 0 at the end of the copy,
-                and -1 for a byte that is not part of the unit.
-            trie: the prefix tree of the vocabulary.
+        `unit[p, b]` is the phase after byte b at phase p: 0 at the end of the copy, -1 for none.
         """
         column = read_only(np.arange(NUM_BYTES, dtype=np.uint8))
         tree = (trie.byte, trie.depth, trie.skip, trie.entry, column)

@@ -53,11 +53,7 @@ _PER_COPY = 20_000  # units for each visit of the loader to a terminal
 
 
 def read_lark(text: str, start: str) -> Grammar:
-    """Parse a grammar in the dialect "lark".
-
-    Raises:
-        ConstraintError: the syntax is invalid or unsupported; the message names it.
-    """
+    """Parse a grammar in the dialect "lark"."""
     from lark.load_grammar import load_grammar
 
     for found in _IMPORT.finditer(text):
@@ -154,10 +150,7 @@ class _Reader:
         *,
         narrow: bool = False,
     ) -> Grammar:
-        """Return the grammar with ignored text between the terminals.
-
-        `languages` maps the pattern of each terminal to its texts, with marks for `conditions`.
-        """
+        """Return the grammar with ignored text between the terminals, given their languages."""
         first = {byte for each in languages.values() for byte in first_bytes(each)}
         between, at_end = compile_ignored(ignored, conditions, first, narrow=narrow)
         tokens = {
@@ -184,10 +177,7 @@ class _Reader:
     # -- rules ------------------------------------------------------------------------------------
 
     def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
-        """Return the right-hand side of a rule.
-
-        `given` maps the parameters of a template to its arguments.
-        """
+        """Return the right-hand side of a rule, given the arguments of a template."""
         kind = getattr(tree, "data", None)
         if kind is None:
             name = str(tree.name)

@@ -27,10 +27,7 @@ def has_containers(schema: Mapping[str, Any], keyword: str) -> bool:
 
 
 def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Return schemas for the constants under a keyword.
-
-    A value is one of the constants if and only if it satisfies one of the schemas.
-    """
+    """Return schemas for the constants under a keyword, which together have these values alone."""
     values = values_of(schema, keyword)
     scalars = [value for value in values if not _is_container(value)]
     found: list[Any] = [{"enum": scalars}] if scalars else []

@@ -205,10 +205,7 @@ def horizons(facets: Facets, kind: str) -> list[int]:
 
 
 def without_bounds(facets: Facets, kind: str, *, lower: bool) -> Facets:
-    """Remove the upper bounds on counts from the part of a description for one kind of value.
-
-    If `lower`, lower bounds above 1 become 1 as well.
-    """
+    """Remove the upper bounds on counts of one kind; if `lower`, also lower bounds above 1."""
 
     def keep(fewest: int) -> tuple[int, None]:
         return (min(fewest, 1) if lower else fewest), None
@@ -246,10 +243,7 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
-    """Return the scalars that all given schemas list, keyed by `identity`; None without a list.
-
-    Schemas that list objects or arrays are skipped, because they are handled as choices.
-    """
+    """Return the scalars in all lists without containers, by `identity`; None without a list."""
     found: dict[Hashable, Any] | None = None
     for schema in schemas:
         for keyword in CONSTANTS:

@@ -254,13 +254,10 @@ class SchemaLanguages:
         wide: bool = False,
         frame: Frame = BRACES,
     ) -> Automaton:
-        """Return the texts of the values that satisfy all of the given schemas.
+        """Return the narrow or `wide` texts of the values that satisfy all of the given schemas.
 
-        Args:
-            nodes: the schemas.
-            compared_with: schemas with which this language is compared.
-            wide: whether to return the wide language, as the module docstring defines it.
-            frame: delimiters around the members, if the value is an object.
+        `compared_with` are schemas with which this language is compared, and `frame` is around the
+        members of an object.
         """
         scalar = nodes[0].scalar if len(nodes) == 1 and frame is BRACES else None
         if scalar is not None and (scalar, wide) in self._scalars:
@@ -359,11 +356,7 @@ class SchemaLanguages:
 
     @cached_property
     def _in_every_spelling(self) -> SchemaLanguages:
-        """Languages of the same schemas, in which keys and constants have every spelling.
-
-        They are subtracted from wide languages. The more valid texts they contain, the more exact
-        the difference is.
-        """
+        """Languages with every spelling of keys and constants, to subtract from wide ones."""
         notation = self.notation
         values = self._in(
             replace(notation, choice=notation.every_spelling, quoted=notation.quoted_all)
@@ -426,10 +419,7 @@ class SchemaLanguages:
     def _without_bounds(
         self, kind: str, nodes: Conjunction, facets: Facets, wide: bool, *, lower: bool
     ) -> Automaton:
-        """Return the values of one kind without upper bounds; record a caveat for each bound.
-
-        If `lower`, the lower bounds are not enforced either.
-        """
+        """Return the values of one kind without upper (and `lower`) bounds, with caveats."""
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(
             self.document, nodes, kind, least, lower=lower, unsupported=self._unsupported
@@ -667,13 +657,9 @@ class _Distinct(NamedTuple):
 def _choices_of(
     languages: Sequence[Callable[[], Automaton]], longest: int | None
 ) -> _Distinct | None:
-    """Return the possible values of elements; None if there are too many to track used values.
+    """Return the values of at most `longest` elements; None if there are too many to track.
 
-    Args:
-        languages: functions that build the language of JSON texts of each of the first elements,
-            and one for all further elements. A language is built only if all languages before it
-            were small.
-        longest: maximum number of elements of an array; None if there is no limit.
+    The languages of the first elements, and of all further ones, are built only as far as needed.
     """
     found = []
     number: dict[str, int] = {}
@@ -705,19 +691,7 @@ def _build_undeclared(
     *,
     wide: bool,
 ) -> list[Member]:
-    """Return the undeclared members that the description of an object allows.
-
-    The languages of their names are disjoint.
-
-    Args:
-        document: the document of the schemas.
-        notation: the notation of values.
-        facets: the description of the object.
-        names: the language of possible names, including quotes; None if any name is possible.
-        values: function from schemas to the language of the values that satisfy them.
-        frame: delimiters around the members.
-        wide: whether names that match a pattern have every spelling.
-    """
+    """Return the undeclared members of an object, with disjoint names within `names`."""
     found = []
     for matched, nodes in facets.others:
         value = values(nodes)
@@ -752,16 +726,9 @@ def _with_enough_names(
     extras: Sequence[Member],
     names: Sequence[Any] | None,
 ) -> Automaton | None:
-    """Restrict a language to objects with enough different names.
+    """Restrict a language to objects with enough different names; None if it takes too many states.
 
-    Return None if this takes too many states.
-
-    Args:
-        found: objects with enough members, in which an undeclared name may occur twice.
-        notation: the notation of values.
-        facets: the description of the object.
-        members, extras: the declared and the undeclared members.
-        names: the only possible names, if there are few; otherwise None.
+    `names` are the only possible names, if there are few; otherwise None.
     """
     fewest = facets.count[0]
     if fewest < 2 or fewest <= sum(member.required for member in members) or not extras:

@@ -339,13 +339,7 @@ class Reader:
     # -- references --------------------------------------------------------------------------
 
     def target(self, keyword: str, pointer: str) -> str:
-        """Return the pointer of the schema to which a keyword of the schema at `pointer` refers.
-
-        Raises:
-            UnsupportedSchemaError: the target is outside of the document, or depends on the path
-                taken.
-            ConstraintError: the target doesn't exist.
-        """
+        """Return the pointer of the schema to which a keyword of the schema at `pointer` refers."""
         reference, here = self.schemas[pointer][keyword], self._around(pointer)
         where = self.rebase(pointer)
         uri, fragment = self._join(here, keyword, reference, where)

@@ -124,11 +124,7 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
-    """Return whether a scalar fits the description, as the standard defines it.
-
-    `said` is the language of the strings that satisfy all patterns and formats of the description;
-    None if it has neither.
-    """
+    """Return whether a scalar fits; strings must be in `said`, if it is given."""
     kind = kind_of(value)
     if kind not in facets.kinds:
         return False

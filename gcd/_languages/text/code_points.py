@@ -83,11 +83,7 @@ def characters() -> Automaton:
 
 @cache_with_price(maxsize=256)
 def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
-    """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
-
-    Raises:
-        StateLimitError: there would be far too many states; raised before any work.
-    """
+    """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound)."""
     return repeat(characters(), minimum, maximum)
 
 
@@ -97,11 +93,7 @@ def anything() -> Automaton:
 
 
 def repeat(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """Return `minimum` to `maximum` repetitions of a character (None: no upper bound).
-
-    Raises:
-        StateLimitError: there would be far too many states; raised before any work.
-    """
+    """Return `minimum` to `maximum` repetitions of a character (None: no upper bound)."""
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(
@@ -125,10 +117,7 @@ class DigitTrees:
         self._same: dict[tuple[Piece, ...], int] = {}
 
     def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
-        """Return the state that reads a number of `digits` digits and leads to the number's target.
-
-        `pieces` are ranges of numbers with their targets.
-        """
+        """Return the state that reads `digits` digits and leads to the target of their piece."""
         if digits == 0:
             return pieces[0][2]
         key = digits, pieces
@@ -142,10 +131,7 @@ class DigitTrees:
         return known
 
     def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return ranges of the first digit, each with the state for the remaining digits.
-
-        `pieces` are ranges of numbers of `digits` digits, with their targets.
-        """
+        """Return ranges of the first digit of `pieces`, with the states for the others."""
         size = 1 << (self._bits * (digits - 1))
         edges: list[Piece] = []
         # First digits of numbers that belong to several pieces, or only in part to one piece.

@@ -157,11 +157,7 @@ def regex(pattern: str) -> Automaton:
 
 
 def parse(pattern: str, dialect: Dialect = COMMON, flags: Flags = frozenset()) -> Node:
-    """Parse a pattern of a dialect, in which `flags` are set from the beginning.
-
-    Raises:
-        ConstraintError: the syntax is invalid or unsupported; the message names it.
-    """
+    """Parse a pattern of a dialect, in which `flags` are set from the beginning."""
     return _Parser(pattern, dialect, flags).pattern()
 
 

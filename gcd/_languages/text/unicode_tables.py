@@ -138,10 +138,7 @@ def with_other_ascii_cases(inside: Ranges) -> Ranges:
 
 
 def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
-    """Return the ranges of code points that a pattern matches.
-
-    `text` must be a text of consecutive code points.
-    """
+    """Return the ranges that a pattern matches in a text of consecutive code points."""
     return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
 
 

@@ -282,10 +282,7 @@ def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call
 
 
 def _check_name(name: str) -> None:
-    """Raise `ConstraintError` unless Python reads a tool's name unchanged.
-
-    The name must consist of identifiers joined by dots.
-    """
+    """Raise `ConstraintError` unless a name is made of identifiers that Python reads unchanged."""
     for part in name.split("."):
         why = why_no_python_name(part)
         if why is not None:

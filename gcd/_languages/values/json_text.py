@@ -59,14 +59,7 @@ States = npt.NDArray[np.int32]
 
 @cache_with_price(maxsize=256)
 def quote(language: Automaton, *, every: bool) -> Automaton:
-    """Return the JSON strings, including quotes, whose content is a text of the language.
-
-    Byte strings of the language that aren't valid UTF-8 are left out.
-
-    Args:
-        language: the contents.
-        every: whether printable ASCII characters other than quotes and backslashes may be escaped.
-    """
+    """Return the JSON strings with these contents; if `every`, ASCII may be escaped too."""
     content = language & texts()
     if content.is_empty:
         return content
@@ -132,11 +125,7 @@ class _Escapes:
     def _beyond_ascii(
         self, starts: States, inside: npt.NDArray[np.intp], after_byte: States
     ) -> States:
-        """Return the nodes of escapes beyond ASCII; `after_byte` is by state of `inside` and byte.
-
-        For each state of `starts`, these are the nodes after the digits 008 to 00f, after 01 to 0f,
-        and after 1 to f.
-        """
+        """Return the nodes after the digits 008 to 00f, 01 to 0f, and 1 to f, by `starts`."""
         # Nodes before the last digit, by the state before the last byte and the bits between them;
         # and nodes before the last two and the last three digits, if two bytes remain.
         one, two, three = (

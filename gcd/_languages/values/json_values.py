@@ -39,15 +39,7 @@ _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
 
 @cache_with_price(maxsize=8)
 def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """Return JSON's notation of values.
-
-    Args:
-        whitespace: "compact", "spaced" or "flexible".
-        escapes: spelling of keys and constants, "canonical" or "all".
-
-    Raises:
-        ConstraintError: `whitespace` or `escapes` is unknown.
-    """
+    """Return JSON's notation of values, in the options of `gcd.json_schema`."""
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace)

@@ -50,10 +50,7 @@ def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automato
 def numbers(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
-    """Return the numbers between two bounds; without bounds, also those with an exponent.
-
-    If `wide`, use every spelling, and include all numbers with an exponent.
-    """
+    """Return the numbers between two bounds; without bounds or if `wide`, also with an exponent."""
     if wide:
         return decimals(lower, upper, wide=True) | with_exponent()
     return decimals(lower, upper, wide=False) if lower or upper else _any_number()
@@ -197,13 +194,7 @@ def _sides(digit: str) -> tuple[str, str]:
 
 
 def _digits(bound: Decimal) -> tuple[str, str]:
-    """Return the digits before and after the point, without leading and trailing zeros.
-
-    The integer part has at least one digit.
-
-    Raises:
-        ConstraintError: the bound has too many digits.
-    """
+    """Return the digits before (at least one) and after the point, without outer zeros."""
     if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
         raise ConstraintError(
             f"expected a bound of at most {MAX_DIGITS} digits before and after the point, got "

@@ -70,15 +70,7 @@ def why_no_python_name(name: str) -> str | None:
 
 @cache_with_price(maxsize=8)
 def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """Return Python's notation of values.
-
-    Args:
-        whitespace: "spaced", "compact" or "flexible".
-        escapes: spelling of keys and constants, "canonical" or "all".
-
-    Raises:
-        ConstraintError: `whitespace` or `escapes` is unknown.
-    """
+    """Return Python's notation of values, in the options of `gcd.tool_calls`."""
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace, blanks=PYTHON_BLANKS)
