@@ -123,12 +123,12 @@ class LimitError(ConstraintError):
     _needs: str
     _remedy: str
 
-    def __init__(self, limit: int, what: str, hint: str = "", advice: str = "") -> None:
+    def __init__(self, limit: int, what: str) -> None:
         self.limit = limit
         self.keyword: str | None = None
         self.pointer: str | None = None
-        usual = f"simplify the constraint, or raise the limit: `with gcd.{self._remedy}(n):`"
-        self._text = f"{what} {self._needs.format(limit)}; {advice or usual}{hint}"
+        remedy = f"simplify the constraint, or raise the limit: `with gcd.{self._remedy}(n):`"
+        self._text = f"{what} {self._needs.format(limit)}; {remedy}"
         super().__init__(self._text)
 
     def add(self, hint: str) -> None:
@@ -148,10 +148,8 @@ class StateLimitError(LimitError):
     _needs = "needs more than {} states"
     _remedy = "state_limit"
 
-    def __init__(
-        self, limit: int, what: str = "the automaton", hint: str = "", advice: str = ""
-    ) -> None:
-        super().__init__(limit, what, hint, advice)
+    def __init__(self, limit: int, what: str = "the automaton") -> None:
+        super().__init__(limit, what)
 
 
 class WorkLimitError(LimitError):

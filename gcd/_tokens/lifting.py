@@ -13,7 +13,7 @@ again, to write the table over states and classes.
 for each of its strings, or about twenty for each character of a string of bounded length. The
 vocabulary isn't followed from each of these states. Instead, repetitions of a unit, such as a
 character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the vocabulary
-is followed through the unit once (`gcd._tokens.unit_profiles`). A token that stays inside the
+is followed through the unit once (`gcd._tokens.trie`). A token that stays inside the
 string advances by the number of units that it completes. Tokens that leave the string are followed
 once for each different continuation. So each state of a bounded string takes time linear in the
 classes, not in the tokens. If a state differs from a state of a run in a few words only, only these
@@ -51,9 +51,8 @@ from gcd._tokens.rows import Rows
 from gcd._tokens.segments import Segments, count_tokens, shortest_prefix
 from gcd._tokens.spellings import LITERALS, canonical
 from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.trie import read_only
+from gcd._tokens.trie import UnitProfile, read_only
 from gcd._tokens.trimming import ENDINGS, TokenTable, trim, trim_rows, with_final
-from gcd._tokens.unit_profiles import UnitProfile
 from gcd._tokens.vocabulary import Vocabulary
 
 

@@ -28,8 +28,7 @@ from gcd._languages.json_schema.keywords import REFERENCES, draft_named
 from gcd._languages.json_schema.reader import SAME_VALUE, Reader, Schema
 from gcd._languages.text.dialects import is_written, search_language
 
-# Units of work per visit to a schema that is already known, and per schema found inside another.
-_PER_SCHEMA = 2_000
+_PER_SCHEMA = 2_000  # units of work per visit
 _MADE = "~ "  # prefix of the names of generated schemas; no JSON pointer contains it
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 

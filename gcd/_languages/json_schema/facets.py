@@ -26,8 +26,7 @@ from gcd._languages.json_schema.document import Conjunction, Document, Node, mat
 from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, HORIZONS, TYPES, UNSEEN
 from gcd._languages.values.numbers import Bound
 
-# Units of work per value, per schema of a value, and per pair of a name and a schema.
-_PER_SCHEMA = 10_000
+_PER_SCHEMA = 10_000  # units of work
 _MAX_PATTERNS = 6  # maximum number of patterns that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _WITH_MEMBERS = frozenset([*OPENING, "properties"])

@@ -43,6 +43,7 @@ from gcd._languages.text.syntax import (
     Repeat,
     Sequence,
     Start,
+    has_anchors,
     show_pattern,
 )
 
@@ -59,7 +60,7 @@ _Marks = tuple[int, ...]
 def matches(pattern: str) -> Automaton | None:
     """Return the matches of a pattern; None if they depend on the text before or after them."""
     tree = parse(pattern, LARK)
-    if _conditions(tree):
+    if has_anchors(tree):
         return None
     whole = look_around.automaton_of(tree, pattern)
     ends = whole.delta[whole.accepting]
@@ -109,16 +110,6 @@ def matches_with_marks(pattern: str) -> tuple[Automaton, list[tuple[Look, int]]]
 def _surround(inside: Automaton) -> Automaton:
     begin, end = Automaton.byte_set([BEGIN]), Automaton.byte_set([END])
     return Automaton.concatenate([texts(), begin, inside, end, texts()])
-
-
-def _conditions(node: Node) -> bool:
-    """Return whether a syntax tree contains a condition on the text around a position."""
-    match node:
-        case Sequence(parts) | Choice(parts):
-            return any(map(_conditions, parts))
-        case Repeat(body):
-            return _conditions(body)
-    return not isinstance(node, Chars)
 
 
 def _with_looks(node: Node) -> Node:

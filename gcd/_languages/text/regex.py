@@ -45,8 +45,6 @@ from gcd._languages.text.syntax import (
 )
 
 MAX_NESTING = 50  # maximum number of levels of groups inside groups
-# Units of work of a parser, which is interpreted code: per character of the pattern, and per range
-# of code points in a class or an escape.
 
 Flags = frozenset[str]
 """Letters of the flags that are set: i, m, s and x; a (ASCII) also for Rust's -u; R of Rust."""

@@ -55,8 +55,6 @@ from gcd._languages.text.syntax import (
     show_pattern,
 )
 
-# Units of work of interpreted code: for a node, an edge or a range of code points; and for an
-# automaton on an edge.
 _EPSILON = Automaton.epsilon()
 
 
