@@ -184,6 +184,12 @@ def show(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def show_first(items: Sequence[object], most: int = 5) -> str:
+    """List the first items for a warning, with the number of the others."""
+    more = f"; and {len(items) - most} more" if len(items) > most else ""
+    return "; ".join(map(str, items[:most])) + more
+
+
 def show_count(count: int) -> str:
     """Format a count for an error message; from 10^12 on, show only the power of ten."""
     return str(count) if count < 10**12 else f"about 10^{len(str(count)) - 1}"

@@ -22,9 +22,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from gcd._errors import ConstraintError, at
-
-_SHOWN = 5
+from gcd._errors import ConstraintError, at, show_first
 
 P = ParamSpec("P")
 Result = TypeVar("Result")  # an automaton
@@ -73,15 +71,13 @@ class CaveatWarning(UserWarning):
     @classmethod
     def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
         """Return a warning that lists the given caveats."""
-        listed = "; ".join(map(str, caveats[:_SHOWN]))
-        more = f"; and {len(caveats) - _SHOWN} more" if len(caveats) > _SHOWN else ""
         advice = []
         if any(caveat.is_unchecked for caveat in caveats):
             advice.append("validate the finished text against the schema")
         if not all(caveat.is_unchecked for caveat in caveats):
             advice.append("longer budgets are refused")
         return cls(
-            f"the automaton does not enforce every keyword of the schema: {listed}{more}; "
+            f"the automaton does not enforce every keyword of the schema: {show_first(caveats)}; "
             f"{', '.join(advice)}. "
             "The automaton's `caveats` lists all of these keywords; pass "
             'unsupported="ignore" to hide this warning and enforce none of them, or '

@@ -68,14 +68,8 @@ Conjunction = tuple[Node, ...]
 class Document:
     """Schema of any draft with its references resolved.
 
-    Args:
-        root: the schema, as parsed JSON.
-        base: JSON pointer of the schema within the user's input, for messages.
-        max_depth: how often a recursive schema may be entered on one path.
-        assert_formats: whether `format` constrains values.
-        draft: the draft of the schema; None for the draft that `$schema` names, or else 2020-12
-            with the spellings of older drafts.
-        refuse_unknown: whether a keyword without effect is an error.
+    `base` is the JSON pointer of the schema in the user's input. Other options are those of
+    `gcd.json_schema`.
 
     Attributes:
         bounds, validators, ignored: as in `reader.Reader`.

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from gcd._automata.horizon import Caveat
-from gcd._errors import ConstraintError, UnsupportedSchemaError, at, show
+from gcd._errors import ConstraintError, UnsupportedSchemaError, at, show, show_first
 from gcd._languages.cycles import components
 from gcd._languages.json_schema.keywords import (
     ANCHORS,
@@ -79,7 +79,6 @@ _BESIDE_REF = frozenset(["$ref", "$schema", *DEFINITIONS])  # allowed beside `$r
 _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
 _NAMING = frozenset(["$id", *ANCHORS, _RECURSIVE])
 _API = ("openapi", "swagger")  # keys that mark the description of an API, which may have a `$ref`
-_SHOWN = 5  # ignored keywords in a warning
 
 
 class IgnoredKeyword(NamedTuple):
@@ -111,10 +110,9 @@ class IgnoredKeywordWarning(UserWarning):
     @classmethod
     def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
         """Return a warning that lists the given keywords."""
-        listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
-        more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
+        listed = show_first([f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored])
         return cls(
-            f"keywords without the expected effect: {'; '.join(listed)}{more}. The warning's "
+            f"keywords without the expected effect: {listed}. The warning's "
             '`ignored` lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to '
             "raise an error",
             ignored,
@@ -218,10 +216,6 @@ class _Place(NamedTuple):
 
 class Reader:
     """Schemas of a document, in the vocabulary of draft 2020-12.
-
-    Args:
-        root, base, assert_formats: as in `document.Document`.
-        draft: draft of the document, overriding `$schema`; None to follow `$schema`.
 
     Attributes:
         schemas: all schemas by pointer; values that are not objects are kept as they are.

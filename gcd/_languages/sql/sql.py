@@ -276,13 +276,7 @@ def _separate_by_commas(item: Automaton) -> Automaton:
 
 
 class _Joins:
-    """Possible joins between the tables of a database schema.
-
-    Args:
-        schema: tables and foreign keys.
-        any_columns: whether two tables may be joined on any of their columns; if not, only along
-            foreign keys.
-    """
+    """Possible joins between tables, along foreign keys or, if `any_columns`, on any columns."""
 
     def __init__(self, schema: SqlSchema, *, any_columns: bool) -> None:
         self._schema = schema
@@ -375,12 +369,7 @@ class _Scope:
 
 
 class _Queries:
-    """Builder of the graph of all statements, which the module docstring describes.
-
-    Args:
-        schema: tables and foreign keys.
-        dialect: limits on the statements.
-    """
+    """Builder of the graph of all statements, which the module docstring describes."""
 
     def __init__(self, schema: SqlSchema, dialect: SqlDialect) -> None:
         self._schema = schema

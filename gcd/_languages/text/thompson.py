@@ -89,12 +89,7 @@ def _blame(what: str) -> Iterator[None]:
 
 
 class _Layout(Assembly):
-    """Graph that is built from a syntax tree, with edges for anchors and look-around (marks).
-
-    Args:
-        pattern: the pattern, for error messages.
-        language: function that returns the texts of a rule by its name.
-    """
+    """Graph that is built from a syntax tree, with edges for anchors and look-around (marks)."""
 
     def __init__(self, pattern: str, language: Callable[[str], Automaton] | None = None) -> None:
         super().__init__()

@@ -160,13 +160,7 @@ def quote(language: Automaton, *, every: bool) -> Automaton:
 class _Escapes:
     """Trees of the escapes in which an automaton's texts can be written.
 
-    Args:
-        raw: the automaton's transitions, by state and byte class.
-        class_of_byte: the class of each byte.
-        every: whether printable ASCII characters other than quotes and backslashes are escaped.
-
-    Attributes:
-        nodes: rows of transitions of the nodes, which are numbered from the number of states + 2.
+    `nodes` are rows of transitions of the nodes, which are numbered from the number of states + 2.
     """
 
     def __init__(self, raw: States, class_of_byte: npt.NDArray[np.uint8], *, every: bool) -> None:
