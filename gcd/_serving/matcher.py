@@ -24,9 +24,8 @@ from jaxtyping import Bool, Int32, Int64, Integer
 from gcd._arguments import check_whole, rows, whole_number, whole_numbers
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
-from gcd._serving.kernels import sequences as kernels
-from gcd._serving.kernels.masks import NO_BUDGET, Masks
-from gcd._serving.kernels.sequences import TokenSequence
+from gcd._serving.kernels import masks as kernels
+from gcd._serving.kernels.masks import NO_BUDGET, Masks, TokenSequence
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segments
 from gcd._tokens.token_automaton import TokenAutomaton, check_budget
