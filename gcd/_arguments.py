@@ -128,10 +128,7 @@ def check_shape(given: Tensor, shape: tuple[int, ...], what: str) -> None:
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:
-    """Return one id or several as a tuple; raise `ConstraintError` for other types.
-
-    `bytes` are refused, too, because their values would be interpreted as ids.
-    """
+    """Return one id or several as a tuple; raise `ConstraintError` for others, as for `bytes`."""
     try:
         if isinstance(ids, bytes | bytearray):
             raise TypeError

@@ -106,10 +106,7 @@ def refuse_unchecked(
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
-    """Decorate an operation on automata to pass on the caveats and length limits of its parts.
-
-    The result has all caveats and special tokens of the parts, and the smallest `max_bytes`.
-    """
+    """Decorate an operation: its result has the parts' caveats and smallest `max_bytes`."""
 
     @wraps(operation)
     def run(*args: P.args, **kwargs: P.kwargs) -> Result:

@@ -79,10 +79,7 @@ def prefix_tree(ordered: Sequence[bytes]) -> TransitionTable:
 
 
 def _empty(num_states: int, num_bytes: int) -> Int32[np.ndarray, "S K"]:
-    """Return a table without transitions, with a column for each of `num_bytes` bytes.
-
-    All other bytes share one more column, the last one, if there are any.
-    """
+    """Return an empty table with a column for each of `num_bytes` bytes, and one for all others."""
     width = min(num_bytes + 1, NUM_BYTES)
     if num_states > max_states():
         raise StateLimitError(max_states(), _WHAT)

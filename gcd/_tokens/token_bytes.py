@@ -138,10 +138,7 @@ def _byte_level(text: str) -> bytes:
 
 
 def _byte_level_table() -> dict[str, int]:
-    """Return the byte of each character of the byte-level encoding.
-
-    Printable characters of Latin-1 stand for themselves; the other 68 bytes are U+0100 and up.
-    """
+    """Return the byte of each character of the byte-level encoding, which is printable."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
     table = {chr(byte): byte for byte in printable}

@@ -79,10 +79,7 @@ def _ask_lark(call: Callable[[], Any]) -> Any:
 
 
 def _pay_for_terminals(text: str) -> None:
-    """Count the work of loading nested terminals toward the work limit.
-
-    Lark's loader visits a terminal again for each use in another terminal.
-    """
+    """Count the loader's visits to terminals, one for each use in another terminal, as work."""
     plain = _OPAQUE.sub(" ", text)
     heads = [*_HEAD.finditer(plain)]
     ends = [*(head.start() for head in heads[1:]), len(plain)]

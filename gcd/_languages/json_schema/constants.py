@@ -35,10 +35,7 @@ def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 
 def identity(value: Any) -> Hashable:
-    """Return a key for a scalar; keys are equal if JSON Schema considers the scalars equal.
-
-    1 and 1.0 are equal, but 1 and true are not.
-    """
+    """Return a key for a scalar, by which 1 and 1.0 are equal, but 1 and true are not."""
     return isinstance(value, bool), value
 
 

@@ -145,10 +145,7 @@ class Document:
         return self._at(node, path, asserted=asserted, under=_under(node))
 
     def make(self, node: Node, name: str, schema: Any) -> Node:
-        """Return a generated schema that applies to the same value as `node`.
-
-        Two generated schemas are equal if `node` and `name` are equal.
-        """
+        """Return a generated schema of the same value, which `node` and `name` identify."""
         return replace(
             node, pointer=f"{node.pointer}{_MADE}{name}", plain=False, under=_under(node),
             schema=Schema(schema) if isinstance(schema, Mapping) else schema,

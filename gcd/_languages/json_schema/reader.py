@@ -296,10 +296,7 @@ class Reader:
         return found
 
     def _name(self, place: _Place, schema: Schema, around: _Resource) -> _Resource:
-        """Record the identifiers of a schema, and return its resource.
-
-        An identifier that is only a fragment names the schema, and doesn't begin a new resource.
-        """
+        """Record the identifiers of a schema; return its resource, which may be a new one."""
         pointer, identifier = place.pointer, schema.get("$id")
         anchors = [schema[k] for k in ANCHORS if isinstance(schema.get(k), str)]
         if isinstance(identifier, str):
@@ -471,10 +468,7 @@ class Reader:
 def translate(
     raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool
 ) -> Schema:
-    """Return a schema in the vocabulary of draft 2020-12, and record its faults without raising.
-
-    `chosen` is whether the user selected the draft, which then overrides `$schema`.
-    """
+    """Return a schema in the vocabulary of 2020-12; if `chosen`, its draft overrides `$schema`."""
     schema = Schema({})
     is_alone = "$ref" in raw and "lone $ref" in draft.has
     for keyword, value in raw.items():

@@ -73,10 +73,9 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """Return the texts of the given scalars.
+    """Return the texts of scalars; if `wide`, in every spelling, and all numbers with an exponent.
 
-    If `wide`, use every spelling. If one of the scalars is a number, then also add all numbers with
-    an exponent. All scalars are compiled at once, because there may be thousands.
+    All scalars are compiled at once, because there may be thousands.
     """
     parts: list[Automaton] = []
     strings: list[str] = []

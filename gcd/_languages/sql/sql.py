@@ -249,11 +249,7 @@ def _columns(tables: Sequence[Table]) -> Automaton:
 
 
 def _comparisons(string: Automaton) -> Automaton:
-    """Return the operators and literals that may follow a column, without sub-queries.
-
-    `string` contains the literals with which a column may be compared. Patterns of LIKE may be any
-    string.
-    """
+    """Return the operators and literals (`string` except for LIKE) that may follow a column."""
     value = string | _numbers()
     optional_not = choice([" ", " NOT "])
     alternatives = [
@@ -310,11 +306,7 @@ class _Joins:
         return found
 
     def condition(self, listed: _TableSet, table: str) -> Automaton:
-        """Return the conditions after ON that join `table` to one of the tables in `listed`.
-
-        The column of the listed table comes first. The language is empty if there are no columns to
-        join on.
-        """
+        """Return the conditions that join `table` to one in `listed`, whose column is first."""
         key = listed & self._neighbors[table], table
         if key not in self._conditions:
             if self._any_columns:

@@ -99,10 +99,7 @@ def ecma_property(name: str) -> Ranges | None:
 
 @lru_cache(maxsize=1)
 def list_assigned() -> Ranges:
-    """Return the code points that are assigned in the Unicode tables of the running Python.
-
-    These tables may be some years old.
-    """
+    """Return the code points that are assigned in the Unicode tables of the running Python."""
     return ranges((c, c) for c in range(0x110000) if unicodedata.category(chr(c)) != "Cn")
 
 

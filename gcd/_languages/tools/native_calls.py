@@ -98,10 +98,7 @@ def _raw_notation(plain: Notation) -> Notation:
 
 
 def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
-    """Return a notation without strings that contain a special token or a reserved text.
-
-    Outside of strings, these texts don't occur in arguments.
-    """
+    """Return a notation without strings that contain a special token or a reserved text."""
     parts = (*form.special, *form.reserved)
     if not parts:
         return plain

@@ -108,11 +108,7 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
 
 @cache_with_price(maxsize=1024)
 def _compare(bound: Decimal, wanted: frozenset[int]) -> Automaton:
-    """Return the numbers without a sign whose comparison with `bound` gives a result in `wanted`.
-
-    The results are -1 (less than the bound), 0 (equal) and 1 (greater). The bound must not be
-    negative.
-    """
+    """Return the numbers without a sign that are less (-1), equal (0) or greater, as `wanted`."""
     whole, fraction = _digits(bound)
     edges: list[tuple[int, list[int], int]] = []
     # For each state, the result of the comparison if the number ends there; None if it can't end.
