@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from benchmarks.common import head, line, read_ranks, with_ranks
 from benchmarks.first_mask import percentiles
 from gcd import Vocabulary
-from gcd._serving.compiler import COMPILERS
 from gcd_vllm import CompilingMiddleware, Processor
 from gcd_vllm._admission import Admission
+from gcd_vllm._compiler import COMPILERS
 
 BUDGET = 4096  # tokens
 SLEEP = 0.001  # seconds

@@ -60,9 +60,9 @@ class Case(NamedTuple):
 
 def draw_schemas(folder: Path, model: str, count: int) -> Iterator[Case]:
     """Return a number of schemas of a folder, in a random order independent of the number."""
-    from gcd._requests import ConstraintRequest
     from gcd_cli._sources import vocabulary
     from gcd_vllm._constraint_cache import ConstraintCache
+    from gcd_vllm._requests import ConstraintRequest
 
     cache = ConstraintCache(vocabulary(model))
     paths = sorted(folder.glob("*.json"))
@@ -191,9 +191,9 @@ def table(options: argparse.Namespace) -> None:
 def compile_(options: argparse.Namespace) -> None:
     """Measure the time to compile a constraint, with a prepared vocabulary."""
     import gcd
-    from gcd._requests import ConstraintRequest
     from gcd_cli._sources import vocabulary
     from gcd_vllm._constraint_cache import MAX_STATES, MAX_WORK
+    from gcd_vllm._requests import ConstraintRequest
 
     tokens = vocabulary(options.model)
     language = gcd.json_schema({"type": "object", "properties": {"a": {"type": "string"}}})

@@ -40,7 +40,7 @@ from experiments.sql.questions import read_questions
 from experiments.tool_calling.answers import STYLES, write_answer
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord, read_xlam
-from gcd._support.files import read_json, write_json
+from hmm._files import read_json, write_json
 
 _SENTENCES = 4  # per concept set and epoch
 _IGNORED = -100  # label of a token that isn't learned

@@ -31,8 +31,7 @@ from gcd._languages.tools.call_formats import CallFormat
 from gcd._languages.tools.tool_calls import call_format, tool_calls
 from gcd._languages.tools.tool_lists import Parameter, Tool, ToolList, parse_tools
 from gcd._removed import REMOVED
-from gcd._serving.batch import MatcherBatch
-from gcd._serving.matcher import Matcher
+from gcd._serving.matcher import Matcher, MatcherBatch
 from gcd._serving.scores import ScoresProcessor
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segment, Segments, segments

@@ -34,15 +34,7 @@ Ids = int | np.integer | Iterable[int]
 
 
 def whole_numbers(given: Any, what: str = "token") -> Int64[np.ndarray, "..."]:
-    """Return whole numbers (an int, or a sequence, an array or a CPU tensor of them) as int64.
-
-    Args:
-        given: the numbers.
-        what: the name of a number, such as "token", for the error.
-
-    Raises:
-        ValueError: if they are floats or booleans, or not on the CPU.
-    """
+    """Return a whole number, or any array of them, as int64; `what` names one in errors."""
     if type(given) is np.ndarray and given.dtype is _INT64 and given.flags.carray:
         return given
     if type(given) is list or type(given) is tuple:
@@ -71,12 +63,7 @@ def whole_number(given: Any, what: str = "token") -> int:
 
 
 def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
-    """Return `out`, an array or CPU tensor for masks, as an array that shares its memory.
-
-    Raises:
-        ValueError: if `out` doesn't have the shape `shape`, is of another type, isn't contiguous,
-            or is read-only.
-    """
+    """Return `out`, an array or CPU tensor for masks, as an array that shares its memory."""
     array = out if type(out) is np.ndarray else array_of(out)
     if array is None:
         raise ValueError(
@@ -95,11 +82,7 @@ def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
 
 
 def array_of(given: Any) -> np.ndarray | None:
-    """View an array or a CPU tensor as an array, without a copy; return None for other types.
-
-    Raises:
-        ValueError: if it is a tensor on another device, or of a type that numpy doesn't support.
-    """
+    """View an array or a CPU tensor as an array, without a copy; return None for other types."""
     if isinstance(given, np.ndarray):
         return given
     if not _is_tensor(given):
@@ -124,17 +107,7 @@ def _is_tensor(given: Any) -> bool:
 
 
 def check_indices(indices: Tensor, size: int, what: str = "token", *, least: int = 0) -> None:
-    """Refuse indices outside of `least` to `size` - 1.
-
-    Args:
-        indices: indices, of any shape.
-        size: number of indexed items; indices are below it.
-        what: the name of an item, such as "token", for the error.
-        least: the smallest allowed index, such as -1 for a placeholder.
-
-    Raises:
-        ValueError: an index is out of range, or indices are not whole numbers.
-    """
+    """Raise `ValueError` for indices outside of `least` to `size` - 1; `what` names an item."""
     if not _is_tensor(indices) or str(indices.dtype) not in _WHOLE:
         kind = indices.dtype if _is_tensor(indices) else type(indices).__name__
         raise ValueError(f"expected a tensor of integers, one for each {what}, got {kind}")
@@ -155,10 +128,7 @@ def check_shape(given: Tensor, shape: tuple[int, ...], what: str) -> None:
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:
-    """Return one id or several as a tuple; raise `ConstraintError` for other types.
-
-    `bytes` are refused, too, because their values would be interpreted as ids.
-    """
+    """Return one id or several as a tuple; raise `ConstraintError` for others, as for `bytes`."""
     try:
         if isinstance(ids, bytes | bytearray):
             raise TypeError

@@ -123,12 +123,12 @@ class LimitError(ConstraintError):
     _needs: str
     _remedy: str
 
-    def __init__(self, limit: int, what: str, hint: str = "", advice: str = "") -> None:
+    def __init__(self, limit: int, what: str) -> None:
         self.limit = limit
         self.keyword: str | None = None
         self.pointer: str | None = None
-        usual = f"simplify the constraint, or raise the limit: `with gcd.{self._remedy}(n):`"
-        self._text = f"{what} {self._needs.format(limit)}; {advice or usual}{hint}"
+        remedy = f"simplify the constraint, or raise the limit: `with gcd.{self._remedy}(n):`"
+        self._text = f"{what} {self._needs.format(limit)}; {remedy}"
         super().__init__(self._text)
 
     def add(self, hint: str) -> None:
@@ -148,10 +148,8 @@ class StateLimitError(LimitError):
     _needs = "needs more than {} states"
     _remedy = "state_limit"
 
-    def __init__(
-        self, limit: int, what: str = "the automaton", hint: str = "", advice: str = ""
-    ) -> None:
-        super().__init__(limit, what, hint, advice)
+    def __init__(self, limit: int, what: str = "the automaton") -> None:
+        super().__init__(limit, what)
 
 
 class WorkLimitError(LimitError):
@@ -165,27 +163,13 @@ class WorkLimitError(LimitError):
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead: str) -> None:
-    """Raise `ConstraintError` unless a value has one of the given types.
-
-    Args:
-        value: the user's value; booleans don't count as numbers.
-        kinds: the accepted type or types.
-        what: the expected value for the message, such as "a pattern as str".
-        instead: the end of the message, which tells the user what to do.
-    """
+    """Raise "expected `what`, got the value; `instead`" unless a value has one of the types."""
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
         raise ConstraintError(f"expected {what}, got {show(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise `ConstraintError` unless an option is a whole number within its bounds.
-
-    Args:
-        name: the option's name, for the message.
-        value: the user's value.
-        least: the smallest accepted number.
-        most: the largest accepted number; None if there is no upper bound.
-    """
+    """Raise `ConstraintError` unless an option is a whole number from `least` to `most`."""
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f", at least {least}" if most is None else f" in {least}..{most}"
         raise ConstraintError(f"expected {name} to be a whole number{bounds}, got {value!r}")
@@ -198,6 +182,12 @@ def show(value: object) -> str:
     except (ValueError, RecursionError):  # integers of thousands of digits, or deep nesting
         return f"a value of type {type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def show_first(items: Sequence[object], most: int = 5) -> str:
+    """List the first items for a warning, with the number of the others."""
+    more = f"; and {len(items) - most} more" if len(items) > most else ""
+    return "; ".join(map(str, items[:most])) + more
 
 
 def show_count(count: int) -> str:

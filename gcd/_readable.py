@@ -15,10 +15,7 @@ _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(udc|x)([89a-f][0-9a-f])")
 
 
 def readable_bytes(text: bytes, most: int | None = _SHOWN_BYTES) -> str:
-    """Quote a byte string: show whole characters as text, and other bytes as escapes like `\\xC3`.
-
-    If the string is longer than `most` bytes, show only its end, starting at a whole character.
-    """
+    """Quote a byte string, or the whole characters among its last `most` bytes."""
     start = 0 if most is None else max(len(text) - most, 0)
     shown = text[start:].decode(errors="surrogateescape")
     if start:  # the cut may be inside a character; drop its other bytes, at most three

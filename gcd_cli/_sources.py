@@ -97,7 +97,7 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
 
 
 def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a constraint in the form of a request to a server (`gcd._requests`)."""
+    """Return a constraint in the form of a request to a server (`gcd_vllm._requests`)."""
     more = {"options": dict(options)} if options else {}
     if kind == "regex":
         return {"regex": given}

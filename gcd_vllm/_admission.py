@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
-from gcd._requests import ConstraintRequest
-from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Location
 from gcd_vllm._constraint_cache import (
     MAX_SECONDS,
     MAX_STATES,
@@ -31,6 +29,8 @@ from gcd_vllm._constraint_cache import (
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
+from gcd_vllm._pool import END, MAX_BYTES, AutomatonPool, Location
+from gcd_vllm._requests import ConstraintRequest
 
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"

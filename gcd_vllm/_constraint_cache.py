@@ -7,7 +7,7 @@ seconds while other requests wait. So these are cached by content (`ConstraintRe
 * errors of refused constraints, so that a repeated bad request isn't compiled again.
 
 Other requests don't have to wait while a constraint is compiled. `ConstraintCache.prepare`, called
-in another thread, compiles in another process (`gcd._serving.compiler`) and lifts in its own
+in another thread, compiles in another process (`gcd_vllm._compiler`) and lifts in its own
 thread. A call of `get` with the same request then returns at once. Automata and languages can be
 passed to another process as bytes (`export`, `put`).
 
@@ -36,9 +36,9 @@ from gcd import (
     state_limit,
     work_limit,
 )
-from gcd._requests import ConstraintRequest
-from gcd._serving.compiler import COMPILERS, CompilerError
-from gcd._serving.serialization import pack, unpack
+from gcd_vllm._compiler import COMPILERS, CompilerError
+from gcd_vllm._requests import ConstraintRequest
+from gcd_vllm._serialization import pack, unpack
 
 _LOG = logging.getLogger("gcd")
 MAX_WORK = 500_000_000

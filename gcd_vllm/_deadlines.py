@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Any
 
 from gcd import ConstraintError
-from gcd._requests import ConstraintRequest
-from gcd._serving.pace import Pace
+from gcd_vllm._requests import ConstraintRequest
+from smc._inference.pace import Pace
 
 _UNTIL = "gcd_until"  # member of `extra_args` with the deadline, for preempted requests
 

@@ -29,8 +29,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gcd import TokenAutomaton
-from gcd._serving.pool import on_device
 from gcd_vllm._hmm_registry import PGCD
+from gcd_vllm._pool import on_device
 from gcd_vllm._twist import Group, Groups, TwistedLogits, twist
 from hmm import HMM, predict_first
 

@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Any
 
 from gcd import ConstraintError
-from gcd._requests import ConstraintRequest
 from gcd_vllm._admission import NAME, NO_TOKENS, admission_of, check_conflicts, check_prefix
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
+from gcd_vllm._requests import ConstraintRequest
 
 _DEPTH = 12  # number of stack frames in which the input processor is searched
 

@@ -4,7 +4,7 @@ Requests with tools are converted to one constraint (`gcd_vllm._tool_requests`).
 
 The plugin's checks (`gcd_vllm._frontend`) run on the server's event loop, which can't do anything
 else meanwhile. The middleware receives a request earlier, when the server has checked its API key
-and reads its body. It compiles the constraint in another process (`gcd._serving.compiler`) and
+and reads its body. It compiles the constraint in another process (`gcd_vllm._compiler`) and
 waits for the result in a thread, so only this request waits. The checks then find the result in the
 cache.
 """
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcd import ConstraintError
-from gcd._requests import ConstraintRequest
-from gcd._serving.compiler import COMPILERS
 from gcd_vllm._admission import NAME, Admission, admission_of
+from gcd_vllm._compiler import COMPILERS
 from gcd_vllm._frontend import adopt
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._tool_requests import Converted, Format, convert
 
 _LOG = logging.getLogger("vllm.gcd")

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, check_budget
-from gcd._requests import ConstraintRequest
 from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._in_process import InProcessEngine
 from gcd_vllm._particles import ParticleTask, run
 from gcd_vllm._parts import Engine, Plan
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, CounterDraw, Draw, Posterior
 from smc._inference.algorithms import SMC, Options, algorithm

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from gcd._serving.pool import on_device
+from gcd_vllm._pool import on_device
 from gcd_vllm._weight_table import MOST_PARTICLES, Record, WeightTable
 
 # Number of log-softmax entries that are computed at once: on a CPU as many as fit into its cache,

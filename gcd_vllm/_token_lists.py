@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcd import TokenAutomaton
-from gcd._serving.pool import DEAD
+from gcd_vllm._pool import DEAD
 
 
 class TokenReader:

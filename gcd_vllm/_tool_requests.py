@@ -3,8 +3,9 @@
     {"tools": [...], "tool_choice": "auto", "response_format": {...}}
     {"tools": [...], "options": {"style": "hermes", "choice": "auto", "answer": {...}}}
 
-The first line is a request, the second one its constraint (`gcd._requests`). The converted request
-has `"tool_choice": "auto"`, so that vLLM adds no constraint, and its parser reads the calls.
+The first line is a request, the second one its constraint (`gcd_vllm._requests`). The converted
+request has `"tool_choice": "auto"`, so that vLLM adds no constraint, and its parser reads the
+calls.
 """
 
 from __future__ import annotations

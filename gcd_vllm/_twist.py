@@ -29,8 +29,8 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd import AutomatonBatch, TokenAutomaton
-from gcd._serving.pool import on_device
 from gcd_vllm._hmm_registry import PGCD
+from gcd_vllm._pool import on_device
 from smc import Batch
 from smc._vocabulary.mixture import defend
 

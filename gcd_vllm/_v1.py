@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from gcd._serving.matcher import masks_of
-from gcd._serving.pool import DEAD, on_device
-from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, admission_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._pool import DEAD, on_device
+from gcd_vllm._processor import Processor
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._token_lists import TokenReader
 from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write

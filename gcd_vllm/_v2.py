@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from gcd import TokenAutomaton
-from gcd._serving.pool import NOWHERE, AutomatonPool, on_device
-from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, admission_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._device_twist import DeviceTwists, SlotStates
 from gcd_vllm._device_weights import DeviceRows, DeviceWeights
 from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._pool import NOWHERE, AutomatonPool, on_device
+from gcd_vllm._processor import Processor
 from gcd_vllm._twist import Group, TwistedLogits, log_z_of, write
 from gcd_vllm._weight_table import NO_ROW, Record
 

@@ -30,7 +30,7 @@ passed to `load`, an HMM of another vocabulary is refused, even if it has the sa
 
 **Training** can be interrupted and resumed. `save_step` stores the expected counts of EM with the
 model, so resumed training gives identical results. If saving is interrupted, the previous
-checkpoint is preserved (`gcd._support.files`).
+checkpoint is preserved (`hmm._files`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ import torch
 from torch import Tensor
 
 from gcd import Vocabulary
-from gcd._support.files import check_tensors, read_json, read_tensors, write_json, write_tensors
 from hmm._em import Statistics, Step
+from hmm._files import check_tensors, read_json, read_tensors, write_json, write_tensors
 from hmm._model import HMM
 from hmm._transition import Dense
 

@@ -32,10 +32,10 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd._arguments import check_indices, check_shape
-from gcd._support.threads import share_out
 from gcd._tokens.distances import fits
 from hmm._kernels import lookahead as kernels
 from hmm._product import LookaheadTable
+from hmm._threads import share_out
 
 _AT_ONCE = 1 << 24  # maximum number of entries of a temporary array
 _COMPILED = ("cpu",)  # devices on which the compiled loops of `hmm._kernels` run

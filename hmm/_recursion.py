@@ -35,11 +35,11 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 from torch import Tensor
 
-from gcd._support.threads import in_turn, share_out
 from hmm._edges import Edges
 from hmm._kernels import recursion as kernels
 from hmm._kernels.recursion import CERTAIN, COMPUTED, LEFT_OUT, NOTHING
 from hmm._model import HMM
+from hmm._threads import in_turn, share_out
 
 _AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block fits into the cache
 _ELSEWHERE = 1 << 25  # numbers in a block of rows on other devices

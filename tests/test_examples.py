@@ -15,7 +15,7 @@ import pytest
 
 import gcd
 import smc
-from gcd._requests import ConstraintRequest
+from gcd_vllm._requests import ConstraintRequest
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "examples"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py"))

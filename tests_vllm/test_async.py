@@ -81,8 +81,8 @@ def test_weights_are_those_of_brute_force(engine, random_llama, chunk, proposal)
     """The last token of a part isn't told to processors."""
     import gcd
     import gcd_vllm
-    from gcd._requests import ConstraintRequest
     from gcd_vllm._in_process import InProcessEngine
+    from gcd_vllm._requests import ConstraintRequest
     from tests_vllm.oracle import Oracle
 
     prompt, budget = "Once upon a time", 4

@@ -18,8 +18,8 @@ import torch
 import gcd
 import gcd_vllm
 import hmm
-from gcd._requests import ConstraintRequest
 from gcd_cli._sources import vocabulary as read_vocabulary
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._server_engine import ServerEngine
 from tests_vllm.oracle import Oracle, log_sum
 

@@ -13,7 +13,7 @@ import torch
 import gcd
 import gcd_vllm
 import hmm
-from gcd._requests import ConstraintRequest
+from gcd_vllm._requests import ConstraintRequest
 from tests_vllm.oracle import Oracle, log_sum
 
 if "|" not in os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""):

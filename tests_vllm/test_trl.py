@@ -16,7 +16,7 @@ from trl import GRPOTrainer
 
 import gcd
 import gcd_vllm
-from gcd._requests import ConstraintRequest
+from gcd_vllm._requests import ConstraintRequest
 from scripts.train_grpo import train
 from tests_vllm.oracle import Oracle, log_sum
 

@@ -13,9 +13,9 @@ import pytest
 
 import gcd
 import gcd_vllm
-from gcd._requests import ConstraintRequest
 from gcd_vllm._in_process import InProcessEngine
 from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
 from tests_vllm.cases import asked
 from tests_vllm.oracle import Oracle, log_sum

@@ -13,7 +13,7 @@ import pytest
 
 import gcd
 import gcd_vllm
-from gcd._requests import ConstraintRequest
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._weight_table import take
 from tests_vllm.oracle import Oracle, log_sum
 from tests_vllm.twisted import registered, values

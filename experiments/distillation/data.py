@@ -18,7 +18,7 @@ from torch import Tensor
 
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.top_tokens import TopTokens
-from gcd._support.files import COPY_AGAIN, read_tensors, write_tensors
+from hmm._files import COPY_AGAIN, read_tensors, write_tensors
 
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
 _TOP_TOKENS = ("said_tokens", "said_log_p", "said_sketch")

@@ -15,8 +15,8 @@ from experiments.harness.results import to_repeat
 from experiments.harness.run import Run
 from experiments.harness.settings import writable
 from experiments.harness.tracking import log_shown, log_summary
-from gcd._support.files import read_json
 from hmm._checkpoint import CONFIG, WEIGHTS
+from hmm._files import read_json
 
 if TYPE_CHECKING:
     import wandb

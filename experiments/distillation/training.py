@@ -29,12 +29,12 @@ from torch import Tensor
 from experiments.distillation.data import Sequences
 from experiments.harness.processes import bar, wait_for_all
 from experiments.harness.results import derive_seed
-from gcd._support.files import read_json, write_json
 from hmm import HMM, PseudoCounts, Step
 from hmm import _em as em
 from hmm import _inference as inference
 from hmm._checkpoint import load_step, save_step
 from hmm._em import Batch
+from hmm._files import read_json, write_json
 
 _LOG = logging.getLogger(__name__)
 

@@ -36,9 +36,9 @@ from experiments.harness import smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.models import ROOT, digest_of
 from experiments.harness.samplers import HMMAlone
-from gcd._support.files import read_json, write_json
 from hmm import HMM, load
 from hmm._checkpoint import CONFIG, check_files
+from hmm._files import read_json, write_json
 from smc import LanguageModel
 
 AUTO = "auto"

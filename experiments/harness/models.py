@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from experiments.harness import smollm2
 from experiments.harness.config import PROMPTS, ModelConfig
 from gcd import ConstraintError
-from gcd._support.files import read_json, write_json
+from hmm._files import read_json, write_json
 from smc import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"

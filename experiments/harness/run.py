@@ -43,7 +43,7 @@ from experiments.harness.settings import writable
 from experiments.report.directory import write_about
 from experiments.report.page import NAME as REPORT
 from experiments.report.page import write_report
-from gcd._support.files import read_json, write_json
+from hmm._files import read_json, write_json
 
 if TYPE_CHECKING:
     import wandb

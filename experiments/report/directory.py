@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.harness.results import KEYED, Row, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
-from gcd._support.files import read_json, write_json
+from hmm._files import read_json, write_json
 
 FORM = 1
 """Format version of run directories; increase it when the meaning of rows or summaries changes."""

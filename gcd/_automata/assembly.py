@@ -48,10 +48,7 @@ class Assembly:
         self._skips.append((source, target))
 
     def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
-        """Return the language of the strings along all paths from `start` to `end`.
-
-        `absorbing` is the index of an edge, or -1; `Automaton.join` documents its meaning.
-        """
+        """Return the strings along all paths between two nodes, as `Automaton.join` does."""
         return Automaton.join(
             self._parts,
             self._joints,

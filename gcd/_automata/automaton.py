@@ -35,7 +35,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
-from gcd._automata import counting, strings
+from gcd._automata import strings
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.horizon import Caveat, holds_as_far_as_its_parts, refuse_unchecked
 from gcd._automata.kernels import graph, joining, subsets
@@ -411,12 +411,16 @@ class Automaton:
     def longest_length(self) -> int | None:
         """Length in bytes of the longest string; None if unbounded, -1 if the language is empty."""
         spend(_PER_ROW * self.num_states, "the longest length of a language")
-        return -1 if self.is_empty else counting.longest_length(self.delta)
+        if self.is_empty:
+            return -1
+        # Every state is on the path of an accepted string, so a cycle makes the language infinite.
+        longest = graph.longest_path(self.delta)
+        return None if longest < 0 else longest
 
     def count(self, max_length: int) -> int:
         """Return the exact number of strings of at most `max_length` bytes."""
         longest = max_length if self.max_bytes is None else min(max_length, self.max_bytes)
-        return counting.count(self.delta, self.accepting, self.class_of_byte, longest)
+        return _count(self.delta, self.accepting, self.class_of_byte, longest)
 
     def enumerate(self, limit: int) -> list[bytes]:
         """Return the first `limit` strings, sorted by length, then in byte order."""
@@ -426,7 +430,7 @@ class Automaton:
         """Yield all strings, sorted by length, then in byte order; there may be infinitely many."""
         bounds = [n for n in (self.longest_length, self.max_bytes) if n is not None]
         longest = min(bounds, default=None)
-        return counting.in_order(self.delta, self.accepting, self.transitions, longest)
+        return _in_order(self.delta, self.accepting, self.transitions, longest)
 
     # -- equality of languages --------------------------------------------------------------
 
@@ -490,3 +494,65 @@ def _as_bytes(text: str | bytes) -> bytes:
 def _language(part: Automaton) -> Automaton:
     check_kind(part, Automaton, "a gcd.Automaton", "make one with gcd.literal(text)")
     return part
+
+
+def _count(
+    delta: Int32[np.ndarray, "S K"],
+    accepting: Bool[np.ndarray, "S"],
+    class_of_byte: UInt8[np.ndarray, "256"],
+    max_length: int,
+) -> int:
+    """Return the exact number of strings of at most `max_length` bytes."""
+    width = np.bincount(class_of_byte, minlength=delta.shape[1])
+    source, label = np.nonzero(delta >= 0)
+    pairs, inverse = np.unique(
+        np.stack([source, delta[source, label]], axis=1), axis=0, return_inverse=True
+    )
+    ways = np.bincount(inverse.reshape(-1), width[label]).astype(int).astype(object)
+    counts = accepting.astype(int).astype(object)
+    found = 0
+    for _ in range(max_length + 1):
+        found += int(counts[0])
+        if counts.any():
+            after = counts * 0
+            np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])
+            counts = after
+    return found
+
+
+def _in_order(
+    delta: Int32[np.ndarray, "S K"],
+    accepting: Bool[np.ndarray, "S"],
+    transitions: Int32[np.ndarray, "S 256"],
+    longest: int | None,
+) -> Iterator[bytes]:
+    """Yield all strings of at most `longest` bytes (None: any), by length, then in byte order."""
+    # `ends_in[r][s]`: whether some string of exactly r bytes leads from state s to acceptance.
+    ends_in = [accepting]
+    length = 0
+    while longest is None or length <= longest:
+        yield from _of_length(transitions, length, ends_in)
+        after = np.concatenate([ends_in[-1], [False]])
+        ends_in.append(after[delta].any(axis=1))
+        length += 1
+
+
+def _of_length(
+    transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, "S"]]
+) -> Iterator[bytes]:
+    """Yield the strings of exactly `length` bytes, in byte order.
+
+    `ends_in[r][s]` is whether some string of exactly r bytes leads from state s to acceptance.
+    """
+    if not ends_in[length][0]:
+        return
+    stack = [(0, b"")]
+    while stack:
+        state, prefix = stack.pop()
+        left = length - len(prefix)
+        if left == 0:
+            yield prefix
+            continue
+        after = transitions[state]
+        good = np.flatnonzero((after >= 0) & ends_in[left - 1][after])
+        stack.extend((int(after[b]), prefix + bytes([b])) for b in good[::-1])

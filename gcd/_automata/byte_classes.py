@@ -21,14 +21,10 @@ NUM_BYTES = 256
 def joint_classes(
     maps: Sequence[UInt8[np.ndarray, "256"]],
 ) -> tuple[UInt8[np.ndarray, "256"], list[Int32[np.ndarray, "K"]]]:
-    """Return the coarsest common refinement of several partitions of the bytes.
+    """Return the coarsest common refinement of partitions, given as the class of each byte.
 
-    Args:
-        maps: for each partition, the class of each byte.
-
-    Returns:
-        The class of each byte in the refinement, where classes are numbered by their first bytes;
-        and, for each given partition, its class for every class of the refinement.
+    The result is the class of each byte, numbered by first bytes; and for each given partition, its
+    class for every class of the refinement.
     """
     distinct = {m.tobytes(): m for m in maps}  # repetitions pass the same map many times
     class_of_byte, first = kernels.joint_classes(np.stack(list(distinct.values())))
@@ -38,10 +34,6 @@ def joint_classes(
 def merge_equal_columns(
     table: Int32[np.ndarray, "S K"], class_of_byte: UInt8[np.ndarray, "256"]
 ) -> tuple[Int32[np.ndarray, "S K2"], UInt8[np.ndarray, "256"]]:
-    """Merge the classes with equal columns; new classes are numbered by their first bytes.
-
-    Returns:
-        The table with one column for each new class, and the new class of each byte.
-    """
+    """Merge the classes with equal columns; new classes are numbered by their first bytes."""
     merged, kept = kernels.equal_columns(np.ascontiguousarray(table), class_of_byte)
     return np.ascontiguousarray(table[:, kept]), merged

@@ -22,9 +22,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from gcd._errors import ConstraintError, at
-
-_SHOWN = 5
+from gcd._errors import ConstraintError, at, show_first
 
 P = ParamSpec("P")
 Result = TypeVar("Result")  # an automaton
@@ -73,15 +71,13 @@ class CaveatWarning(UserWarning):
     @classmethod
     def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
         """Return a warning that lists the given caveats."""
-        listed = "; ".join(map(str, caveats[:_SHOWN]))
-        more = f"; and {len(caveats) - _SHOWN} more" if len(caveats) > _SHOWN else ""
         advice = []
         if any(caveat.is_unchecked for caveat in caveats):
             advice.append("validate the finished text against the schema")
         if not all(caveat.is_unchecked for caveat in caveats):
             advice.append("longer budgets are refused")
         return cls(
-            f"the automaton does not enforce every keyword of the schema: {listed}{more}; "
+            f"the automaton does not enforce every keyword of the schema: {show_first(caveats)}; "
             f"{', '.join(advice)}. "
             "The automaton's `caveats` lists all of these keywords; pass "
             'unsupported="ignore" to hide this warning and enforce none of them, or '
@@ -91,10 +87,7 @@ class CaveatWarning(UserWarning):
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
-    """Issue one warning that lists the caveats, if there are any.
-
-    The warning is attributed to the caller of the function that calls this one.
-    """
+    """Issue a warning that lists the caveats, if any, on behalf of the caller's caller."""
     if caveats:
         warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
@@ -104,13 +97,7 @@ def refuse_unchecked(
     why: str = "the language is subtracted from another",
     remedy: str = 'compile it with unsupported="refuse"',
 ) -> None:
-    """Raise `ConstraintError` if some part of the constraint is not enforced.
-
-    Args:
-        caveats: the caveats of the constraint.
-        why: the reason why every part must be enforced here, for the message.
-        remedy: the end of the message, which tells the user what to do.
-    """
+    """Raise `ConstraintError` with the reason and the remedy if some part isn't enforced."""
     for caveat in caveats:
         if caveat.is_unchecked:
             raise ConstraintError(
@@ -119,10 +106,7 @@ def refuse_unchecked(
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
-    """Decorate an operation on automata to pass on the caveats and length limits of its parts.
-
-    The result has all caveats and special tokens of the parts, and the smallest `max_bytes`.
-    """
+    """Decorate an operation: its result has the parts' caveats and smallest `max_bytes`."""
 
     @wraps(operation)
     def run(*args: P.args, **kwargs: P.kwargs) -> Result:

@@ -105,10 +105,7 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def count_work() -> Iterator[None]:
-    """Count all work inside the `with` block as work for one constraint.
-
-    Work in nested `count_work()` blocks counts toward the outermost block.
-    """
+    """Count all work inside the `with` block, and in nested blocks, as work for one constraint."""
     if _METER.get() is not None:
         yield
         return
@@ -142,27 +139,14 @@ def kernel_limits() -> tuple[int, int, int]:
 
 
 def pay(count: int, work: int, what: str = "the automaton") -> None:
-    """Count the work of a compiled loop, and raise an error if the loop stopped at a limit.
-
-    Args:
-        count: the number of states that the loop returned; negative if it stopped at a limit.
-        work: units of work that the loop took.
-        what: the loop's result, for the message.
-
-    Raises:
-        WorkLimitError: the loop took more work than was left.
-        StateLimitError: the loop stopped at another limit.
-    """
+    """Count the work of a compiled loop, which stopped at a limit if `count` is negative."""
     spend(work, what)
     if count < 0:
         raise StateLimitError(max_states(), what)
 
 
 def cache_with_price(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Cache the results of a function like `functools.lru_cache`, but count the work of every use.
-
-    A cache hit counts as much work as the original computation.
-    """
+    """Cache results like `functools.lru_cache`; a hit counts as much work as the computation."""
 
     def decorate(build: Callable[P, R]) -> Callable[P, R]:
         @lru_cache(maxsize)
@@ -188,24 +172,13 @@ def cache_with_price(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def work_left() -> int:
-    """Return the units of work that are left for the current constraint.
-
-    Outside of a `count_work()` block, that is the whole work limit.
-    """
+    """Return the work that is left; outside of `count_work()`, the whole limit."""
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
 
 
 def spend(units: int, what: str = "the constraint") -> None:
-    """Count units of work for the current constraint.
-
-    Args:
-        units: the number of units.
-        what: the part of the constraint that takes the work, for the message.
-
-    Raises:
-        WorkLimitError: the total exceeds the limit.
-    """
+    """Count units of work for the current constraint; `what` names the part in the error."""
     meter = _METER.get()
     if meter is None:  # outside of `count_work()`: limit this operation alone
         meter = _Meter(_MAX_WORK.get())

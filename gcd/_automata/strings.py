@@ -51,12 +51,7 @@ def chain(string: bytes) -> TransitionTable:
 
 
 def prefix_tree(ordered: Sequence[bytes]) -> TransitionTable:
-    """Return the prefix tree of distinct strings, which must be in ascending order.
-
-    Raises:
-        StateLimitError, WorkLimitError: the table would be too large; raised before it is
-            allocated.
-    """
+    """Return the prefix tree of distinct strings, which must be in ascending order."""
     alphabet = sorted(set(b"".join(ordered)))
     class_of_byte: UInt8[np.ndarray, "256"] = np.full(NUM_BYTES, len(alphabet) % NUM_BYTES, "u1")
     class_of_byte[alphabet] = np.arange(len(alphabet))
@@ -84,10 +79,7 @@ def prefix_tree(ordered: Sequence[bytes]) -> TransitionTable:
 
 
 def _empty(num_states: int, num_bytes: int) -> Int32[np.ndarray, "S K"]:
-    """Return a table without transitions, with a column for each of `num_bytes` bytes.
-
-    All other bytes share one more column, the last one, if there are any.
-    """
+    """Return an empty table with a column for each of `num_bytes` bytes, and one for all others."""
     width = min(num_bytes + 1, NUM_BYTES)
     if num_states > max_states():
         raise StateLimitError(max_states(), _WHAT)
@@ -107,14 +99,7 @@ def is_one_way(part: TransitionTable) -> bool:
 
 
 def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> TransitionTable:
-    """Return an automaton for `minimum` to `maximum` repetitions of a one-way automaton.
-
-    If `maximum` is None, there is no upper limit.
-
-    Raises:
-        StateLimitError: the result would have too many states; raised before memory is allocated.
-        WorkLimitError: the result's table would have too many entries.
-    """
+    """Return `minimum` to `maximum` (None: any) repetitions of a one-way automaton."""
     inner = part.accepting.size - 1
     copies = minimum + 1 if maximum is None else maximum
     num_states = copies * inner + (maximum is not None)

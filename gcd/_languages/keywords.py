@@ -66,11 +66,7 @@ class _Alphabet:
 
     @classmethod
     def of(cls, letters: str, punctuation: str) -> _Alphabet:
-        """Build the patterns for an option `letters` and an option `punctuation`.
-
-        Raises:
-            ConstraintError: an option is unknown.
-        """
+        """Build the patterns for an option `letters` and an option `punctuation`."""
         if letters not in LETTERS:
             raise ConstraintError(
                 f"expected letters to be one of {', '.join(LETTERS)}, got {letters!r}"
@@ -106,10 +102,9 @@ class _Alphabet:
         return f"(?:{begins[whole]}|{longer})[{STOPS}]"
 
     def _parts(self, first: str) -> tuple[str, str]:
-        """Return two patterns of words that begin with the pattern `first`.
+        """Return patterns of words at the end of a sentence, and of words that a space follows.
 
-        The first pattern is for the last words of a sentence. The second one is for words that are
-        followed by a space. Both contain one word, or several words inside a pair of marks.
+        The first word begins with the pattern `first`; several words may be inside a pair of marks.
         """
         inner = f"{first}(?:{self.mark} {self.word})*"
         whole, followed = [first], [f"{first}{self.mark} "]
@@ -222,13 +217,9 @@ def _contains(
     between: bytes,
     used: Bool[np.ndarray, "256"],
 ) -> Automaton:
-    """Return the strings of `used` bytes that contain one of the words as a whole word.
+    """Return the strings of `used` bytes that contain one of the words, with `between` around it.
 
-    Args:
-        words: the words.
-        capitals: these words with a capital letter, for the beginning of the sentence.
-        between: bytes that separate words.
-        used: bytes that may occur.
+    At the beginning of the sentence, the words are those of `capitals`.
     """
     start, space, other, found = range(4)
     rows = np.full((4, NUM_BYTES), other, np.int32)
@@ -263,13 +254,7 @@ def _refuse_few_words(
 ) -> None:
     """Raise `ConstraintError` if `max_words` words cannot cover every group.
 
-    The fewest words are found by breadth-first search over sets of covered groups: each step adds
-    one word to every set.
-
-    Args:
-        concepts: the words of each group.
-        opening: the forms of these words that may begin a sentence.
-        max_words: the limit; None for no limit.
+    A breadth-first search over sets of covered groups adds one word in each step.
     """
     if max_words is None or max_words > len(concepts):
         return  # enough for one word per group, after a word that begins the sentence

@@ -9,8 +9,7 @@ and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, 
 
 as packed words (`gcd._tokens.budget.pack`), which take microseconds (`gcd._serving.kernels.masks`).
 
-A `MatcherBatch` (`gcd._serving.batch`) serves many matchers, of different automata, in one compiled
-call.
+A `MatcherBatch` serves many matchers, of different automata, in one compiled call.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Int32, Int64, Integer
+from jaxtyping import Bool, Int32, Int64, Integer
 
 from gcd._arguments import check_whole, rows, whole_number, whole_numbers
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
-from gcd._serving.kernels.masks import NO_BUDGET, Masks
-from gcd._serving.kernels.sequences import TokenSequence
+from gcd._serving.kernels import masks as kernels
+from gcd._serving.kernels.masks import NO_BUDGET, Masks, TokenSequence
 from gcd._tokens.lifting import lift
 from gcd._tokens.segments import Segments
 from gcd._tokens.token_automaton import TokenAutomaton, check_budget
@@ -52,12 +51,7 @@ def masks_of(automaton: TokenAutomaton) -> Masks:
 
 
 def _lift_once(constraint: Constraint, vocabulary: Vocabulary | None) -> TokenAutomaton:
-    """Return the lifted form of a constraint; a language is lifted once for each vocabulary.
-
-    Raises:
-        ConstraintError: the vocabulary is missing for a constraint that is not lifted, or is given
-            for a lifted constraint.
-    """
+    """Return the lifted form of a constraint; a language is lifted once for each vocabulary."""
     if isinstance(constraint, Automaton | Segments):
         if vocabulary is None:
             raise ConstraintError(
@@ -338,10 +332,7 @@ def _tokens_left(remaining: int | None) -> int:
 
 
 def follow(matcher: Matcher, read: list[int], tokens: Sequence[int]) -> bool:
-    """Roll back and advance a matcher from the tokens `read` to `tokens`; False at a refused token.
-
-    `read` becomes the tokens that the matcher has read.
-    """
+    """Move a matcher from the tokens `read`, which change, to `tokens`; False if refused."""
     same = 0
     while same < min(len(read), len(tokens)) and read[same] == tokens[same]:
         same += 1
@@ -353,3 +344,128 @@ def follow(matcher: Matcher, read: list[int], tokens: Sequence[int]) -> bool:
             return False
         read.append(token)
     return True
+
+
+class MatcherBatch:
+    """Batch of matchers, possibly of different automata, that advance in one call.
+
+    The matchers can still be used individually. A matcher belongs to one batch at a time: once it
+    joins another batch, using its previous batch raises an error. `batch[i] = matcher` replaces a
+    matcher.
+
+    Args:
+        matchers: distinct matchers, whose vocabularies have the same size.
+
+    Raises:
+        ConstraintError: if there are no matchers, a matcher occurs twice, or the vocabularies'
+            sizes differ.
+    """
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        if not matchers:
+            raise ConstraintError("expected at least one matcher in a batch, got none")
+        if len({id(matcher) for matcher in matchers}) < len(matchers):
+            raise ConstraintError(
+                "expected distinct matchers in a batch, got one twice; make one for each sequence"
+            )
+        self.matchers: list[Matcher] = list(matchers)
+        self.vocabulary_size = matchers[0].automaton.vocabulary.size
+        self._shape = (len(matchers), matchers[0].automaton.num_words)
+        for matcher in matchers:
+            self._check_size(matcher)
+        self._membership = Membership()
+        for matcher in matchers:
+            self._take(matcher)
+        self._sequences = [matcher._sequence for matcher in matchers]
+
+    def _check_size(self, matcher: Matcher) -> None:
+        size = matcher.automaton.vocabulary.size
+        if size != self.vocabulary_size:
+            raise ConstraintError(
+                f"expected matchers over vocabularies of size {self.vocabulary_size}, got {size}; "
+                "use one vocabulary size in a batch"
+            )
+
+    def _take(self, matcher: Matcher) -> None:
+        if matcher._membership is not None:
+            matcher._membership.is_current = False
+        matcher._membership = self._membership
+
+    def __setitem__(self, row: int, matcher: Matcher) -> None:
+        """Replace a matcher; the previous matcher can be used individually."""
+        self._check()
+        if matcher in self.matchers:
+            raise ConstraintError(
+                "expected a matcher that isn't in this batch yet, got one of its matchers; make "
+                "one for each row"
+            )
+        self._check_size(matcher)
+        self.matchers[row]._membership = None
+        self._take(matcher)
+        self.matchers[row] = matcher
+        self._sequences[row] = matcher._sequence
+
+    def __getitem__(self, row: int) -> Matcher:
+        return self.matchers[row]
+
+    def __len__(self) -> int:
+        return len(self.matchers)
+
+    def _check(self) -> None:
+        if not self._membership.is_current:
+            raise ConstraintError(
+                "expected matchers that only belong to this batch, but one has joined another "
+                "batch; make a new batch"
+            )
+
+    def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
+        """Advance each matcher by its token; return which matchers accepted their token.
+
+        Raises:
+            ValueError: if there are not as many tokens as matchers, or a token is not an id. No
+                matcher changes in this case.
+        """
+        self._check()
+        ids = whole_numbers(tokens)
+        if ids.shape != (len(self.matchers),):
+            raise ValueError(
+                f"expected {len(self.matchers)} tokens, one per matcher, got shape {ids.shape}"
+            )
+        taken = np.empty(len(self.matchers), np.bool_)
+        wrong = kernels.advance_all(self._sequences, ids, taken)
+        if wrong >= 0:
+            raise ValueError(
+                f"expected token ids in 0..{self.vocabulary_size - 1}, got {ids[wrong]} for "
+                f"matcher {wrong}"
+            )
+        return taken
+
+    def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
+        """Roll back the matchers, by one number of tokens for all or by one number for each.
+
+        Raises:
+            ValueError: if there are not as many numbers as matchers, or a number is negative or
+                exceeds the tokens of its matcher. No matcher changes in this case.
+        """
+        self._check()
+        counts = whole_numbers(num_tokens, "number of tokens")
+        if counts.ndim == 0:
+            counts = np.full(len(self.matchers), counts)
+        if counts.shape != (len(self.matchers),):
+            raise ValueError(
+                f"expected {len(self.matchers)} numbers of tokens, one per matcher, got shape "
+                f"{counts.shape}"
+            )
+        have = np.array([matcher.num_tokens for matcher in self.matchers])
+        for row in np.flatnonzero((counts < 0) | (counts > have)):
+            raise ValueError(
+                f"expected at most {have[row]} tokens to roll back, as many as matcher {row} has, "
+                f"got {counts[row]}"
+            )
+        for matcher, count in zip(self.matchers, counts.tolist(), strict=True):
+            matcher.rollback(count)
+
+    def fill_masks(self, out: Int32[Any, "N W"]) -> None:
+        """Write the packed mask of matcher i to `out[i]`, for all matchers of the batch."""
+        self._check()
+        kernels.fill_all(self._sequences, rows(out, self._shape))

@@ -1,1 +1,1 @@
-"""Support code that is independent of constraints: whole files, kernels, threads."""
+"""Support code that is independent of constraints: checks of kernels and of optional packages."""

@@ -45,15 +45,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def check_built(package: str, folder: str) -> None:
-    """Check that the modules of a package were compiled from the sources beside them.
-
-    Args:
-        package: the name of the package.
-        folder: the path of its directory.
-
-    Raises:
-        ImportError: a module isn't compiled, or its source has changed since.
-    """
+    """Raise `ImportError` unless a package's modules were compiled from the sources beside them."""
     if os.environ.get(UNCOMPILED):
         return
     here = Path(folder)

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 
 def missing(package: str, extra: str, purpose: str) -> ImportError:
-    """Return the error for an optional package that is not installed.
-
-    Args:
-        package: the package that could not be imported.
-        extra: the extra of this library that installs the package.
-        purpose: the feature that needs the package. It begins the error message.
-    """
+    """Return the error for a package that isn't installed, with this library's extra."""
     return ImportError(
         f"{purpose} needs the package {package}, which is not installed; run "
         f"pip install 'globally-constrained-decoding[{extra}]'",

@@ -91,13 +91,7 @@ class Segmentation:
     def admits(
         self, left: Int[np.ndarray, "pairs"], right: Int[np.ndarray, "pairs"]
     ) -> Bool[np.ndarray, "pairs"]:
-        """Return whether the tokenizer produces token `left` and then token `right` in some text.
-
-        Args:
-            left: token ids; -1 for the start of a text, to test whether the tokenizer ever produces
-                `right` at all.
-            right: token ids.
-        """
+        """Return whether the tokenizer produces `left` (-1: the start), then `right`."""
         keys = (left.astype(np.int64) + 1) * len(self._bytes) + right
         asked = np.unique(keys)
         new = asked[~np.isin(asked, self._known, assume_unique=True)]

@@ -24,26 +24,12 @@ UNREACHABLE = 2**30
 
 
 def fits(steps_after: Any, remaining: Any) -> Any:
-    """Return whether the text can be completed within the budget after a next token.
-
-    Args:
-        steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` if the
-            token is not allowed.
-        remaining: tokens left, including the next token and EOS.
-    """
+    """Return whether the text can end in time after a next token, one of the `remaining` tokens."""
     return steps_after < remaining  # equals steps_after <= remaining - 1, without the subtraction
 
 
 def distances_to(final: int, edges: Int32[np.ndarray, "2 E"], num_states: int) -> Int32[Any, "S"]:
-    """Return the fewest edges from each state to `final`, or `UNREACHABLE`.
-
-    Swapped edges give the distances from this state.
-
-    Args:
-        final: the state.
-        edges: pairs of a state and a next state.
-        num_states: the number of states.
-    """
+    """Return the fewest edges from each state to `final`; with swapped edges, from it."""
     is_final = np.zeros(num_states, np.bool_)
     is_final[final] = True
     distance = levels(*by_key(edges[1], num_states, edges[0]), is_final)

@@ -13,7 +13,7 @@ again, to write the table over states and classes.
 for each of its strings, or about twenty for each character of a string of bounded length. The
 vocabulary isn't followed from each of these states. Instead, repetitions of a unit, such as a
 character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the vocabulary
-is followed through the unit once (`gcd._tokens.unit_profiles`). A token that stays inside the
+is followed through the unit once (`gcd._tokens.trie`). A token that stays inside the
 string advances by the number of units that it completes. Tokens that leave the string are followed
 once for each different continuation. So each state of a bounded string takes time linear in the
 classes, not in the tokens. If a state differs from a state of a run in a few words only, only these
@@ -51,9 +51,8 @@ from gcd._tokens.rows import Rows
 from gcd._tokens.segments import Segments, count_tokens, shortest_prefix
 from gcd._tokens.spellings import LITERALS, canonical
 from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.trie import read_only
+from gcd._tokens.trie import UnitProfile, read_only
 from gcd._tokens.trimming import ENDINGS, TokenTable, trim, trim_rows, with_final
-from gcd._tokens.unit_profiles import UnitProfile
 from gcd._tokens.vocabulary import Vocabulary
 
 
@@ -175,17 +174,11 @@ def lift_rows(
     vocabulary: Vocabulary,
     factors: Sequence[Automaton] = (),
 ) -> tuple[Rows, Int32[np.ndarray, "V"], int]:
-    """Return the transitions of a byte automaton under all tokens.
+    """Return the transitions under all tokens, the class of each id, and their number.
 
-    The automaton's initial state is 0. If it is known to be a Boolean combination of other
-    automata, these are `factors`. In the states `ends`, EOS leads to an additional last state,
-    whose only transition is a loop under EOS.
-
-    Returns:
-        rows: the transitions of the S + 1 states.
-        class_of: class of every token id. Classes are numbered by their first id; EOS is the last.
-            Two ids share a class exactly if they lead to the same state from every state.
-        num_classes: the number of classes.
+    The initial state is 0. In the states `ends`, EOS, the last class, leads to an additional last
+    state, which only loops under EOS. Classes are numbered by their first ids; two ids share a
+    class exactly if they lead to the same state from every state.
     """
     trie = vocabulary.trie
     runs = _Runs.of(delta, class_of_byte, vocabulary)
@@ -280,10 +273,7 @@ def _split(
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
-    """Return which repeated automata (units) have a bounded number of copies somewhere.
-
-    There, the number of copies that a token completes matters.
-    """
+    """Return which units have a bounded number of copies somewhere, so that this number matters."""
     boundary = cells.states[cells.start]
     whole = cells.cell_at[boundary] == np.arange(boundary.size)
     chained = cells.unit_of[whole & (cells.after != boundary)]

@@ -65,10 +65,7 @@ class Rows(NamedTuple):
     def dense(
         self, num_classes: int, values: Int32[np.ndarray, "E"] | None = None, none: int = -1
     ) -> Int32[np.ndarray, "S C"]:
-        """Return the whole table of next states, with `none` where a class is not allowed.
-
-        If there are `values` for the elements of `targets`, it has these instead of next states.
-        """
+        """Return the whole table of next states, or of `values` for the elements of `targets`."""
         table = np.full((self.pattern_of.size, num_classes), none, np.int32)
         patterns = (self.pattern_start, self.pattern_class, self.pattern_target)
         found = self.targets if values is None else values

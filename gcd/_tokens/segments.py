@@ -349,11 +349,6 @@ def count_tokens(
 
     `table` has the state after a token of each class, and `class_of` -1 for EOS. The result is None
     if the tokens can't spell any answer, even without limits.
-
-    Raises:
-        InfeasibleBudgetError: if a segment's limit is too low. The error has the fewest tokens that
-            the segment needs if the segments before it satisfy their limits.
-        StateLimitError, WorkLimitError: if counting takes too many states, or too large a table.
     """
     table, class_of = _with_specials(segments, states, table, class_of)
     delta, class_of = with_final(table, states.accepting, class_of, "token")

@@ -57,14 +57,7 @@ _AT_ONCE = 1 << 21  # pairs per query
 
 
 def canonical(automaton: TokenAutomaton) -> TokenTable | None:
-    """Return the table of an automaton's texts, with fixed text in the tokenizer's own spelling.
-
-    Returns:
-        The table, or None if no text is left, because the tokenizer doesn't produce any of them.
-
-    Raises:
-        ConstraintError: if the vocabulary doesn't include the tokenizer's segmentation.
-    """
+    """Return the table of the texts in the tokenizer's own spelling; None if none is left."""
     segmentation = automaton.vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(
@@ -215,10 +208,7 @@ class _Behaviors(NamedTuple):
 
 
 def _behaviors(adjacent: _Adjacent, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
-    """Group the tokens that lead to a state by the set of tokens that may follow them there.
-
-    Sets are compared by hashes (sums of random numbers), and then element by element.
-    """
+    """Group the tokens that lead to a state by the set of tokens that may follow them there."""
     weights = _weights(adjacent.automaton.vocabulary.size)
     terms = np.where(admitted, weights[adjacent.live_token[adjacent.pair_live]], np.uint64(0))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
@@ -238,11 +228,7 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 def _groups(
     index: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign a number to each distinct pair (`index[i]`, `total[i]`).
-
-    Returns:
-        The number of the pair at each index i, and the first index with each number.
-    """
+    """Return the numbers of distinct pairs (`index[i]`, `total[i]`), and their first indices."""
     order = np.lexsort((total, index))
     new = np.ones(order.size, np.bool_)
     new[1:] = (np.diff(index[order]) != 0) | (total[order][1:] != total[order][:-1])
@@ -348,11 +334,10 @@ class _Product:
         return trim(table, class_of, int(number[self._initial]), merge=True)
 
     def _classes(self) -> tuple[Int32[np.ndarray, "V"], Int64[np.ndarray, "C"]]:
-        """Split token classes whose tokens behave differently in the product.
+        """Split token classes that behave differently; return classes (EOS last) and tokens.
 
-        Return the class of each token, and one token of each class except the class of EOS.
         Tokens behave differently if they lead to different behaviors of a state, or if different
-        behaviors of a state allow them. The last class is EOS.
+        behaviors of a state allow them.
         """
         adjacent, automaton = self._adjacent, self._adjacent.automaton
         partition = from_classes(automaton.class_of.copy(), automaton.num_classes)
@@ -386,10 +371,7 @@ def _part(
     token: Int64[np.ndarray, "n"],
     label: Int64[np.ndarray, "n"],
 ) -> None:
-    """Split token classes so that in each state, all tokens of a class have the same label.
-
-    In state `index[i]`, `token[i]` has the label `label[i]`; `index` is in ascending order.
-    """
+    """Split token classes so that in each state `index[i]`, tokens of a class have one label."""
     bounds = np.append(np.flatnonzero(np.diff(index, prepend=-1)), index.size)
     token, label = token.astype(np.int32), label.astype(np.int32)
     for first, last in pairwise(bounds):

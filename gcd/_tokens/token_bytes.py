@@ -27,14 +27,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def bytes_of_tokenizer(tokenizer: Any) -> list[bytes]:
-    """Return the bytes of the ids 0, 1, ... up to the largest id; `b""` for special and unused ids.
-
-    Args:
-        tokenizer: a `transformers` fast tokenizer, or a `tokenizers.Tokenizer`.
-
-    Raises:
-        ConstraintError: if the tokenizer is neither, or encodes bytes in another way.
-    """
+    """Return the bytes of the ids 0, 1, ... of a tokenizer; `b""` for special, unused ids."""
     description = _description(tokenizer)
     model = description["model"]
     own = _model_vocabulary(model)
@@ -145,10 +138,7 @@ def _byte_level(text: str) -> bytes:
 
 
 def _byte_level_table() -> dict[str, int]:
-    """Return the byte of each character of the byte-level encoding.
-
-    Printable characters of Latin-1 stand for themselves; the other 68 bytes are U+0100 and up.
-    """
+    """Return the byte of each character of the byte-level encoding, which is printable."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
     table = {chr(byte): byte for byte in printable}

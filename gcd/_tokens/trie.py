@@ -11,6 +11,19 @@ numbered in the order of their bytes, which is preorder, so the entries of a sub
 contiguous range.
 
 Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
+
+**Profiles.** The automaton of a text of at most 200 characters has 200 copies of one small
+automaton, the *unit*, which consumes one character. They form a *counted run*
+(`gcd._tokens.kernels.counted_runs` finds such runs). The same unit occurs in every string of every
+schema. So the behavior of tokens in it is computed once for each unit and vocabulary, not for each
+of the 200 copies. The states of a unit are called its *phases*; phase 0 is the boundary between two
+copies. From a phase, there are three cases for a token:
+
+* It stays in the run. Then only two things matter: the phase where it ends, and the number of
+  copies that it completes.
+* It leaves the run, at the first byte that is not part of the unit but follows a boundary (such as
+  the closing quote of a string).
+* It is not allowed, because a byte inside a copy has no transition.
 """
 
 from __future__ import annotations
@@ -20,8 +33,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Int16, Int32, Int64, UInt8
 
+from gcd._automata.byte_classes import NUM_BYTES
+from gcd._tokens.kernels import lifting
 from gcd._tokens.kernels import prefix_tree as kernels
 
 
@@ -83,13 +98,9 @@ class Trie:
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]
     ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
-        """Reduce the tree to some of its strings (entries): `chosen[i]` is entry i of the new tree.
+        """Reduce the tree to chosen entries; return nodes, and their depth, skip and entry.
 
-        Args:
-            chosen: the distinct entries to keep, in any order; values of -1 are ignored.
-
-        Returns:
-            The nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
+        `chosen[i]`, in any order, becomes entry i; values of -1 are ignored.
         """
         order = np.argsort(chosen)
         order = order[np.searchsorted(chosen, 0, sorter=order) :]
@@ -99,3 +110,32 @@ class Trie:
     @property
     def num_nodes(self) -> int:
         return self.byte.shape[0]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitProfile:
+    """Profile of a unit, over the entries (distinct byte strings) of a prefix tree.
+
+    Attributes:
+        counted: a class for each entry, numbered from 0 without gaps. Two entries are in one class
+            if, from every phase, they end at the same phase and complete the same number of copies,
+            or neither of them stays in the run.
+        uncounted: the same without the number of copies, for runs of unbounded length.
+        exit_start: index in `exits` of each phase's first exit, followed by the number of exits.
+        exits: pairs (node of the tree whose byte leaves the run, copies completed before it).
+    """
+
+    counted: Int32[np.ndarray, "entries"]
+    uncounted: Int32[np.ndarray, "entries"]
+    exit_start: Int64[np.ndarray, "places1"]
+    exits: Int32[np.ndarray, "exits 2"]
+
+    @classmethod
+    def of(cls, unit: Int16[np.ndarray, "phases 256"], trie: Trie) -> UnitProfile:
+        """Follow the tree from each phase of the unit, in O(phases x visited nodes).
+
+        `unit[p, b]` is the phase after byte b at phase p: 0 at the end of the copy, -1 for none.
+        """
+        column = read_only(np.arange(NUM_BYTES, dtype=np.uint8))
+        tree = (trie.byte, trie.depth, trie.skip, trie.entry, column)
+        return cls(*lifting.profile(unit, tree, trie.num_entries, trie.max_depth))

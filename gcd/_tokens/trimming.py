@@ -76,10 +76,9 @@ def trim(
     *,
     merge: bool = False,
 ) -> TokenTable | None:
-    """Remove the states that aren't on a path from `initial` to the final state (the last).
+    """Remove states not on a path from `initial` to the last state; return None if none is left.
 
-    Equal token classes are merged if states were removed or `merge` is set. Return None if no
-    tokens lead from `initial` to the final state.
+    Equal token classes are merged if states were removed or `merge` is set.
     """
     rows = Rows.of(delta)
     alive, steps = _measure(rows, initial)
@@ -115,10 +114,7 @@ def _measure(rows: Rows, initial: int) -> tuple[Bool[np.ndarray, "S"], Int32[np.
 def _merge_classes(
     rows: Rows, class_of: Int32[np.ndarray, "V"], eos_class: int
 ) -> tuple[Rows, Int32[np.ndarray, "V"], int]:
-    """Merge equal token classes, and number the classes by first token; EOS stays the last.
-
-    Classes without tokens are dropped.
-    """
+    """Merge equal classes, drop empty ones, and number them by first token; EOS is last."""
     same, is_eos = rows.equal_classes(eos_class + 1), class_of == eos_class
     # Number 0 is for EOS; other classes are numbered by their first token.
     merged = np.where(is_eos, 0, same[class_of] + 1)

@@ -29,8 +29,7 @@ from gcd._automata.automaton import SPECIAL
 from gcd._errors import ConstraintError, check_kind
 from gcd._tokens.canonical_pairs import Segmentation
 from gcd._tokens.token_bytes import bytes_of_tokenizer
-from gcd._tokens.trie import Trie
-from gcd._tokens.unit_profiles import UnitProfile
+from gcd._tokens.trie import Trie, UnitProfile
 
 _PROFILES_LOCK = Lock()  # constraints are lifted in several threads
 _PROFILES = 16  # cached for one vocabulary; each takes some 10 bytes per token
@@ -248,7 +247,7 @@ class Vocabulary:
         return np.fromiter(map(len, self.token_bytes), np.int64, self.size)
 
     def profile(self, unit: Int16[np.ndarray, "phases 256"]) -> UnitProfile:
-        """Return how each token behaves inside a repeated `unit` (`gcd._tokens.unit_profiles`).
+        """Return how each token behaves inside a repeated `unit` (`gcd._tokens.trie`).
 
         The latest results are cached in memory.
 

@@ -7,7 +7,7 @@ starts once
     now + (D + 1) · seconds per token >= deadline
 
 This is checked once per step. The time per token is the median over the last steps
-(`gcd._serving.pace.Pace`), and counts as zero in the first few steps.
+(`smc._inference.pace.Pace`), and counts as zero in the first few steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Protocol, runtime_checkable
 
-from gcd._serving.pace import Pace
+from smc._inference.pace import Pace
 from smc._inference.settings import real
 
 DEADLINE, CANCELLED = "deadline", "cancelled"

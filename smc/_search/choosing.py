@@ -27,13 +27,13 @@ from statistics import fmean
 from typing import Any
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, choice, lift
-from gcd._tokens.language_size import longest_answer
 from gcd._tokens.spellings import LITERALS
 from smc._inference.settings import whole
 from smc._models.checks import check_example, check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt, of_example
 from smc._results.posterior import Posterior
 from smc._search.distributions import PREFIXES, TreeTask, read_distributions
+from smc._search.language_size import longest_answer
 
 CERTIFIED = 0.999
 """Default share of the evidence that is found."""

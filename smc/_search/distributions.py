@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 
 from gcd import Automaton, ConstraintError, EmptyLanguageError, TokenAutomaton, lift
-from gcd._tokens.language_size import count_prefixes, longest_answer
 from gcd._tokens.spellings import LITERALS, canonical
 from smc._forward.revisiting import TreeReader
 from smc._inference.progress import progress
@@ -33,6 +32,7 @@ from smc._models.checks import check_example, check_lifted, check_list, check_mo
 from smc._models.protocol import LanguageModel, Prompt, of_example
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._search.enumerating import NARROW, Tree, read_trees
+from smc._search.language_size import count_prefixes, longest_answer
 
 PREFIXES = 1000
 """Default limit on the number of prefixes computed for each prompt."""

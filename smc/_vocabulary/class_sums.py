@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
+from hmm._threads import share_out
 from smc._vocabulary import factors
 from smc._vocabulary.factors import Factors, check_rows
 from smc._vocabulary.kernels import loops

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd._arguments import check_indices
-from gcd._support.threads import share_out
+from hmm._threads import share_out
 from smc._vocabulary import tensors
 from smc._vocabulary.class_sums import FEW, weigh
 from smc._vocabulary.factors import Factors

@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from gcd._arguments import check_indices, check_shape
-from gcd._support.threads import share_out
 from gcd._tokens.batch import TokenClasses
+from hmm._threads import share_out
 from smc._vocabulary.kernels.loops import Lines, tilt
 
 COMPILED_DEVICES: tuple[str, ...] = ("cpu",)

@@ -22,7 +22,7 @@ from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend,
 )
 
-import gcd._support.files
+import hmm._files
 from smc._forward.waits import WAITING
 
 
@@ -203,7 +203,7 @@ def _load_file(path: Any, device: Any = "cpu") -> dict[str, torch.Tensor]:
     return {name: part.to(device) for name, part in safetensors.torch.load_file(path).items()}
 
 
-gcd._support.files.load_file = _load_file
+hmm._files.load_file = _load_file
 _device_constructors()  # listed once by PyTorch; what stands in for one would be unknown there
 for _name in ("tensor", "as_tensor"):
     setattr(torch, _name, _made_by_the_host(getattr(torch, _name)))

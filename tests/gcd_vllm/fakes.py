@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 import gcd
-from gcd._requests import ConstraintRequest
 from gcd._tokens.vocabulary import Vocabulary
+from gcd_vllm._requests import ConstraintRequest
 
 
 @dataclass

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gcd
-from gcd._requests import ConstraintRequest
 from gcd_vllm._constraint_cache import ConstraintCache, usable_budget
+from gcd_vllm._requests import ConstraintRequest
 from tests.small_vocabulary import vocabulary
 
 DATABASE = {

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import gcd
-from gcd._requests import ConstraintRequest
 from gcd_vllm import Processor
 from gcd_vllm import _deadlines as deadlines
+from gcd_vllm._requests import ConstraintRequest
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 import gcd
 import gcd_vllm._v1  # noqa: F401 (takes seconds, which no test should)
-from gcd._requests import ConstraintRequest
-from gcd._serving.compiler import COMPILERS, CompilerError, Compilers
-from gcd._serving.serialization import pack, unpack
 from gcd_vllm import CompilingMiddleware, Processor
 from gcd_vllm._admission import COMPILED, Admission, admission_of
+from gcd_vllm._compiler import COMPILERS, CompilerError, Compilers
 from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._particle_request import PARTICLE
+from gcd_vllm._requests import ConstraintRequest
+from gcd_vllm._serialization import pack, unpack
 from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowed_after, finite
 from tests.small_vocabulary import vocabulary
 
@@ -172,7 +172,7 @@ def test_a_budget_below_the_bound_is_decided_beside_the_loop(config, monkeypatch
 
 def test_without_another_process_it_compiles_in_this_one(config, tokens, monkeypatch, caplog):
     COMPILERS.close()
-    monkeypatch.setattr("gcd._serving.compiler.sys.executable", "/no/such/file")
+    monkeypatch.setattr("gcd_vllm._compiler.sys.executable", "/no/such/file")
     reply = asyncio.run(Server(config).post({"regex": "ab"}))
     assert is_lifted_from(reply, gcd.regex("ab"), tokens)
     assert "delays other requests" in caplog.text

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 import gcd
 import gcd_vllm
-from gcd._requests import ConstraintRequest
 from gcd_cli._main import main
 from gcd_cli._sources import vocabulary as read_vocabulary
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._server_engine import message_of, prompt_log_p
 from smc.testing import ToyLM, target
 from tests.gcd_vllm.fakes import lifted

@@ -14,10 +14,10 @@ import torch
 
 import gcd
 from gcd._errors import ConstraintError
-from gcd._serving.pool import END
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, admission_of
 from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._pool import END
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
 from tests.gcd_vllm.fakes import (

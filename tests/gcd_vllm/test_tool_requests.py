@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import gcd
-from gcd._requests import ConstraintRequest
-from gcd._serving.compiler import COMPILERS
 from gcd_vllm import CompilingMiddleware
+from gcd_vllm._compiler import COMPILERS
+from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._tool_requests import Format, convert
 from tests.gcd.languages.tools.calls import TOOLS
 from tests.gcd_vllm.fakes import VllmConfig

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.language_size import count_prefixes, longest_answer
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from smc._forward.revisiting import Run, TreeReader
 from smc._search.enumerating import Tree
+from smc._search.language_size import count_prefixes, longest_answer
 from smc.testing import ToyLM, target
 from tests.smc.test_bounds import Ids, by_text, holds, masses
 from tests.smc.test_pgcd import HMMAsLM, never

@@ -82,14 +82,9 @@ def refine_bytes(
 
 
 def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coarsest common refinement of several partitions of the bytes.
+    """Return the coarsest common refinement of partitions (rows) of the bytes.
 
-    Args:
-        maps: for each partition (row), the class of each byte.
-
-    Returns:
-        The class of each byte, with classes numbered by their first bytes; and the first byte of
-        each class.
+    The result is the class of each byte, numbered by first bytes, and the first byte of each class.
     """
     class_of_byte = np.empty(_NUM_BYTES, np.uint8)
     first = np.empty(_NUM_BYTES, np.int32)
@@ -157,12 +152,8 @@ def _merge_columns(
 def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Merge byte classes with equal columns.
 
-    Columns are first compared by sums of their entries with random weights. Columns with equal sums
-    are then compared entry by entry.
-
-    Returns:
-        The new class of each byte, with classes numbered by their first bytes; and the index of the
-        column of each new class. Columns without bytes are dropped.
+    The result is the new class of each byte, numbered by first bytes, and the column of each class.
+    Columns without bytes are dropped. Columns with equal sums of weighted entries are compared.
     """
     num_columns: cython.Py_ssize_t = table.shape[1]
     merged = np.empty(_NUM_BYTES, np.uint8)

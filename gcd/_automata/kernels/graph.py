@@ -173,17 +173,6 @@ def _write_levels(
     find_levels(into, sources, accepts, level, room[:num_states])
 
 
-def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct edges of a transition table, as (start, targets).
-
-    State s leads to `targets[start[s] : start[s + 1]]`, in the order of the first byte class that
-    leads to each of them.
-    """
-    start = np.empty(delta.shape[0] + 1, np.int64)
-    targets = list_edges(delta, start, np.empty(delta.shape[0], np.int32))
-    return start, np.array(targets, np.int32)
-
-
 def longest_path(delta: np.ndarray) -> int:
     """Return the number of edges of the longest path from state 0; -1 if there is a cycle.
 

@@ -7,8 +7,8 @@ residual, so states with equal residuals have equal numbers. States with equal n
 Then every edge is checked: do all states of a block accept or not accept together, and does each
 byte class lead from all of them to one block? If so, the blocks are exactly the classes of
 equivalent states, even if some numbers were equal by chance. If not, the blocks are split by the
-sums of their successors' blocks (`gcd._automata.kernels.refining`) and checked again. If sums were
-equal by chance, this check fails, and the blocks are split by sums with other weights.
+sums of their successors' blocks and checked again. If sums were equal by chance, this check fails,
+and the blocks are split by sums with other weights.
 
 **Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep over all states
 computes a new number for each state from its old number and those of its successors. If the
@@ -20,9 +20,14 @@ level also use the successor's old number. All of these rules depend only on res
 residuals still have equal numbers. Some differences, as in `(abc){0,80}`, would have to be
 propagated along many edges to higher levels. Refinement finds these differences instead.
 
+**Refinement.** Each edge has a weight: the sum of random numbers, one for each byte class that
+leads along the edge. Each state has a sum: over its edges, the weight of the edge times a random
+number for the successor's block. A block whose states have different sums is split. The largest
+part keeps the block's number, so a state changes its block O(log S) times. Each time, the sums of
+its predecessors are corrected.
+
 Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, which hardly ever has
-to be repeated, with S states, K byte
-classes and E distinct edges.
+to be repeated, with S states, K byte classes and E distinct edges.
 """
 
 from __future__ import annotations
@@ -33,10 +38,8 @@ import numpy as np
 from gcd._support.kernels.grouping import number_by_first
 
 if cython.compiled:
-    from cython.cimports.gcd._automata.kernels.refining import refine
     from cython.cimports.gcd._support.kernels.mixing import mix
 else:
-    from gcd._automata.kernels.refining import refine
     from gcd._support.kernels.mixing import mix
 
 _SWEEPS = cython.declare(cython.int, 2)  # sweeps before blocks are refined
@@ -224,6 +227,206 @@ def _sweep(
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def _value(block: cython.longlong, salt: cython.longlong) -> cython.longlong:
+    """Return the random number that stands for a block in the states' sums."""
+    return mix(salt + int(block) + 1)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _add(total: cython.longlong, factor: cython.longlong, term: cython.longlong) -> cython.longlong:
+    """Return `total + factor * term` modulo 2^63."""
+    one: cython.ulonglong = int(total)
+    other: cython.ulonglong = int(factor)
+    third: cython.ulonglong = int(term)
+    return cython.cast(cython.longlong, (one + other * third) & _63_BITS)
+
+
+@cython.cfunc
+def _refine(
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    sums: cython.const[cython.longlong][::1],
+    into: cython.const[cython.longlong][::1],
+    block: cython.int[::1],
+    num_blocks: cython.Py_ssize_t,
+    salt: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Split blocks of states whose sums differ, until none is left; return the number of blocks.
+
+    `sums` are the weights of the edges, modulo 2^63, and `salt` selects the blocks' random numbers.
+    `into[s]` is the number of edges into the states before s. The result overwrites `block`.
+    """
+    num_states: cython.Py_ssize_t = block.shape[0]
+    num_edges: cython.Py_ssize_t = targets.shape[0]
+    size: cython.Py_ssize_t = 16
+    while size < 2 * num_states:
+        size *= 2
+    last: cython.longlong = size - 1
+    ints: cython.int[::1] = np.empty(10 * num_states + 1 + num_edges + size, np.int32)
+    order: cython.int[::1] = ints[:num_states]  # the states, sorted by block
+    position: cython.int[::1] = ints[
+        num_states : 2 * num_states
+    ]  # position of each state in `order`
+    begin: cython.int[::1] = ints[2 * num_states : 3 * num_states]  # start of each block in `order`
+    past: cython.int[::1] = ints[3 * num_states : 4 * num_states]  # end of each block in `order`
+    # Number of states in each block whose sums may have changed; they come first in the block.
+    changed: cython.int[::1] = ints[4 * num_states : 5 * num_states]
+    pending: cython.int[::1] = ints[5 * num_states : 6 * num_states]  # blocks with such states
+    copy: cython.int[::1] = ints[6 * num_states : 7 * num_states]
+    part: cython.int[::1] = ints[7 * num_states : 8 * num_states]
+    # For each part of the current block: its slot in the table (later its position in `order`), and
+    # its size.
+    slots: cython.int[::1] = ints[8 * num_states : 9 * num_states]
+    sizes: cython.int[::1] = ints[9 * num_states : 10 * num_states + 1]
+    sources: cython.int[::1] = ints[10 * num_states + 1 : 10 * num_states + 1 + num_edges]
+    table: cython.int[::1] = ints[10 * num_states + 1 + num_edges :]
+    longs: cython.longlong[::1] = np.empty(3 * num_states + num_edges, np.int64)
+    total: cython.longlong[::1] = longs[:num_states]
+    keys: cython.longlong[::1] = longs[num_states : 2 * num_states]
+    fill: cython.longlong[::1] = longs[2 * num_states : 3 * num_states]
+    factor: cython.longlong[::1] = longs[3 * num_states :]
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    b: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    g: cython.Py_ssize_t
+    slot: cython.longlong
+    key: cython.longlong
+    more: cython.longlong
+
+    for i in range(size):
+        table[i] = -1
+    for s in range(num_states):
+        fill[s] = into[s]
+    for s in range(num_states):
+        key = 0
+        for i in range(start[s], start[s + 1]):
+            t = targets[i]
+            sources[fill[t]] = s
+            factor[fill[t]] = sums[i]
+            fill[t] += 1
+            key = _add(key, sums[i], _value(block[t], salt))
+        total[s] = key
+    for b in range(num_blocks):
+        past[b] = 0
+    for s in range(num_states):
+        past[block[s]] += 1
+    i = 0
+    for b in range(num_blocks):
+        begin[b] = i
+        i += past[b]
+        changed[b] = past[b]
+        past[b] = begin[b]
+        pending[b] = b
+    for s in range(num_states):
+        b = block[s]
+        order[past[b]] = s
+        position[s] = past[b]
+        past[b] += 1
+
+    num_pending: cython.Py_ssize_t = num_blocks
+    num_parts: cython.Py_ssize_t
+    head: cython.Py_ssize_t
+    tail: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    old: cython.Py_ssize_t
+    largest: cython.Py_ssize_t
+    rest: cython.Py_ssize_t
+    first_new: cython.Py_ssize_t
+    while num_pending > 0:
+        num_pending -= 1
+        old = pending[num_pending]
+        head = begin[old]
+        end = past[old]
+        tail = head + changed[old]
+        rest = 1 if tail < end else 0  # 1: part 0 contains the states whose sums have not changed
+        changed[old] = 0
+        num_parts = rest
+        if rest:
+            keys[0] = total[order[tail]]
+            slot = keys[0] & last
+            table[slot] = 0
+            slots[0] = slot
+            sizes[0] = end - tail
+        for i in range(head, tail):
+            s = order[i]
+            key = total[s]
+            slot = key & last
+            while table[slot] >= 0 and keys[table[slot]] != key:
+                slot = (slot + 1) & last
+            if table[slot] < 0:
+                table[slot] = num_parts
+                keys[num_parts] = key
+                slots[num_parts] = slot
+                sizes[num_parts] = 0
+                num_parts += 1
+            g = table[slot]
+            sizes[g] += 1
+            part[i - head] = g
+        for g in range(num_parts):
+            table[slots[g]] = -1
+        if num_parts == 1:
+            continue
+        # Part 0 comes last, because its states are already at the end of the block.
+        i = head
+        largest = 0
+        for g in range(1, num_parts):
+            slots[g] = i
+            i += sizes[g]
+            if sizes[g] > sizes[largest]:
+                largest = g
+        slots[0] = i
+        for i in range(head, tail):
+            copy[i - head] = order[i]
+        for i in range(tail - head):
+            g = part[i]
+            s = copy[i]
+            order[slots[g]] = s
+            position[s] = slots[g]
+            slots[g] += 1
+        first_new = num_blocks
+        for g in range(num_parts):
+            i = end - sizes[0] if g == 0 else slots[g] - sizes[g]
+            b = old
+            if g != largest:
+                b = num_blocks
+                num_blocks += 1
+                for j in range(i, i + sizes[g]):
+                    block[order[j]] = b
+            begin[b] = i
+            past[b] = i + sizes[g]
+            changed[b] = 0
+        for b in range(first_new, num_blocks):
+            more = (_value(b, salt) - _value(old, salt)) & _63_BITS
+            head = begin[b]
+            tail = past[b]
+            for i in range(head, tail):  # the loop below may reorder the block
+                copy[i - head] = order[i]
+            for i in range(tail - head):
+                t = copy[i]
+                for j in range(into[t], into[t + 1]):
+                    s = sources[j]
+                    total[s] = _add(total[s], factor[j], more)
+                    g = block[s]
+                    p = begin[g] + changed[g]
+                    if position[s] < p:
+                        continue
+                    if changed[g] == 0:
+                        pending[num_pending] = g
+                        num_pending += 1
+                    changed[g] += 1
+                    order[position[s]] = order[p]
+                    position[order[p]] = position[s]
+                    order[p] = s
+                    position[s] = p
+    return num_blocks
+
+
+@cython.cfunc
 def find_blocks(
     after: cython.const[cython.int][:, ::1],
     accepts: cython.const[cython.uchar][::1],
@@ -287,7 +490,7 @@ def find_blocks(
     num_blocks = beginning.size
     salt: cython.longlong = 0
     while True:
-        num_blocks = refine(start, targets, sums, into, block, num_blocks, salt)
+        num_blocks = _refine(start, targets, sums, into, block, num_blocks, salt)
         refined, beginning = number_by_first(np.asarray(block), num_blocks)
         final = refined
         block[:] = final

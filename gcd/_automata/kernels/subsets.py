@@ -41,15 +41,9 @@ def product(
     If one automaton has no next state, an extra state stands for this dead end. Pairs that can no
     longer accept in the given mode are skipped.
 
-    Args:
-        a_delta, a_accepting: table and accepting states of a.
-        a_columns: for each joint byte class, the column of `a_delta`.
-        b_delta, b_accepting, b_columns: the same for b.
-        mode: 0 for the intersection, 1 for the union, 2 for the difference.
-        limits: most states, table entries, and units of work.
-
-    Returns:
-        (delta, accepting, number of states, units of work).
+    `a_columns` are the columns of `a_delta` by joint byte class. `mode` is 0 for the intersection,
+    1 for the union, 2 for the difference. `limits` are most states, table entries, and units of
+    work; the result is (delta, accepting, number of states, units of work).
     """
     a: cython.const[cython.int][:, ::1] = a_delta
     b: cython.const[cython.int][:, ::1] = b_delta

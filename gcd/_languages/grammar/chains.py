@@ -69,13 +69,9 @@ def flatten(
 ) -> Productions:
     """Return productions with the same texts, but without left recursion.
 
-    Args:
-        productions: productions of some symbols. Other symbols to which they refer must not lead
-            back to them.
-        entries: the symbols to which other rules refer.
-        owner: the rule that each symbol is a part of; a rule is a part of itself.
-        new: function that makes a new symbol, a part of the given symbol. The new symbol will occur
-            only at the ends of productions of the given symbol and of its other parts.
+    Other symbols in `productions` must not lead back to them, and other rules refer to `entries`.
+    `owner` is the rule that each symbol is a part of. `new` makes a part of a symbol, which will
+    occur only at the ends of productions of this symbol and of its other parts.
     """
     chains = _Chains(productions, owner)
     rewritten = {name: chain for chain in chains.components() for name in chain}
@@ -134,17 +130,11 @@ class _Chains:
         self._add_all(inner)
 
     def components(self) -> list[Component]:
-        """Return groups of symbols that reach each other by references that don't need a stack.
-
-        Groups with references only at the right ends of productions are left out.
-        """
+        """Return the groups of symbols that flat references connect, except right recursion."""
         return [chain for chain in self._components(self._flat) if self._is_left_recursive(chain)]
 
     def proven(self, chain: Component) -> dict[str, _Language] | None:
-        """Return the language of each symbol of a group.
-
-        The result is None if the symbols refer to each other only at the left ends of productions.
-        """
+        """Return the language of each symbol of a group; None for references at left ends alone."""
         inside = self._inside(chain, self._flat)
         if self._is_left_linear(inside):
             return None
@@ -204,11 +194,7 @@ class _Chains:
             is_stable = len(self._flat) == before
 
     def _groups(self, occurrences: Collection[Occurrence]) -> Iterator[frozenset[Occurrence]]:
-        """Yield groups of references; each group is tried with a single proof.
-
-        The first group contains all references. The next groups contain the references of one rule,
-        then those of one production, and finally single references.
-        """
+        """Yield sets to prove: all references, those of a rule, of a production, single ones."""
         yield frozenset(occurrences)
         for owner in dict.fromkeys(self._owner[occurrence.name] for occurrence in occurrences):
             yield frozenset(p for p in occurrences if self._owner[p.name] == owner)
@@ -308,10 +294,7 @@ class _Proof:
     def _guess(
         self, names: Collection[str], known: Mapping[str, Automaton]
     ) -> dict[str, Automaton]:
-        """Return supersets of the texts of the symbols `names`.
-
-        `known` contains languages of the other symbols.
-        """
+        """Return supersets of the texts of the symbols `names`, given languages of the others."""
         graph = Assembly()
         entry = {name: graph.node() for name in names}
         leave = {name: graph.node() for name in names}
@@ -359,10 +342,7 @@ class _Proof:
         return graph.build(start, end)
 
     def _find_same(self) -> dict[str, set[str]]:
-        """Return, for each symbol, the symbols that it derives alone, including itself.
-
-        A symbol is derived alone if all other symbols of the production derive the empty text.
-        """
+        """Return the symbols that each symbol derives beside empty texts, and itself."""
         single: dict[str, set[str]] = {name: set() for name in self._ways}
         for name, ways in self._ways.items():
             for way in ways:
@@ -382,10 +362,7 @@ class _Proof:
 
 
 def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set[str]:
-    """Return the symbols that derive the empty text.
-
-    All automata in `productions` must exclude the empty text.
-    """
+    """Return the symbols that derive the empty text, which no automaton in `productions` has."""
     empty: set[str] = set()
     is_stable = False
     while not is_stable:
@@ -400,10 +377,7 @@ def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set
 
 
 def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol) -> Productions:
-    """Return productions for a symbol's automaton, in which each byte stands for a symbol.
-
-    Each state with transitions becomes a new symbol.
-    """
+    """Return productions for a symbol's automaton over letters; states become new symbols."""
     automaton, letters = languages[name]
     targets = automaton.transitions
     edges = [
@@ -425,11 +399,7 @@ def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol)
 def _of_left_recursion(
     name: str, chain: Component, productions: Productions, new: NewSymbol
 ) -> Productions:
-    """Rewrite left recursion as right recursion.
-
-    Each symbol of the group gets a new symbol. The new symbol derives the texts that may follow a
-    text of the old symbol within the group.
-    """
+    """Rewrite left as right recursion: a new symbol derives what may follow each symbol."""
     read = {other: new(name) for other in chain}
     made: Productions = {name: [], **{part: [] for part in read.values()}}
     for other in chain:

@@ -48,10 +48,7 @@ class RuleLimitError(Exception):
 
 @contextmanager
 def blame(what: Callable[[], str]) -> Iterator[None]:
-    """Add the name of a rule or terminal to limit errors that don't name one yet.
-
-    `what` returns the name; it is called only if there is an error.
-    """
+    """Add the name of a rule or terminal, from `what`, to limit errors that don't name one yet."""
     try:
         yield
     except LimitError as error:

@@ -55,12 +55,7 @@ _CONTROLS = {"n": 10, "r": 13, "t": 9, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11,
 
 
 def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
-    """Parse a grammar in the dialect "gbnf" or "ebnf".
-
-    Raises:
-        ConstraintError: the syntax is invalid or unsupported; the message names it and its
-            position.
-    """
+    """Parse a grammar in the dialect "gbnf" or "ebnf"."""
     from lark.exceptions import UnexpectedInput
 
     try:

@@ -53,11 +53,7 @@ _PER_COPY = 20_000  # units for each visit of the loader to a terminal
 
 
 def read_lark(text: str, start: str) -> Grammar:
-    """Parse a grammar in the dialect "lark".
-
-    Raises:
-        ConstraintError: the syntax is invalid or unsupported; the message names it.
-    """
+    """Parse a grammar in the dialect "lark"."""
     from lark.load_grammar import load_grammar
 
     for found in _IMPORT.finditer(text):
@@ -83,10 +79,7 @@ def _ask_lark(call: Callable[[], Any]) -> Any:
 
 
 def _pay_for_terminals(text: str) -> None:
-    """Count the work of loading nested terminals toward the work limit.
-
-    Lark's loader visits a terminal again for each use in another terminal.
-    """
+    """Count the loader's visits to terminals, one for each use in another terminal, as work."""
     plain = _OPAQUE.sub(" ", text)
     heads = [*_HEAD.finditer(plain)]
     ends = [*(head.start() for head in heads[1:]), len(plain)]
@@ -154,10 +147,7 @@ class _Reader:
         *,
         narrow: bool = False,
     ) -> Grammar:
-        """Return the grammar with ignored text between the terminals.
-
-        `languages` maps the pattern of each terminal to its texts, with marks for `conditions`.
-        """
+        """Return the grammar with ignored text between the terminals, given their languages."""
         first = {byte for each in languages.values() for byte in first_bytes(each)}
         between, at_end = compile_ignored(ignored, conditions, first, narrow=narrow)
         tokens = {
@@ -184,10 +174,7 @@ class _Reader:
     # -- rules ------------------------------------------------------------------------------------
 
     def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
-        """Return the right-hand side of a rule.
-
-        `given` maps the parameters of a template to its arguments.
-        """
+        """Return the right-hand side of a rule, given the arguments of a template."""
         kind = getattr(tree, "data", None)
         if kind is None:
             name = str(tree.name)

@@ -136,13 +136,9 @@ class Rules:
         return self._languages[name]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference: the number of rules from `counted` that are around it.
+        """Return the level of the reference at `position` of a production of the rule `name`.
 
         A reference at the end of a rule doesn't count as nested in that rule.
-
-        Args:
-            name, level: the rule that contains the reference, and its level.
-            production, position: the production, and the index of the reference in it.
         """
         symbol = production[position]
         assert isinstance(symbol, str)
@@ -212,10 +208,7 @@ class Rules:
         return name
 
     def _rule(self, made: Productions, owner: str, ways: list[tuple[Symbol | None, ...]]) -> str:
-        """Add a symbol with the given productions, and return its name.
-
-        In the productions, None stands for the symbol itself.
-        """
+        """Add a symbol with productions, in which None stands for the symbol; return its name."""
         name = f"{owner}/{len(self.owner)}"
         self.owner[name] = owner
         made[name] = [tuple(name if s is None else s for s in way) for way in ways]
@@ -274,13 +267,7 @@ class _Edge(NamedTuple):
 
 
 def _find_counted(productions: Productions, whole: Mapping[str, str]) -> set[str]:
-    """Return the symbols whose nested uses have to be counted; none if all rules are regular.
-
-    Args:
-        productions: productions of some rules. Other rules to which they refer must not lead back
-            to them.
-        whole: the rewritten symbol, for each symbol that was made to rewrite recursion as loops.
-    """
+    """Return the symbols whose nested uses have to be counted; none if all rules are regular."""
     edges = [edge for name in productions for edge in _edges(name, productions, whole)]
     names = [name for name in productions if name not in whole]
     counted: set[str] = set()
@@ -303,11 +290,7 @@ def _edges(name: str, productions: Productions, whole: Mapping[str, str]) -> Ite
 
 
 def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str]) -> set[str]:
-    """Return the symbols whose recursion is neither a loop nor limited by counted rules.
-
-    They contain an embedding reference (not at the right end of a production) on a cycle that
-    remains after the embedding references of counted rules are removed.
-    """
+    """Return the symbols with an embedding reference on a cycle that no counted rule limits."""
     below: dict[str, set[str]] = {name: set() for name in names}
     edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]
     for edge in edges:
@@ -340,11 +323,7 @@ class Unrolling:
         self._measure()
 
     def automaton(self) -> Automaton:
-        """Return the language of the start rule.
-
-        Raises:
-            StateLimitError, WorkLimitError: an automaton is too large; the message names its rule.
-        """
+        """Return the language of the start rule."""
         pending = [self._start]
         while pending:
             instance = pending[-1]
@@ -366,11 +345,7 @@ class Unrolling:
         return self._made.get(instance)
 
     def admits(self, around: Instance, name: str, level: int, others: float) -> bool:
-        """Return whether a production of `around` may use the rule `name` at level `level`.
-
-        `others` is the fewest bytes of the other symbols in the production. The use is refused if
-        every text with it would be longer than `max_bytes`, or nested deeper than `max_depth`.
-        """
+        """Return whether a production of `around` may use a rule, beside `others` bytes."""
         needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
         if needed > self._most:
             return False
@@ -395,10 +370,7 @@ class Unrolling:
                     heappush(pending, (around + others, inner))
 
     def _inside(self, instance: Instance) -> Iterator[tuple[Instance, float]]:
-        """Yield the rules that a rule uses, each with its level and a number of bytes.
-
-        The number is the fewest bytes of the other symbols in the production.
-        """
+        """Yield the rules that a rule uses, with their levels and the fewest bytes beside them."""
         name, level = instance
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)

@@ -107,15 +107,8 @@ def compile_ignored(
 ) -> tuple[Automaton, Automaton]:
     """Return the ignored texts before a terminal, and those at the end of the text.
 
-    A text of the grammar has ignored text before each terminal, and at its end a text from both
-    languages, one after the other.
-
-    Args:
-        patterns: the ignored terminals.
-        conditions: where to add conditions on the text around ignored text.
-        first: bytes with which the other terminals begin.
-        narrow: whether to take the longest match of all ignored terminals, instead of the longest
-            match of each.
+    A text ends with texts from both languages. Other terminals begin with a byte of `first`. If
+    `narrow`, the longest match is that of all ignored terminals together.
     """
     known = [matches(pattern) for pattern in patterns]
     if not narrow and _need_no_conditions(known, first):
@@ -147,10 +140,7 @@ def compile_narrow(pattern: str, ignored: list[str], conditions: Conditions) -> 
 
 
 def measure_overlap(pattern: str, ignored: list[str]) -> float:
-    """Return the bytes of the shortest ignored text that begins where a shorter terminal does.
-
-    The result is infinite if there is none.
-    """
+    """Return the fewest bytes of an ignored text that begins with a shorter terminal."""
     bare, others = _bare(pattern), Automaton.union([_bare(other) for other in ignored])
     if not {*first_bytes(bare)} & {*first_bytes(others)}:
         return math.inf
@@ -218,12 +208,9 @@ def _some_text() -> Automaton:
 def _split(
     matched: Automaton, conditions: Conditions, possible: Automaton | None = None
 ) -> Automaton:
-    """Return the marked parts of texts, with marks for conditions on the text around them.
+    """Return the parts between `BEGIN` and `END`, with marks for conditions on the text around.
 
-    Args:
-        matched: texts with `BEGIN` and `END` around a part.
-        conditions: where to add the conditions.
-        possible: the texts that may come after the part; None for all.
+    `possible` are the texts that may come after the part; None for all.
     """
     possible = texts() if possible is None else possible
     table = np.concatenate([matched.transitions, np.full((1, 256), -1, np.int32)])

@@ -90,10 +90,7 @@ class Approximation:
         return self._members[step]
 
     def has_no_value(self, closed_to: frozenset[str] | None = None) -> bool:
-        """Return whether the approximation shows that no value fits it.
-
-        `closed_to` lists the only members that objects may have; None if they may have any.
-        """
+        """Return whether no value fits; objects only have members of `closed_to` (None: any)."""
         if closed_to is not None and any(
             isinstance(step, str) and step not in closed_to for step in self.required
         ):
@@ -223,10 +220,7 @@ def possible_overlaps(approximations: Sequence[Approximation]) -> list[list[int]
 def _tags(
     part: Approximation, depth: int = _DEPTH - 1
 ) -> dict[tuple[Step, ...], frozenset[Hashable]]:
-    """Return the possible scalars of a value's parts, if the schema lists them.
-
-    Keys are the paths to the parts, as tuples of member names and element indices.
-    """
+    """Return the possible scalars of a value's parts, if listed, by paths to the parts."""
     if part.tag is not None:
         return {(): part.tag}
     if depth == 0 or len(part.kinds) != 1 or not part.kinds <= _CONTAINERS:

@@ -77,25 +77,17 @@ _Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 
 
 def alternatives(document: Document, nodes: Conjunction, *, wide: bool = False) -> list[Case]:
-    """Return cases that together have the same values as the conjunction `nodes`.
-
-    Schemas that are nested too deeply have no values or, if `wide`, all values.
-    """
+    """Return cases with the same values; schemas nested too deeply have all values if `wide`."""
     return _multiply_out(document, nodes, _split(document, nodes, wide), wide)
 
 
 def cases_of(
     document: Document, nodes: Conjunction, *, wide: bool = False, closed: bool
 ) -> list[list[Case]]:
-    """Return lists of cases. The conjunction is the intersection of the lists' unions.
+    """Return lists of cases; the conjunction is the intersection of the lists' unions.
 
     There is one list, the result of `alternatives`, unless the intersection of several lists is
-    smaller.
-
-    Args:
-        document, nodes: the document, and the conjunction of schemas.
-        wide: whether schemas that are nested too deeply have all values; otherwise they have none.
-        closed: whether objects exclude undeclared members by default.
+    smaller. `closed` is whether objects exclude undeclared members by default.
     """
     split = _split(document, nodes, wide)
     separate = _separate(document, split, wide, closed)
@@ -165,10 +157,7 @@ def overlapping(
     *,
     closed: bool,
 ) -> list[Conjunction]:
-    """Return the excluded conjunctions of schemas that may share values with `nodes`.
-
-    `closed` is whether objects exclude undeclared members by default.
-    """
+    """Return the excluded conjunctions of schemas that may share values with `nodes`."""
     if not excluded:
         return []
     own = approximate(document, nodes)
@@ -183,10 +172,7 @@ def overlapping(
 
 
 def _split(document: Document, nodes: Conjunction, wide: bool) -> _Split | None:
-    """Return the plain schemas and the choices between schemas in a conjunction of schemas.
-
-    The result is None if no value satisfies the conjunction.
-    """
+    """Return a conjunction's plain schemas and choices; None if no value satisfies it."""
     flat = document.flatten(nodes, wide=wide)
     if flat is None:
         return None
@@ -318,13 +304,10 @@ def _choices(document: Document, node: Node) -> list[list[_Branch]]:
 def _constants_apart(
     document: Document, branches: list[Node]
 ) -> tuple[list[dict[Hashable, Any]], list[Node]]:
-    """Separate the branches that only list scalars from the other branches.
+    """Return the scalars, by `identity`, of branches that only list scalars; and the others.
 
     Schema generators write an enum as one branch for each value, with a title. Such branches are
     merged, because there may be thousands.
-
-    Returns:
-        The scalars of each branch that only lists scalars, keyed by `identity`; the other branches.
     """
     constants, others = [], []
     for branch in branches:
@@ -344,10 +327,7 @@ def _constants_apart(
 
 
 def _listing(document: Document, node: Node, name: str, listed: list[tuple[Hashable, Any]]) -> Node:
-    """Return a schema that lists the given scalars.
-
-    Of equal scalars, the one with a fraction (1.0) is kept rather than the integer (1).
-    """
+    """Return a schema of the given scalars; of equal ones, that with a fraction (1.0) is kept."""
     values: dict[Hashable, Any] = {}
     for key, value in listed:
         if not isinstance(values.get(key), float):

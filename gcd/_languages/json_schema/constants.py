@@ -27,10 +27,7 @@ def has_containers(schema: Mapping[str, Any], keyword: str) -> bool:
 
 
 def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Return schemas for the constants under a keyword.
-
-    A value is one of the constants if and only if it satisfies one of the schemas.
-    """
+    """Return schemas for the constants under a keyword, which together have these values alone."""
     values = values_of(schema, keyword)
     scalars = [value for value in values if not _is_container(value)]
     found: list[Any] = [{"enum": scalars}] if scalars else []
@@ -38,10 +35,7 @@ def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 
 def identity(value: Any) -> Hashable:
-    """Return a key for a scalar; keys are equal if JSON Schema considers the scalars equal.
-
-    1 and 1.0 are equal, but 1 and true are not.
-    """
+    """Return a key for a scalar, by which 1 and 1.0 are equal, but 1 and true are not."""
     return isinstance(value, bool), value
 
 

@@ -28,8 +28,7 @@ from gcd._languages.json_schema.keywords import REFERENCES, draft_named
 from gcd._languages.json_schema.reader import SAME_VALUE, Reader, Schema
 from gcd._languages.text.dialects import is_written, search_language
 
-# Units of work per visit to a schema that is already known, and per schema found inside another.
-_PER_SCHEMA = 2_000
+_PER_SCHEMA = 2_000  # units of work per visit
 _MADE = "~ "  # prefix of the names of generated schemas; no JSON pointer contains it
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
@@ -69,14 +68,8 @@ Conjunction = tuple[Node, ...]
 class Document:
     """Schema of any draft with its references resolved.
 
-    Args:
-        root: the schema, as parsed JSON.
-        base: JSON pointer of the schema within the user's input, for messages.
-        max_depth: how often a recursive schema may be entered on one path.
-        assert_formats: whether `format` constrains values.
-        draft: the draft of the schema; None for the draft that `$schema` names, or else 2020-12
-            with the spellings of older drafts.
-        refuse_unknown: whether a keyword without effect is an error.
+    `base` is the JSON pointer of the schema in the user's input. Other options are those of
+    `gcd.json_schema`.
 
     Attributes:
         bounds, validators, ignored: as in `reader.Reader`.
@@ -143,10 +136,7 @@ class Document:
     # -- from schema to schema --------------------------------------------------------------
 
     def child(self, node: Node, *path: str | int) -> Node:
-        """Return the schema of an element or a member of the value.
-
-        `path` is the path from the value's schema to the schema of the element or member.
-        """
+        """Return the schema of an element or a member, at a path below the value's schema."""
         return self._at(node, path, asserted=node.asserted)
 
     def beside(self, node: Node, *path: str | int, asserted: bool | None = None) -> Node:
@@ -155,10 +145,7 @@ class Document:
         return self._at(node, path, asserted=asserted, under=_under(node))
 
     def make(self, node: Node, name: str, schema: Any) -> Node:
-        """Return a generated schema that applies to the same value as `node`.
-
-        Two generated schemas are equal if `node` and `name` are equal.
-        """
+        """Return a generated schema of the same value, which `node` and `name` identify."""
         return replace(
             node, pointer=f"{node.pointer}{_MADE}{name}", plain=False, under=_under(node),
             schema=Schema(schema) if isinstance(schema, Mapping) else schema,
@@ -194,8 +181,7 @@ class Document:
     def flatten(self, nodes: Iterable[Node], *, wide: bool = False) -> Conjunction | None:
         """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it has no values.
 
-        A schema that has been entered more than `max_depth` times has no values or, if `wide`, all
-        values.
+        Schemas entered more than `max_depth` times have no values or, if `wide`, all values.
         """
         found: dict[Node, None] = {}
         for node in nodes:
@@ -226,11 +212,7 @@ class Document:
         )
 
     def closure(self, nodes: Conjunction) -> Conjunction:
-        """Return every schema that applies to the same value as the given schemas.
-
-        This includes the branches of choices and the schemas under `not`. The result is sorted by
-        pointers.
-        """
+        """Return every schema of the same value, also in choices and under `not`, in order."""
         if nodes not in self._closures:
             found: dict[Node, None] = {}
             stack = [replace(p, asserted=False, plain=False, under=frozenset()) for p in nodes]
@@ -253,10 +235,7 @@ class Document:
         return self._closures[nodes]
 
     def declares_members(self, nodes: Conjunction, inside: bool) -> bool:
-        """Return whether one of the schemas of a value has the keyword `properties`.
-
-        If `inside`, schemas of elements and members inside the value are also searched.
-        """
+        """Return whether a schema of the value, or `inside` of it, has `properties`."""
         if any("properties" in node.schema for node in self.closure(nodes)):
             return True
         below = self._below(node.pointer for node in nodes if inside)
@@ -316,11 +295,7 @@ class Document:
     def _drop_counts(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Drop the counts of recursive schemas (`Node.entered`) that cannot increase any more.
-
-        Counts of entered schemas matter only if these schemas can be entered again from here. Since
-        they also lead here, they are on a cycle with this schema.
-        """
+        """Drop the counts (`Node.entered`) of schemas that can't be entered again from here."""
         if not entered:
             return entered
         cycle = self._cycle_of.get(pointer)

@@ -26,8 +26,7 @@ from gcd._languages.json_schema.document import Conjunction, Document, Node, mat
 from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, HORIZONS, TYPES, UNSEEN
 from gcd._languages.values.numbers import Bound
 
-# Units of work per value, per schema of a value, and per pair of a name and a schema.
-_PER_SCHEMA = 10_000
+_PER_SCHEMA = 10_000  # units of work
 _MAX_PATTERNS = 6  # maximum number of patterns that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _WITH_MEMBERS = frozenset([*OPENING, "properties"])
@@ -205,10 +204,7 @@ def horizons(facets: Facets, kind: str) -> list[int]:
 
 
 def without_bounds(facets: Facets, kind: str, *, lower: bool) -> Facets:
-    """Remove the upper bounds on counts from the part of a description for one kind of value.
-
-    If `lower`, lower bounds above 1 become 1 as well.
-    """
+    """Remove the upper bounds on counts of one kind; if `lower`, also lower bounds above 1."""
 
     def keep(fewest: int) -> tuple[int, None]:
         return (min(fewest, 1) if lower else fewest), None
@@ -246,10 +242,7 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
-    """Return the scalars that all given schemas list, keyed by `identity`; None without a list.
-
-    Schemas that list objects or arrays are skipped, because they are handled as choices.
-    """
+    """Return the scalars in all lists without containers, by `identity`; None without a list."""
     found: dict[Hashable, Any] | None = None
     for schema in schemas:
         for keyword in CONSTANTS:

@@ -204,42 +204,35 @@ class LanguageCache:
         return any(caveat.pointer == pointer for caveat in self.caveats)
 
 
-class SchemaLanguages:
-    """Languages of the schemas of a document in one notation; each language is built once.
+class Options(NamedTuple):
+    """Options of the languages of schemas.
 
-    Args:
-        document: the document of the schemas.
-        notation: the notation of values.
+    Attributes:
         max_depth: greatest nesting depth of values that the schema doesn't describe.
-        closed: whether undeclared members are excluded by default.
-        any_order: objects with at most this many declared names accept their members in any order.
         max_bytes: longest text that matters (`gcd._automata.horizon`); None if there is no limit.
-        counted: a length in bytes; upper bounds that only longer texts exceed are not enforced.
-            With `NO_BOUNDS`, lower bounds aren't enforced either.
         unsupported: treatment of keywords that no automaton can enforce. "refuse": raise an error.
             "warn" or "ignore": skip them, and record caveats.
+        closed: whether undeclared members are excluded by default.
+        any_order: objects with at most this many declared names accept their members in any order.
+        counted: a length in bytes; upper bounds that only longer texts exceed are not enforced.
+            With `NO_BOUNDS`, lower bounds aren't enforced either.
     """
 
-    def __init__(
-        self,
-        document: Document,
-        notation: Notation,
-        *,
-        max_depth: int,
-        closed: bool,
-        any_order: int = 0,
-        max_bytes: int | None = None,
-        counted: float = math.inf,
-        unsupported: str = "warn",
-    ) -> None:
+    max_depth: int
+    max_bytes: int | None
+    unsupported: str
+    closed: bool = True
+    any_order: int = 0
+    counted: float = math.inf
+
+
+class SchemaLanguages:
+    """Languages of the schemas of a document in one notation; each language is built once."""
+
+    def __init__(self, document: Document, notation: Notation, options: Options) -> None:
         self.document = document
         self.notation = notation
-        self._max_depth = max_depth
-        self._closed = closed
-        self._any_order = any_order
-        self._max_bytes = max_bytes
-        self._counted = counted
-        self._unsupported = unsupported
+        self._options = options
         self._opened: dict[frozenset[Node], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
         self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Node.scalar`, `wide`
@@ -254,18 +247,15 @@ class SchemaLanguages:
         wide: bool = False,
         frame: Frame = BRACES,
     ) -> Automaton:
-        """Return the texts of the values that satisfy all of the given schemas.
+        """Return the narrow or `wide` texts of the values that satisfy all of the given schemas.
 
-        Args:
-            nodes: the schemas.
-            compared_with: schemas with which this language is compared.
-            wide: whether to return the wide language, as the module docstring defines it.
-            frame: delimiters around the members, if the value is an object.
+        `compared_with` are schemas with which this language is compared, and `frame` is around the
+        members of an object.
         """
         scalar = nodes[0].scalar if len(nodes) == 1 and frame is BRACES else None
         if scalar is not None and (scalar, wide) in self._scalars:
             return self._scalars[scalar, wide]
-        if self._closed and self._is_opened(nodes, compared_with, frame):
+        if self._options.closed and self._is_opened(nodes, compared_with, frame):
             return self._standard.language(nodes, compared_with, wide=wide, frame=frame)
         found = self._by_convention(nodes, compared_with, wide, frame)
         if scalar is not None and not self.cache.has_caveat(nodes[0]):
@@ -288,7 +278,7 @@ class SchemaLanguages:
     @cached_property
     def _standard(self) -> SchemaLanguages:
         """Languages of the same schemas, with undeclared members allowed."""
-        return self._in(self.notation, closed=False)
+        return self._in(self.notation, self._options._replace(closed=False))
 
     def _by_convention(
         self, nodes: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
@@ -303,7 +293,7 @@ class SchemaLanguages:
     def _language(
         self, nodes: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
-        separate = cases_of(self.document, nodes, wide=wide, closed=self._closed)
+        separate = cases_of(self.document, nodes, wide=wide, closed=self._options.closed)
         if len(separate) == 1:
             return self._any_of(separate[0], compared_with, wide, frame)
         others = [
@@ -337,7 +327,7 @@ class SchemaLanguages:
         frame: Frame,
     ) -> list[Automaton]:
         """Return languages whose union is the language of one case (`choices.Case`)."""
-        excluded = overlapping(self.document, nodes, excluded, closed=self._closed)
+        excluded = overlapping(self.document, nodes, excluded, closed=self._options.closed)
         if not excluded:
             return self._plain(nodes, compared_with, wide, frame)
         more = {node: None for schemas in excluded for node in self.document.closure(schemas)}
@@ -359,11 +349,7 @@ class SchemaLanguages:
 
     @cached_property
     def _in_every_spelling(self) -> SchemaLanguages:
-        """Languages of the same schemas, in which keys and constants have every spelling.
-
-        They are subtracted from wide languages. The more valid texts they contain, the more exact
-        the difference is.
-        """
+        """Languages with every spelling of keys and constants, to subtract from wide ones."""
         notation = self.notation
         values = self._in(
             replace(notation, choice=notation.every_spelling, quoted=notation.quoted_all)
@@ -376,17 +362,8 @@ class SchemaLanguages:
         """Languages of the same schemas in one spelling, to enumerate their values."""
         return self._in(json_notation("compact"))
 
-    def _in(self, notation: Notation, *, closed: bool | None = None) -> SchemaLanguages:
-        values = SchemaLanguages(
-            self.document,
-            notation,
-            max_depth=self._max_depth,
-            closed=self._closed if closed is None else closed,
-            any_order=self._any_order,
-            max_bytes=self._max_bytes,
-            unsupported=self._unsupported,
-            counted=self._counted,
-        )
+    def _in(self, notation: Notation, options: Options | None = None) -> SchemaLanguages:
+        values = SchemaLanguages(self.document, notation, options or self._options)
         values.cache = self.cache
         return values
 
@@ -395,10 +372,10 @@ class SchemaLanguages:
     ) -> list[Automaton]:
         """Return languages whose union is that of plain schemas, one for each kind of value."""
         if not nodes and not compared_with and frame is BRACES:
-            return [any_value(self.notation, self._max_depth)]
-        facets = merge(self.document, nodes, compared_with, closed=self._closed)
-        if self._max_bytes is not None and facets.constants is None:
-            facets = within_reach(facets, self._max_bytes)
+            return [any_value(self.notation, self._options.max_depth)]
+        facets = merge(self.document, nodes, compared_with, closed=self._options.closed)
+        if self._options.max_bytes is not None and facets.constants is None:
+            facets = within_reach(facets, self._options.max_bytes)
         if frame is not BRACES:  # the arguments of a call are an object
             is_object = "object" in facets.kinds and facets.constants is None
             return [self._object(facets, wide, frame)] if is_object else []
@@ -410,10 +387,10 @@ class SchemaLanguages:
         for kind in sorted(kinds):
             with self.cache.compiling(nodes, _CAUSES[kind]):
                 reaches = horizons(facets, kind)
-                is_droppable = may_drop(nodes, reaches, self._unsupported)
-                lower = self._counted == NO_BOUNDS and kind in LOWER_BOUNDS
+                is_droppable = may_drop(nodes, reaches, self._options.unsupported)
+                lower = self._options.counted == NO_BOUNDS and kind in LOWER_BOUNDS
                 lower = lower and all(node.asserted for node in nodes)
-                if not lower and not (is_droppable and max(reaches) >= self._counted):
+                if not lower and not (is_droppable and max(reaches) >= self._options.counted):
                     try:
                         found.append(self._of_kind(kind, facets, wide))
                         continue
@@ -426,13 +403,10 @@ class SchemaLanguages:
     def _without_bounds(
         self, kind: str, nodes: Conjunction, facets: Facets, wide: bool, *, lower: bool
     ) -> Automaton:
-        """Return the values of one kind without upper bounds; record a caveat for each bound.
-
-        If `lower`, the lower bounds are not enforced either.
-        """
+        """Return the values of one kind without upper (and `lower`) bounds, with caveats."""
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(
-            self.document, nodes, kind, least, lower=lower, unsupported=self._unsupported
+            self.document, nodes, kind, least, lower=lower, unsupported=self._options.unsupported
         )
         causes = tuple(k for k in _CAUSES[kind] if k not in UPPER_BOUNDS[kind])
         with self.cache.compiling(nodes, causes):
@@ -572,7 +546,7 @@ class SchemaLanguages:
         if held is not None:
             return held
         assert node is not None
-        if self._unsupported == "refuse" or not node.asserted:
+        if self._options.unsupported == "refuse" or not node.asserted:
             raise self.document.refuse(keyword, node, _UNENFORCEABLE[keyword])
         pointer, value = self.document.rebase(node.pointer), node.schema[keyword]
         self.cache.caveats[Caveat(node.schema.name_of(keyword), pointer, value, None)] = None
@@ -606,7 +580,7 @@ class SchemaLanguages:
         extras = _build_undeclared(
             self.document, self.notation, facets, keys, others, frame, wide=wide
         )
-        any_order = 0 < len(facets.properties) <= self._any_order
+        any_order = 0 < len(facets.properties) <= self._options.any_order
         found = self.cache.once(
             mapping,
             self.notation,
@@ -667,13 +641,9 @@ class _Distinct(NamedTuple):
 def _choices_of(
     languages: Sequence[Callable[[], Automaton]], longest: int | None
 ) -> _Distinct | None:
-    """Return the possible values of elements; None if there are too many to track used values.
+    """Return the values of at most `longest` elements; None if there are too many to track.
 
-    Args:
-        languages: functions that build the language of JSON texts of each of the first elements,
-            and one for all further elements. A language is built only if all languages before it
-            were small.
-        longest: maximum number of elements of an array; None if there is no limit.
+    The languages of the first elements, and of all further ones, are built only as far as needed.
     """
     found = []
     number: dict[str, int] = {}
@@ -705,19 +675,7 @@ def _build_undeclared(
     *,
     wide: bool,
 ) -> list[Member]:
-    """Return the undeclared members that the description of an object allows.
-
-    The languages of their names are disjoint.
-
-    Args:
-        document: the document of the schemas.
-        notation: the notation of values.
-        facets: the description of the object.
-        names: the language of possible names, including quotes; None if any name is possible.
-        values: function from schemas to the language of the values that satisfy them.
-        frame: delimiters around the members.
-        wide: whether names that match a pattern have every spelling.
-    """
+    """Return the undeclared members of an object, with disjoint names within `names`."""
     found = []
     for matched, nodes in facets.others:
         value = values(nodes)
@@ -752,16 +710,9 @@ def _with_enough_names(
     extras: Sequence[Member],
     names: Sequence[Any] | None,
 ) -> Automaton | None:
-    """Restrict a language to objects with enough different names.
+    """Restrict a language to objects with enough different names; None if it takes too many states.
 
-    Return None if this takes too many states.
-
-    Args:
-        found: objects with enough members, in which an undeclared name may occur twice.
-        notation: the notation of values.
-        facets: the description of the object.
-        members, extras: the declared and the undeclared members.
-        names: the only possible names, if there are few; otherwise None.
+    `names` are the only possible names, if there are few; otherwise None.
     """
     fewest = facets.count[0]
     if fewest < 2 or fewest <= sum(member.required for member in members) or not extras:

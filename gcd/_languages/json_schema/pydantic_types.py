@@ -82,16 +82,9 @@ _DAY = datetime.timedelta(days=1)
 def class_schema(
     given: Any, name: str, compile_schema: Callable[[Any], Automaton]
 ) -> dict[str, Any]:
-    """Return the JSON schema of a type that pydantic validates.
+    """Return the JSON schema of a type that pydantic validates, or of a `pydantic.TypeAdapter`.
 
-    Args:
-        given: a model, dataclass, TypedDict, enum, `Literal[...]`, `list[...]`, `A | B` or other
-            type; or a `pydantic.TypeAdapter`.
-        name: name of the type, for messages.
-        compile_schema: function that compiles a JSON schema, for strings that contain JSON.
-
-    Raises:
-        ConstraintError: pydantic has no JSON schema for a type, such as `Callable`.
+    `compile_schema` compiles the schemas of strings that contain JSON.
     """
     generator: Any = partial(TypeSchemas, compile_schema)
     try:
@@ -761,10 +754,7 @@ def _format(name: str) -> Automaton:
 
 
 def _addresses(versions: str, form: str) -> Automaton:
-    """Return IP addresses of versions "4", "6" or "46".
-
-    `form` is "address", "interface" (with an optional prefix length) or "network".
-    """
+    """Return IP addresses of versions "4", "6" or "46", or interfaces or networks."""
     longest = {"4": "([12]?[0-9]|3[0-2])", "6": "([1-9]?[0-9]|1[01][0-9]|12[0-8])"}
     options = []
     for version in versions:

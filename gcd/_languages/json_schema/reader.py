@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from gcd._automata.horizon import Caveat
-from gcd._errors import ConstraintError, UnsupportedSchemaError, at, show
+from gcd._errors import ConstraintError, UnsupportedSchemaError, at, show, show_first
 from gcd._languages.cycles import components
 from gcd._languages.json_schema.keywords import (
     ANCHORS,
@@ -79,7 +79,6 @@ _BESIDE_REF = frozenset(["$ref", "$schema", *DEFINITIONS])  # allowed beside `$r
 _RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
 _NAMING = frozenset(["$id", *ANCHORS, _RECURSIVE])
 _API = ("openapi", "swagger")  # keys that mark the description of an API, which may have a `$ref`
-_SHOWN = 5  # ignored keywords in a warning
 
 
 class IgnoredKeyword(NamedTuple):
@@ -111,10 +110,9 @@ class IgnoredKeywordWarning(UserWarning):
     @classmethod
     def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
         """Return a warning that lists the given keywords."""
-        listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
-        more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
+        listed = show_first([f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored])
         return cls(
-            f"keywords without the expected effect: {'; '.join(listed)}{more}. The warning's "
+            f"keywords without the expected effect: {listed}. The warning's "
             '`ignored` lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to '
             "raise an error",
             ignored,
@@ -219,10 +217,6 @@ class _Place(NamedTuple):
 class Reader:
     """Schemas of a document, in the vocabulary of draft 2020-12.
 
-    Args:
-        root, base, assert_formats: as in `document.Document`.
-        draft: draft of the document, overriding `$schema`; None to follow `$schema`.
-
     Attributes:
         schemas: all schemas by pointer; values that are not objects are kept as they are.
         below: for each reachable schema, the schemas directly inside it, and its targets.
@@ -302,10 +296,7 @@ class Reader:
         return found
 
     def _name(self, place: _Place, schema: Schema, around: _Resource) -> _Resource:
-        """Record the identifiers of a schema, and return its resource.
-
-        An identifier that is only a fragment names the schema, and doesn't begin a new resource.
-        """
+        """Record the identifiers of a schema; return its resource, which may be a new one."""
         pointer, identifier = place.pointer, schema.get("$id")
         anchors = [schema[k] for k in ANCHORS if isinstance(schema.get(k), str)]
         if isinstance(identifier, str):
@@ -339,13 +330,7 @@ class Reader:
     # -- references --------------------------------------------------------------------------
 
     def target(self, keyword: str, pointer: str) -> str:
-        """Return the pointer of the schema to which a keyword of the schema at `pointer` refers.
-
-        Raises:
-            UnsupportedSchemaError: the target is outside of the document, or depends on the path
-                taken.
-            ConstraintError: the target doesn't exist.
-        """
+        """Return the pointer of the schema to which a keyword of the schema at `pointer` refers."""
         reference, here = self.schemas[pointer][keyword], self._around(pointer)
         where = self.rebase(pointer)
         uri, fragment = self._join(here, keyword, reference, where)
@@ -483,10 +468,7 @@ class Reader:
 def translate(
     raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool
 ) -> Schema:
-    """Return a schema in the vocabulary of draft 2020-12, and record its faults without raising.
-
-    `chosen` is whether the user selected the draft, which then overrides `$schema`.
-    """
+    """Return a schema in the vocabulary of 2020-12; if `chosen`, its draft overrides `$schema`."""
     schema = Schema({})
     is_alone = "$ref" in raw and "lone $ref" in draft.has
     for keyword, value in raw.items():

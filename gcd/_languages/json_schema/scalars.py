@@ -73,10 +73,9 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """Return the texts of the given scalars.
+    """Return the texts of scalars; if `wide`, in every spelling, and all numbers with an exponent.
 
-    If `wide`, use every spelling. If one of the scalars is a number, then also add all numbers with
-    an exponent. All scalars are compiled at once, because there may be thousands.
+    All scalars are compiled at once, because there may be thousands.
     """
     parts: list[Automaton] = []
     strings: list[str] = []
@@ -124,11 +123,7 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
-    """Return whether a scalar fits the description, as the standard defines it.
-
-    `said` is the language of the strings that satisfy all patterns and formats of the description;
-    None if it has neither.
-    """
+    """Return whether a scalar fits; strings must be in `said`, if it is given."""
     kind = kind_of(value)
     if kind not in facets.kinds:
         return False

@@ -52,7 +52,7 @@ from gcd._errors import (
 )
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
-from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.json_schema.languages import Options, SchemaLanguages
 from gcd._languages.json_schema.reader import IgnoredKeyword, warn_of
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, out_of_reach, restrict_length
 from gcd._languages.json_schema.wrappers import unwrap
@@ -150,17 +150,11 @@ def json_schema(
     if unsupported == "refuse":
         refuse_validators(document)
 
+    closed = additional_properties == "closed"
+    options = Options(max_depth, max_bytes, unsupported, closed, any_order)
+
     def build(counted: float) -> Automaton:
-        values = SchemaLanguages(
-            document,
-            notation,
-            max_depth=max_depth,
-            closed=additional_properties == "closed",
-            any_order=any_order,
-            max_bytes=max_bytes,
-            counted=counted,
-            unsupported=unsupported,
-        )
+        values = SchemaLanguages(document, notation, options._replace(counted=counted))
         try:
             language = values.language(document.root())
         except WorkLimitError as error:

@@ -51,14 +51,8 @@ Build = Callable[[float], Automaton]
 def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str) -> Automaton:
     """Compile a schema; if it is too large, retry without its largest bounds.
 
-    Args:
-        build: function that compiles the schema. Its argument is a length in bytes: upper bounds
-            that only longer texts can exceed are not counted.
-        bounds: the schema's bounds on counts.
-        unsupported: as in `gcd.json_schema`.
-
-    Raises:
-        StateLimitError, WorkLimitError: the schema is still too large.
+    The argument of `build` is a length in bytes: upper bounds that only longer texts can exceed are
+    not counted.
     """
     try:
         with count_work():
@@ -83,10 +77,7 @@ def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str
 
 
 def _less(bounds: Sequence[Caveat], unsupported: str) -> Iterator[float]:
-    """Yield lengths in bytes to try as the argument of `build` in `compile_or_relax`.
-
-    With the first length, as many upper bounds as possible are enforced.
-    """
+    """Yield lengths for `build` in `compile_or_relax`, which drop more and more upper bounds."""
     upper = sorted(
         (bound.max_bytes, int(bound.value)) for bound in bounds if bound.max_bytes is not None
     )
@@ -107,10 +98,7 @@ def _states(bounds: Sequence[Caveat]) -> int:
 
 
 def may_drop(nodes: Conjunction, reaches: Sequence[int], unsupported: str) -> bool:
-    """Return whether the upper bounds of these schemas may be left out.
-
-    `reaches` has, for each bound, the maximum length of texts if this bound is dropped.
-    """
+    """Return whether upper bounds may be left out if texts then have the lengths `reaches`."""
     if unsupported == "refuse" or not reaches:
         return False
     is_compared = unsupported == "warn" and not all(node.asserted for node in nodes)
@@ -122,13 +110,8 @@ def not_counted(
 ) -> list[Caveat]:
     """Return the caveats for bounds that are not enforced, on values of one kind.
 
-    Args:
-        document: the document of the schemas.
-        nodes: the schemas that have the bounds.
-        kind: the kind of values.
-        least: fewest bytes of an element, for arrays.
-        lower: whether lower bounds are not enforced either.
-        unsupported: as in `gcd.json_schema`.
+    `least` is the fewest bytes of an element, and `lower` whether lower bounds aren't enforced
+    either.
     """
     found = []
     for node in nodes:
@@ -149,18 +132,7 @@ def not_counted(
 def restrict_length(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
-    """Restrict a language to texts of at most `max_bytes` bytes.
-
-    Args:
-        language: the language to restrict.
-        max_bytes: length of the longest text in bytes; None if there is no limit.
-        what: a text of the language, for the error message.
-        caveats: keywords that the language doesn't enforce in all texts.
-
-    Raises:
-        EmptyLanguageError: every text is longer.
-        StateLimitError: upper bounds are not counted, and every text is long enough to exceed one.
-    """
+    """Restrict a language of `what` to `max_bytes` bytes, and to the lengths of its caveats."""
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(

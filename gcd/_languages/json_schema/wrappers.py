@@ -34,12 +34,7 @@ _OF_TOOLS = ("parameters", "input_schema", "inputSchema", "function", "function_
 
 
 def unwrap(given: Any) -> tuple[Any, str]:
-    """Return the schema inside a request or another wrapper, and its JSON pointer in there.
-
-    Raises:
-        ConstraintError: the value is a mapping with unknown keys, and without a keyword that
-            constrains values.
-    """
+    """Return the schema inside a request or another wrapper, and its JSON pointer in there."""
     pointer = ""
     while (key := _key_of(given)) is not None:
         given, pointer = given[key], f"{pointer}/{key}"
@@ -57,10 +52,7 @@ def unwrap(given: Any) -> tuple[Any, str]:
 
 
 def _key_of(given: Any, levels: int = 4) -> str | None:
-    """Return the key under which a wrapper has its content; None if the value isn't a wrapper.
-
-    A wrapper has at most `levels` other wrappers around its schema.
-    """
+    """Return the key of a wrapper's content, in `levels` more wrappers; None for others."""
     if not isinstance(given, Mapping) or _keywords(given):
         return None
     keys = list(_ALWAYS)

@@ -114,11 +114,7 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
 
 
 def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
-    """Return the schema that an entry of Spider's `tables.json` describes.
-
-    Raises:
-        ConstraintError: a field is missing or malformed.
-    """
+    """Return the schema that an entry of Spider's `tables.json` describes."""
     try:
         names = list(entry["table_names_original"])
         columns = [(table, name) for table, name in entry["column_names_original"]]
@@ -207,12 +203,7 @@ def _open(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
-    """Return the schema of an open database.
-
-    Raises:
-        ConstraintError: there are no tables that a query may name.
-        sqlite3.Error: the database is damaged.
-    """
+    """Return the schema of an open database."""
     shadows = _shadow_names(connection)
     found = connection.execute(
         "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE "

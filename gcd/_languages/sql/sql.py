@@ -249,11 +249,7 @@ def _columns(tables: Sequence[Table]) -> Automaton:
 
 
 def _comparisons(string: Automaton) -> Automaton:
-    """Return the operators and literals that may follow a column, without sub-queries.
-
-    `string` contains the literals with which a column may be compared. Patterns of LIKE may be any
-    string.
-    """
+    """Return the operators and literals (`string` except for LIKE) that may follow a column."""
     value = string | _numbers()
     optional_not = choice([" ", " NOT "])
     alternatives = [
@@ -276,13 +272,7 @@ def _separate_by_commas(item: Automaton) -> Automaton:
 
 
 class _Joins:
-    """Possible joins between the tables of a database schema.
-
-    Args:
-        schema: tables and foreign keys.
-        any_columns: whether two tables may be joined on any of their columns; if not, only along
-            foreign keys.
-    """
+    """Possible joins between tables, along foreign keys or, if `any_columns`, on any columns."""
 
     def __init__(self, schema: SqlSchema, *, any_columns: bool) -> None:
         self._schema = schema
@@ -298,11 +288,7 @@ class _Joins:
             self._neighbors[name] = (set(names) if any_columns else set(self._on[name])) - {name}
 
     def table_sets(self, most: int) -> set[_TableSet]:
-        """Return the sets of at most `most` tables that a query may join.
-
-        Raises:
-            StateLimitError: an automaton for so many sets would have too many states.
-        """
+        """Return the sets of at most `most` tables that a query may join."""
         found: set[_TableSet] = set()
         latest = {frozenset([name]) for name in self._neighbors}
         while latest:
@@ -320,11 +306,7 @@ class _Joins:
         return found
 
     def condition(self, listed: _TableSet, table: str) -> Automaton:
-        """Return the conditions after ON that join `table` to one of the tables in `listed`.
-
-        The column of the listed table comes first. The language is empty if there are no columns to
-        join on.
-        """
+        """Return the conditions that join `table` to one in `listed`, whose column is first."""
         key = listed & self._neighbors[table], table
         if key not in self._conditions:
             if self._any_columns:
@@ -379,12 +361,7 @@ class _Scope:
 
 
 class _Queries:
-    """Builder of the graph of all statements, which the module docstring describes.
-
-    Args:
-        schema: tables and foreign keys.
-        dialect: limits on the statements.
-    """
+    """Builder of the graph of all statements, which the module docstring describes."""
 
     def __init__(self, schema: SqlSchema, dialect: SqlDialect) -> None:
         self._schema = schema
@@ -427,10 +404,7 @@ class _Queries:
         )
 
     def _before_item(self, scope: _Scope, count: int, used: _TableSet) -> int:
-        """Return the graph's node before an item of the SELECT list, after `count` items.
-
-        `used` are the tables of the columns so far.
-        """
+        """Return the node before an item of SELECT, after `count` items of tables `used`."""
         node, is_new = self._node("item", scope, count, used)
         if is_new:
             uncounted = self._dialect.compound_columns + 1
@@ -465,10 +439,7 @@ class _Queries:
             self._insert(node, target, self._literal(quote(name)))
 
     def _join(self, scope: _Scope, listed: _TableSet, missing: _TableSet) -> int:
-        """Return the graph's node after the tables that FROM lists so far.
-
-        `missing` are the tables of selected columns that FROM doesn't list yet.
-        """
+        """Return the node after the tables `listed` in FROM, while others are `missing`."""
         if len(listed | missing) > self._dialect.compound_tables:
             scope = scope.alone  # too many tables for a set operator
         node, is_new = self._node("joined", scope, listed, missing)
@@ -582,11 +553,7 @@ class _Queries:
         return self._nodes[key], is_new
 
     def _insert(self, source: int, target: int, *parts: Automaton) -> None:
-        """Connect two nodes of the graph by a sequence of languages.
-
-        Raises:
-            StateLimitError: the graph has too many states.
-        """
+        """Connect two nodes of the graph by a sequence of languages."""
         self._graph.insert(source, target, *parts)
         self._states += sum(part.num_states for part in parts)
         if self._states > max_states():
@@ -627,10 +594,7 @@ def _subsets(sets: set[_TableSet]) -> set[_TableSet]:
 
 
 def _additions(sets: set[_TableSet]) -> dict[_TableSet, list[str]]:
-    """Return, for each set, the tables that can be added so that the result is in `sets`.
-
-    These include the tables of the set itself.
-    """
+    """Return the tables of each set, and those that lead to another set of `sets`."""
     found: dict[_TableSet, set[str]] = {each: set(each) for each in sets}
     for each in sets:
         for name in each:

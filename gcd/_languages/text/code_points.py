@@ -1,10 +1,10 @@
 """Sets of code points and texts of them, as byte automata.
 
 UTF-8 writes a code point as a number in base 64 (six bits for each byte), after a first byte that
-gives the number of digits. JSON's escapes write it in base 16. A set of code points consists of a
-few **ranges**, and a range of numbers is a small tree of digits: at each level, only the digits of
-its two ends lead to new subtrees. Equal subtrees are shared (hash-consing). So the tree of n ranges
-has O(n) nodes for a fixed number of digits, regardless of the number of code points.
+gives the number of digits. A set of code points consists of a few **ranges**, and a range of
+numbers is a small tree of digits: at each level, only the digits of its two ends lead to new
+subtrees. Equal subtrees are shared (hash-consing). So the tree of n ranges has O(n) nodes for a
+fixed number of digits, regardless of the number of code points.
 
 Surrogates (U+D800 to U+DFFF) don't occur in texts, so no set contains them.
 """
@@ -62,7 +62,7 @@ def one_of(inside: Ranges) -> Automaton:
         count += 1
         return count - 1
 
-    trees = DigitTrees(6, state)
+    trees = _DigitTrees(state)
     edges += [(0, a, min(b, 0x7F), 1) for a, b in inside if a <= 0x7F]
     for number, (low, high, fixed) in enumerate(_LENGTHS):
         pieces = [(max(a, low), min(b, high), 1) for a, b in inside if a <= high and b >= low]
@@ -83,11 +83,7 @@ def characters() -> Automaton:
 
 @cache_with_price(maxsize=256)
 def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
-    """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
-
-    Raises:
-        StateLimitError: there would be far too many states; raised before any work.
-    """
+    """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound)."""
     return repeat(characters(), minimum, maximum)
 
 
@@ -97,11 +93,7 @@ def anything() -> Automaton:
 
 
 def repeat(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """Return `minimum` to `maximum` repetitions of a character (None: no upper bound).
-
-    Raises:
-        StateLimitError: there would be far too many states; raised before any work.
-    """
+    """Return `minimum` to `maximum` repetitions of a character (None: no upper bound)."""
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(
@@ -110,25 +102,19 @@ def repeat(character: Automaton, minimum: int, maximum: int | None) -> Automaton
     return character.repeat(minimum, maximum)
 
 
-class DigitTrees:
-    """Trees of states that read numbers with a fixed count of digits; equal subtrees are shared.
+class _DigitTrees:
+    """Trees of states that read a fixed count of base-64 digits; equal subtrees are shared.
 
-    Args:
-        bits: bits of each digit.
-        make: function that makes a state, given the targets for each range of its next digit.
+    `make` makes a state, given the targets for each range of its next digit.
     """
 
-    def __init__(self, bits: int, make: Callable[[tuple[Piece, ...]], int]) -> None:
-        self._bits = bits
+    def __init__(self, make: Callable[[tuple[Piece, ...]], int]) -> None:
         self._make = make
         self._state_of: dict[tuple[int, tuple[Piece, ...]], int] = {}
         self._same: dict[tuple[Piece, ...], int] = {}
 
     def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
-        """Return the state that reads a number of `digits` digits and leads to the number's target.
-
-        `pieces` are ranges of numbers with their targets.
-        """
+        """Return the state that reads `digits` digits and leads to the target of their piece."""
         if digits == 0:
             return pieces[0][2]
         key = digits, pieces
@@ -142,11 +128,8 @@ class DigitTrees:
         return known
 
     def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return ranges of the first digit, each with the state for the remaining digits.
-
-        `pieces` are ranges of numbers of `digits` digits, with their targets.
-        """
-        size = 1 << (self._bits * (digits - 1))
+        """Return ranges of the first digit of `pieces`, with the states for the others."""
+        size = 64 ** (digits - 1)
         edges: list[Piece] = []
         # First digits of numbers that belong to several pieces, or only in part to one piece.
         divided: dict[int, list[Piece]] = {}

@@ -123,14 +123,7 @@ DIALECTS = {"ECMA": ECMA, "Rust": RUST, "Python": PYTHON}
 
 @cache_with_price(1024)
 def contains(pattern: str, dialect: str, flags: Flags = frozenset()) -> Automaton:
-    """Return the UTF-8 texts that contain a match of a pattern, in which some flags are set.
-
-    Raises:
-        ConstraintError: the pattern is invalid, or uses unsupported syntax. The message gives the
-            problem and its position.
-        StateLimitError: its automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: building its automaton takes more work than `gcd.work_limit` allows.
-    """
+    """Return the UTF-8 texts that contain a match of a pattern, in which some flags are set."""
     return automaton_of(parse(pattern, DIALECTS[dialect], flags), pattern, search=True)
 
 
@@ -175,10 +168,7 @@ def python(pattern: str, flags: int = 0) -> TextPattern:
 
 
 def refuse(name: str, reason: str) -> TextPattern:
-    """Return a pattern that raises an error wherever it is used.
-
-    The message of the error is `name` followed by `reason`.
-    """
+    """Return a pattern that raises the error `name` and `reason` wherever it is used."""
     return TextPattern(name, "refused", partial(_refuse, f"{name} {reason}"))
 
 

@@ -169,12 +169,6 @@ _compile = lru_cache(maxsize=32)(regex)
 
 
 def text_format(name: str, *, widest: bool = False) -> Automaton | None:
-    """Return the language of the texts of a format; None if there is no pattern for it.
-
-    Args:
-        name: name of the format in the schema.
-        widest: whether to return the wide pattern's texts (which contain all valid texts) instead
-            of the narrow one's (which are all valid).
-    """
+    """Return the texts of a format's narrow or wide pattern; None if there is no such pattern."""
     patterns = _PATTERNS.get(name)
     return _compile(patterns[-1 if widest else 0]) if patterns else None

@@ -50,28 +50,13 @@ _ANY = Repeat(Chars(SCALARS), 0, None)
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """Return the texts that match a pattern as a whole or, in a search, contain a match.
-
-    Args:
-        tree: the pattern's syntax tree.
-        pattern: the pattern itself, for error messages.
-        search: whether any text may come before and after the match, except at anchors.
-
-    Raises:
-        ConstraintError: the pattern has too many different look-arounds.
-        StateLimitError: an automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
-    """
+    """Return the texts that match a pattern as a whole or, in a `search`, contain a match."""
     with count_work():
         return _automaton(tree, pattern, MARKS, search=search)
 
 
 def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool) -> Automaton:
-    """Return the texts of a syntax tree in which all conditions hold.
-
-    `free` are the marks (special bytes) that conditions in the tree may use. The texts may contain
-    other marks, which are already in the tree.
-    """
+    """Return the texts in which all conditions hold, which may use the marks in `free`."""
     looks = dict.fromkeys(find_looks(tree))
     if len(looks) > len(free):
         raise ConstraintError(
@@ -89,13 +74,9 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
 
 
 def select(found: Automaton, good: Automaton, mark: int, *, once: bool = False) -> Automaton:
-    """Return the texts whose marks are at the right positions, with the marks erased.
+    """Return the texts whose marks are at positions in `good`, with the marks erased.
 
-    Args:
-        found: the texts, which may contain other marks.
-        good: the texts with one mark (a special byte) at a right position.
-        mark: the mark.
-        once: whether the texts have the mark at most once.
+    `once` is whether the texts have the mark at most once; they may have others.
     """
     fitting = texts() | good if once else _require_everywhere(good, mark)
     fitting = ignore_marks(fitting, [byte for byte in MARKS if byte != mark])
@@ -112,10 +93,7 @@ def find_positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -
 
 
 def _require_everywhere(good: Automaton, mark: int) -> Automaton:
-    """Return the texts with any number of marks, each at a position where a condition holds.
-
-    A mark is a special byte. `good` contains the texts with one mark at such a position.
-    """
+    """Return the texts with any number of marks, each at a position as in `good`."""
     bad = _with_one(mark) - good
     if bad.is_empty:
         return ignore_marks(texts(), [mark])

@@ -43,6 +43,7 @@ from gcd._languages.text.syntax import (
     Repeat,
     Sequence,
     Start,
+    has_anchors,
     show_pattern,
 )
 
@@ -57,14 +58,9 @@ _Marks = tuple[int, ...]
 
 @cache_with_price(256)
 def matches(pattern: str) -> Automaton | None:
-    """Return the matches of a pattern; None if they depend on the text before or after them.
-
-    Raises:
-        ConstraintError: the pattern is invalid, or uses unsupported syntax.
-        StateLimitError, WorkLimitError: the pattern needs too many states, or too much work.
-    """
+    """Return the matches of a pattern; None if they depend on the text before or after them."""
     tree = parse(pattern, LARK)
-    if _conditions(tree):
+    if has_anchors(tree):
         return None
     whole = look_around.automaton_of(tree, pattern)
     ends = whole.delta[whole.accepting]
@@ -75,12 +71,7 @@ def matches(pattern: str) -> Automaton | None:
 
 @cache_with_price(256)
 def matches_in_texts(pattern: str) -> Automaton:
-    """Return all texts with a match of a pattern between the marks `BEGIN` and `END`.
-
-    Raises:
-        ConstraintError: the pattern has too many conditions.
-        StateLimitError, WorkLimitError: the pattern needs too many states, or too much work.
-    """
+    """Return all texts with a match of a pattern between the marks `BEGIN` and `END`."""
     inside = matches(pattern)
     if inside is not None:
         return _surround(inside)
@@ -95,12 +86,7 @@ def matches_in_texts(pattern: str) -> Automaton:
 
 @cache_with_price(256)
 def matches_with_marks(pattern: str) -> tuple[Automaton, list[tuple[Look, int]]]:
-    """Return the matches of a pattern with marks for its conditions, and each mark's condition.
-
-    Raises:
-        ConstraintError: the pattern has too many conditions.
-        StateLimitError, WorkLimitError: the pattern needs too many states, or too much work.
-    """
+    """Return the matches of a pattern with marks for its conditions, and each mark's condition."""
     tree = _with_looks(parse(pattern, LARK))
     looks = list(dict.fromkeys(look_around.find_looks(tree)))
     if 2 * len(looks) > len(_FREE):
@@ -126,16 +112,6 @@ def _surround(inside: Automaton) -> Automaton:
     return Automaton.concatenate([texts(), begin, inside, end, texts()])
 
 
-def _conditions(node: Node) -> bool:
-    """Return whether a syntax tree contains a condition on the text around a position."""
-    match node:
-        case Sequence(parts) | Choice(parts):
-            return any(map(_conditions, parts))
-        case Repeat(body):
-            return _conditions(body)
-    return not isinstance(node, Chars)
-
-
 def _with_looks(node: Node) -> Node:
     """Return a syntax tree in which anchors are look-around."""
     match node:
@@ -156,14 +132,9 @@ def _with_looks(node: Node) -> Node:
 
 
 def _is_decided(node: Node, after: Ranges, *, is_last: bool) -> bool:
-    """Return whether the next character decides each choice in a syntax tree.
+    """Return whether the next character decides each choice, so that `re` takes the only way.
 
-    Then `re` takes the only way through the pattern that the text allows.
-
-    Args:
-        node: the tree.
-        after: characters that may follow the node's text.
-        is_last: whether a match may end after the node's text.
+    A character of `after` may follow the node's text or, if `is_last`, the match may end there.
     """
     match node:
         case Sequence(parts):
@@ -316,10 +287,7 @@ class _Positions:
     # -- steps ------------------------------------------------------------------------------
 
     def _close(self, before: _Marks, marks: _Marks | None) -> _Marks:
-        """Return the positions that read, in order, up to the end of the pattern if reached.
-
-        If `marks` is None, return the marks of all conditions that may be tested instead.
-        """
+        """Return the positions that read, in order; for `marks` None, the marks to test."""
         found: dict[int, None] = {}
         seen: set[tuple[int, _Marks]] = set()
         # A position, and the loops that were entered on the way to it.
@@ -359,10 +327,7 @@ class _Positions:
         return found
 
     def _divide(self) -> list[tuple[int, Ranges]]:
-        """Divide the characters by the sets that contain them.
-
-        Each part comes with the numbers of these sets, as the bits of an integer.
-        """
+        """Divide the characters by the sets that contain them, as bits of an integer."""
         changes: dict[int, int] = {}
         for inside, number in self._sets.items():
             for first, last in inside:

@@ -45,8 +45,6 @@ from gcd._languages.text.syntax import (
 )
 
 MAX_NESTING = 50  # maximum number of levels of groups inside groups
-# Units of work of a parser, which is interpreted code: per character of the pattern, and per range
-# of code points in a class or an escape.
 
 Flags = frozenset[str]
 """Letters of the flags that are set: i, m, s and x; a (ASCII) also for Rust's -u; R of Rust."""
@@ -157,11 +155,7 @@ def regex(pattern: str) -> Automaton:
 
 
 def parse(pattern: str, dialect: Dialect = COMMON, flags: Flags = frozenset()) -> Node:
-    """Parse a pattern of a dialect, in which `flags` are set from the beginning.
-
-    Raises:
-        ConstraintError: the syntax is invalid or unsupported; the message names it.
-    """
+    """Parse a pattern of a dialect, in which `flags` are set from the beginning."""
     return _Parser(pattern, dialect, flags).pattern()
 
 

@@ -168,10 +168,7 @@ def word_boundary(word: Ranges, *, negated: bool = False) -> Look:
 
 
 def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
-    """Return the condition that a word begins at a position, or that it ends there if `end`.
-
-    If `half`, only the character outside of the word is checked.
-    """
+    """Return the condition that a word begins or ends; if `half`, only check its outside."""
     inside = EMPTY if half else Chars(word)
     if end:
         return Look(((inside, _end_or(complement(word))),))
@@ -179,12 +176,7 @@ def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
 
 
 def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
-    """Return the condition that a line begins at a position.
-
-    Args:
-        ends: the characters that end a line.
-        crlf: whether `\\r\\n` is a single line end; `ends` then contains both characters.
-    """
+    """Return the condition that a line begins; with `crlf`, CR and LF are a single end."""
     if not crlf:
         return Look(((_start_or(ends), EMPTY),))
     return Look(((_start_or(_LF), EMPTY), (Chars(_CR), _end_or(complement(_LF)))))

@@ -55,23 +55,11 @@ from gcd._languages.text.syntax import (
     show_pattern,
 )
 
-# Units of work of interpreted code: for a node, an edge or a range of code points; and for an
-# automaton on an edge.
 _EPSILON = Automaton.epsilon()
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """Return the texts that match a pattern as a whole or, in a search, contain a match.
-
-    Args:
-        tree: the pattern's syntax tree.
-        pattern: the pattern itself, for error messages.
-        search: whether any text may come before and after the match, except at anchors.
-
-    Raises:
-        StateLimitError: an automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
-    """
+    """Return the texts that match a pattern as a whole or, in a `search`, contain a match."""
     with count_work(), _blame(f"the pattern {show_pattern(pattern)}"):
         layout = _Layout(pattern)
         layout.lay_options(tree, search=search)
@@ -79,10 +67,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Automaton:
-    """Return the texts of the right-hand side of a grammar rule.
-
-    `language` returns the texts of a rule to which it refers.
-    """
+    """Return the texts of a rule's right-hand side, given the texts of rules to which it refers."""
     if isinstance(tree, Automaton):
         return tree
     if isinstance(tree, Reference):
@@ -104,12 +89,7 @@ def _blame(what: str) -> Iterator[None]:
 
 
 class _Layout(Assembly):
-    """Graph that is built from a syntax tree, with edges for anchors and look-around (marks).
-
-    Args:
-        pattern: the pattern, for error messages.
-        language: function that returns the texts of a rule by its name.
-    """
+    """Graph that is built from a syntax tree, with edges for anchors and look-around (marks)."""
 
     def __init__(self, pattern: str, language: Callable[[str], Automaton] | None = None) -> None:
         super().__init__()
@@ -125,11 +105,7 @@ class _Layout(Assembly):
     # -- the tree ---------------------------------------------------------------------------
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
-        """Add the syntax tree between the graph's nodes 0 and 1, without anchors at its ends.
-
-        In a search, also add edges that read any text before and after the match, where there is no
-        anchor.
-        """
+        """Add the tree between nodes 0 and 1, with any text in place of anchors in a search."""
         at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by anchors at their ends
         for option in tree.options if isinstance(tree, Choice) else (tree,):
             parts = option.parts if isinstance(option, Sequence) else (option,)
@@ -298,10 +274,7 @@ class _Layout(Assembly):
         return self.build(0, 1, self._absorbing)
 
     def _is_chain(self) -> bool:
-        """Return whether the graph is a single path from node 0 to node 1.
-
-        There must be exactly one edge that is not a skip.
-        """
+        """Return whether the graph is one path from node 0 to 1 with one edge that isn't a skip."""
         ((entry, done),) = self._joints
         following = dict(self._skips)
         if entry != 0 or len(following) != len(self._skips):

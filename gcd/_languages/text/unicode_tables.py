@@ -99,10 +99,7 @@ def ecma_property(name: str) -> Ranges | None:
 
 @lru_cache(maxsize=1)
 def list_assigned() -> Ranges:
-    """Return the code points that are assigned in the Unicode tables of the running Python.
-
-    These tables may be some years old.
-    """
+    """Return the code points that are assigned in the Unicode tables of the running Python."""
     return ranges((c, c) for c in range(0x110000) if unicodedata.category(chr(c)) != "Cn")
 
 
@@ -138,10 +135,7 @@ def with_other_ascii_cases(inside: Ranges) -> Ranges:
 
 
 def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
-    """Return the ranges of code points that a pattern matches.
-
-    `text` must be a text of consecutive code points.
-    """
+    """Return the ranges that a pattern matches in a text of consecutive code points."""
     return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
 
 

@@ -98,10 +98,7 @@ def _raw_notation(plain: Notation) -> Notation:
 
 
 def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
-    """Return a notation without strings that contain a special token or a reserved text.
-
-    Outside of strings, these texts don't occur in arguments.
-    """
+    """Return a notation without strings that contain a special token or a reserved text."""
     parts = (*form.special, *form.reserved)
     if not parts:
         return plain
@@ -125,11 +122,7 @@ def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -
 
 
 def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[Automaton]:
-    """Return the languages of the parts of a call.
-
-    Raises:
-        ConstraintError: the format can't write the name of the tool or of a parameter.
-    """
+    """Return the languages of the parts of a call."""
     _check_name(form.names, tool.name, "tool")
     if form.arguments != "json":
         names = form.names if form.arguments == "python" else _KEYS
@@ -210,16 +203,9 @@ def native_calls(
 def with_answers(
     form: CallFormat, calls: Automaton, auto: bool, answer: Automaton | None
 ) -> Automaton:
-    """Add the answers without calls to a language of calls.
+    """Add the answers without calls, if `auto`, to a language of calls.
 
-    Args:
-        form: the format of the calls.
-        calls: the calls.
-        auto: whether an answer may be without calls.
-        answer: the answers without calls; None for any text, which may then also precede calls.
-
-    Raises:
-        EmptyLanguageError: all these answers could be taken for calls.
+    `answer` None is for any text, which may then also precede calls.
     """
     started = _containing((*form.special, *form.start))
     plain = texts() - started

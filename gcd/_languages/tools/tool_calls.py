@@ -35,7 +35,7 @@ from gcd._errors import (
 )
 from gcd._languages.json_schema.document import Document
 from gcd._languages.json_schema.emptiness import why_empty
-from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.json_schema.languages import Options, SchemaLanguages
 from gcd._languages.json_schema.reader import warn_of
 from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
@@ -150,6 +150,8 @@ def tool_calls(
     if unknown == "warn":
         warn_of(tuple(dict.fromkeys(each for d in documents for each in d.ignored)))
 
+    options = Options(max_depth, max_bytes, unsupported)
+
     def build(counted: float) -> Automaton:
         graph = Assembly()
         start, end = graph.node(), graph.node()
@@ -158,15 +160,7 @@ def tool_calls(
         sizes: list[int] = []
         for tool, document in zip(parsed, documents, strict=True):
             caveats += document.validators
-            values = SchemaLanguages(
-                document,
-                notation,
-                max_depth=max_depth,
-                closed=True,
-                max_bytes=max_bytes,
-                counted=counted,
-                unsupported=unsupported,
-            )
+            values = SchemaLanguages(document, notation, options._replace(counted=counted))
             try:
                 parts = write(tool, values)
                 if not why_none and any(part.is_empty for part in parts):
@@ -282,10 +276,7 @@ def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call
 
 
 def _check_name(name: str) -> None:
-    """Raise `ConstraintError` unless Python reads a tool's name unchanged.
-
-    The name must consist of identifiers joined by dots.
-    """
+    """Raise `ConstraintError` unless a name is made of identifiers that Python reads unchanged."""
     for part in name.split("."):
         why = why_no_python_name(part)
         if why is not None:

@@ -169,10 +169,7 @@ def _tool(entry: Mapping[str, Any], inside: str, called: str) -> Tool:
 
 
 def _declarations(tools: Any) -> Iterator[tuple[Mapping[str, Any], str, str]]:
-    """Yield each object that contains a tool's name, its JSON pointer, and its label.
-
-    The label is the tool's number, and its pointer if that differs, as in "3 (at '/tools/3')".
-    """
+    """Yield each object with a tool's name, its pointer, and a label, "3 (at '/tools/3')"."""
     count = 0
     for tool, pointer in _items(tools, ""):
         called = f"tool {count}"
@@ -261,10 +258,7 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
 
 
 def _has_list(config: Any) -> bool:
-    """Return whether a value is an object with a list of tools.
-
-    Gemini's `toolConfig`, which may be beside `tools`, has no such list.
-    """
+    """Return whether a value is an object with a list of tools, unlike Gemini's `toolConfig`."""
     return isinstance(config, Mapping) and config.get("tools") is not None
 
 
@@ -349,13 +343,7 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
 
 
 def locate_parameters(tool: Mapping[str, Any]) -> tuple[tuple[str, ...], Any]:
-    """Return the keys that lead from a tool to the schema of its arguments, and that schema.
-
-    Without such a key, return no keys and an empty object.
-
-    Raises:
-        ConstraintError: there are several keys.
-    """
+    """Return the keys of the schema of a tool's arguments, and that schema; or none and {}."""
     found = [key for key in _KEYS if tool.get(key) is not None]
     if len(found) > 1:
         raise ConstraintError(
@@ -387,12 +375,7 @@ def _has_type(description: Any) -> bool:
 def _check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str = "") -> None:
     """Raise `UnsupportedSchemaError` if a tool, or its wrapper, has a schema under an unknown key.
 
-    Args:
-        tool: the tool or the wrapper.
-        name: the tool's name, for the message.
-        pointer: JSON pointer of `tool` in the tool list.
-        outside: for a wrapper, the key under which it contains the tool. Arguments under any other
-            key of the wrapper are an error. "" if `tool` is the tool itself.
+    `outside` is the key under which a wrapper contains the tool; "" for the tool itself.
     """
     for key, value in tool.items():
         if value is None or key in _UNCONSTRAINING or (outside and key == outside):

@@ -15,8 +15,7 @@ from gcd._languages.values.objects import Member, mapping
 def any_value(notation: Notation, depth: int) -> Automaton:
     """Return all values whose arrays and objects are nested at most `depth` levels deep.
 
-    The values are nulls, booleans, numbers, strings, arrays and objects. The automaton tracks which
-    brackets are open, so its size doubles with each level.
+    The automaton tracks which brackets are open, so its size doubles with each level.
     """
     scalars = [
         notation.null,

@@ -32,18 +32,7 @@ def array(
     maximum: int | None = None,
     brackets: Sequence[Brackets] | None = None,
 ) -> Automaton:
-    """Return arrays of `minimum` to `maximum` elements.
-
-    Args:
-        notation: the notation of values.
-        items: the elements after those of `head`.
-        head: the first elements, one language for each.
-        minimum, maximum: fewest and most elements; None means no upper bound.
-        brackets: the possible delimiters; None for those of a list.
-
-    Raises:
-        StateLimitError: the elements need too many states.
-    """
+    """Return arrays of `head`, then `items`, with `minimum` to `maximum` elements in all."""
     copies = len(head) if items.is_empty else max(minimum, maximum or 0)
     if maximum is not None:
         copies = min(copies, maximum)
@@ -122,18 +111,7 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length with `fewest` to `most` elements that satisfy a schema.
-
-    Args:
-        notation: the notation of values.
-        head: for each of the first elements, the texts that are counted and the others.
-        rest: the same for every further element.
-        fewest, most: fewest and most counted elements; None means no upper bound.
-        brackets: the delimiters.
-
-    Raises:
-        StateLimitError: counting needs too many states.
-    """
+    """Return arrays of any length of which `fewest` to `most` (None: any) elements are counted."""
     highest = fewest if most is None else most
     if most is not None and most < fewest:
         return Automaton.empty()
@@ -174,16 +152,7 @@ def distinct(
     longest: int,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of at most `longest` elements with distinct values.
-
-    Args:
-        notation: the notation of values.
-        head: for each of the first elements, a mapping from the number of each possible value to
-            the texts of this value.
-        rest: the same for every further element.
-        longest: maximum number of elements.
-        brackets: the delimiters.
-    """
+    """Return arrays of at most `longest` distinct values, given their texts by number."""
     graph = Assembly()
     start, end = graph.node(), graph.node()
     closed = mark(brackets.close)

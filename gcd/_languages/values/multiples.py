@@ -44,13 +44,7 @@ _FIRST = 5  # the state of remainder 0
 
 @cache_with_price(maxsize=256)
 def multiples(divisor: Decimal) -> Automaton:
-    """Return the numbers without an exponent whose value is an integer times `divisor`.
-
-    Raises:
-        ConstraintError: the divisor is not positive, has more than `MAX_DIGITS` digits on either
-            side of the point, or division takes more than 50,000 states.
-        StateLimitError: division takes more states than `gcd.state_limit` allows.
-    """
+    """Return the numbers without an exponent whose value is an integer times `divisor`."""
     modulus, exponent = _reduce(divisor)
     places, zeros = max(-exponent, 0), max(exponent, 0)
     whole = _FIRST  # states by [remainder], then by the zeros after remainder 0
@@ -114,11 +108,7 @@ def whole_numbers() -> Automaton:
 
 
 def _reduce(divisor: Decimal) -> tuple[int, int]:
-    """Return a and e with divisor = a · 10^e, where a is not divisible by 10.
-
-    Raises:
-        ConstraintError: the divisor is not positive, or has too many digits.
-    """
+    """Return a and e with divisor = a · 10^e, where a is not divisible by 10."""
     if not divisor.is_finite() or divisor <= 0:
         raise ConstraintError(f"expected multipleOf to be greater than 0, got {divisor}")
     _, digits, exponent = divisor.as_tuple()

@@ -28,10 +28,7 @@ _MAX_SETS = 120  # maximum number of sets of classes that are tracked
 
 
 def can_tell(fewest: int, classes: int) -> bool:
-    """Return whether counting `fewest` names takes a moderate number of states.
-
-    Names of the same class count once. `classes` is the number of classes.
-    """
+    """Return whether counting `fewest` names in these classes takes few enough states."""
     return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
 
 
@@ -59,15 +56,7 @@ def enough_names(
     fewest: int,
     classes: Sequence[Automaton],
 ) -> Automaton:
-    """Return objects with at least `fewest` different names.
-
-    Args:
-        notation: the notation of objects.
-        members, extras: the possible members, as in `gcd._languages.values.objects.mapping`.
-        fewest: required number of names.
-        classes: disjoint languages of keys, including quotes. Keys in different languages are
-            different names.
-    """
+    """Return objects with at least `fewest` different names, which are in different `classes`."""
     graph = Assembly()
     start, end, enough = graph.node(), graph.node(), graph.node()
     written = [graph.node() for _ in range(fewest)]  # nodes by the number of declared members

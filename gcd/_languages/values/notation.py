@@ -110,17 +110,7 @@ def mark(text: str) -> Automaton:
 def separators(
     whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
 ) -> Separators:
-    """Return the separators of a whitespace style.
-
-    Args:
-        whitespace: "compact", "spaced" or "flexible".
-        colon: the separator between a label and its value.
-        after: text after the colon in the style "spaced".
-        blanks: bytes that may occur around separators in the style "flexible".
-
-    Raises:
-        ConstraintError: the style is unknown.
-    """
+    """Return the separators of a whitespace style; "spaced" has `after` behind a colon."""
     nothing = Automaton.epsilon()
     match whitespace:
         case "compact":

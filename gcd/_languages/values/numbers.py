@@ -50,10 +50,7 @@ def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automato
 def numbers(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
-    """Return the numbers between two bounds; without bounds, also those with an exponent.
-
-    If `wide`, use every spelling, and include all numbers with an exponent.
-    """
+    """Return the numbers between two bounds; without bounds or if `wide`, also with an exponent."""
     if wide:
         return decimals(lower, upper, wide=True) | with_exponent()
     return decimals(lower, upper, wide=False) if lower or upper else _any_number()
@@ -111,11 +108,7 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
 
 @cache_with_price(maxsize=1024)
 def _compare(bound: Decimal, wanted: frozenset[int]) -> Automaton:
-    """Return the numbers without a sign whose comparison with `bound` gives a result in `wanted`.
-
-    The results are -1 (less than the bound), 0 (equal) and 1 (greater). The bound must not be
-    negative.
-    """
+    """Return the numbers without a sign that are less (-1), equal (0) or greater, as `wanted`."""
     whole, fraction = _digits(bound)
     edges: list[tuple[int, list[int], int]] = []
     # For each state, the result of the comparison if the number ends there; None if it can't end.
@@ -197,13 +190,7 @@ def _sides(digit: str) -> tuple[str, str]:
 
 
 def _digits(bound: Decimal) -> tuple[str, str]:
-    """Return the digits before and after the point, without leading and trailing zeros.
-
-    The integer part has at least one digit.
-
-    Raises:
-        ConstraintError: the bound has too many digits.
-    """
+    """Return the digits before (at least one) and after the point, without outer zeros."""
     if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
         raise ConstraintError(
             f"expected a bound of at most {MAX_DIGITS} digits before and after the point, got "

@@ -78,17 +78,7 @@ def mapping(
 ) -> Automaton:
     """Return objects with the given members in order, then any number of `extras`.
 
-    Args:
-        notation: the notation of objects.
-        members: members that may occur once, in this order.
-        extras: members that may occur any number of times afterwards; they are not required.
-        count: minimum and maximum number of members of an object; None means no upper bound.
-        any_order: whether all members, including `extras`, may occur in any order. No member may
-            then be unpacked.
-        frame: delimiters around the members.
-
-    Raises:
-        StateLimitError: counting or ordering takes more states than `gcd.state_limit` allows.
+    With `any_order`, all of them may occur in any order, and no member may be unpacked.
     """
     fewest, most = count
     if not notation.objects or (most is not None and most < fewest):

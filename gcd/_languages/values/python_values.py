@@ -32,7 +32,6 @@ from keyword import iskeyword
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import cache_with_price
-from gcd._errors import ConstraintError
 from gcd._languages.literal import encodable
 from gcd._languages.text.code_points import repeat
 from gcd._languages.text.regex import regex
@@ -70,17 +69,7 @@ def why_no_python_name(name: str) -> str | None:
 
 @cache_with_price(maxsize=8)
 def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """Return Python's notation of values.
-
-    Args:
-        whitespace: "spaced", "compact" or "flexible".
-        escapes: spelling of keys and constants, "canonical" or "all".
-
-    Raises:
-        ConstraintError: `whitespace` or `escapes` is unknown.
-    """
-    if escapes not in ("canonical", "all"):
-        raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
+    """Return Python's notation of values, in the options of `gcd.tool_calls`."""
     gap, comma, colon = separators(whitespace, blanks=PYTHON_BLANKS)
     everything = Notation(
         gap=gap,

@@ -7,15 +7,7 @@ import numpy as np
 
 
 def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort values by their keys, stably; also return where each key's values start.
-
-    Args:
-        keys, values: int32 arrays of the same size.
-        num_keys: the keys are below this number.
-
-    Returns:
-        (the start of each key's values, followed by their number, int64; the sorted values, int32).
-    """
+    """Return where each key's values start, and the values (int32), sorted stably by keys."""
     start_array = np.zeros(num_keys + 1, np.int64)
     start: cython.longlong[::1] = start_array
     key_of: cython.const[cython.int][::1] = keys
@@ -37,15 +29,7 @@ def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndar
 
 
 def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Assign numbers to distinct values in the order of their first appearance.
-
-    Args:
-        values: integers from 0 to `capacity` - 1.
-        capacity: the values are below this number.
-
-    Returns:
-        (the number of each value, int32; the first index of each number, int64).
-    """
+    """Return the number of each value, by first appearance, and the first indices of numbers."""
     given: cython.const[cython.longlong][::1] = np.ascontiguousarray(values, np.int64)
     number: cython.int[::1] = np.full(capacity, -1, np.int32)
     first_array = np.empty(min(values.size, capacity), np.int64)

@@ -196,7 +196,7 @@ def walk_unit(
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Follow all token strings through a unit; return its `unit_profiles.UnitProfile`."""
+    """Follow all token strings through a unit; return its `gcd._tokens.trie.UnitProfile`."""
     counted, uncounted = one_class(num_entries), one_class(num_entries)
     counted_views: Views = Views(counted)
     uncounted_views: Views = Views(uncounted)

@@ -15,7 +15,7 @@ from experiments.harness.results import ResultStore
 from experiments.report.directory import write_about
 from experiments.tables import as_markdown, as_table, summarize
 from experiments.tasks import register
-from gcd._support.files import write_json
+from hmm._files import write_json
 from smc.testing import ToyLM
 from tests.experiments import composing
 from tests.smc.test_read_ahead import Anything

@@ -115,7 +115,7 @@ def colliding() -> ModuleType:
     """The kernel as interpreted Python, with random numbers below 8, which are often equal."""
     room = "gcd._automata.kernels"
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gcd._support.kernels.mixing", f"{room}.graph", f"{room}.refining",
+        for name in ("gcd._support.kernels.mixing", f"{room}.graph",
                      f"{room}.residuals", f"{room}.canonical"):  # fmt: skip
             path = ROOT / f"{name.replace('.', '/')}.py"
             spec = spec_from_file_location(name, path)

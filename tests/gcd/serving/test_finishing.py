@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcd._languages.text.regex import regex
-from gcd._serving.batch import MatcherBatch
-from gcd._serving.matcher import Matcher
+from gcd._serving.matcher import Matcher, MatcherBatch
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary

@@ -16,9 +16,8 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd._languages.text.regex import regex
-from gcd._serving.batch import MatcherBatch
 from gcd._serving.kernels.masks import Masks
-from gcd._serving.matcher import Matcher, masks_of
+from gcd._serving.matcher import Matcher, MatcherBatch, masks_of
 from gcd._tokens.budget import BudgetMask
 from gcd._tokens.lifting import lift
 from gcd._tokens.token_automaton import TokenAutomaton, check_budget

@@ -11,7 +11,7 @@ import pytest
 
 import gcd
 from gcd._languages.tools.call_formats import ALIASES, FORMATS
-from gcd._serving.serialization import pack, unpack
+from gcd_vllm._serialization import pack, unpack
 from tests.gcd.languages.tools.calls import TOOLS, tokenizer_for, write_calls
 
 NOTE = [("note", {"text": "a"})]

@@ -25,8 +25,7 @@ from gcd._languages.text.code_points import (
     texts,
 )
 from gcd._languages.text.regex import regex
-from gcd._languages.values.json_text import quote
-from gcd._languages.values.json_values import json_string
+from gcd._languages.values.json_values import json_string, quote
 from tests.gcd.random_strings import random_strings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

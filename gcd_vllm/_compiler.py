@@ -2,7 +2,7 @@
 
 Compiling a schema takes milliseconds to a second, mostly while holding the interpreter's lock. In a
 thread of a server it would delay all other threads. So a `Compilers` object runs `python -m
-gcd._serving.compiler` and exchanges messages with it over pipes. A request is a line of JSON with
+gcd_vllm._compiler` and exchanges messages with it over pipes. A request is a line of JSON with
 the constraint and the limits of work and states. The reply is a line of JSON with a number of
 bytes, followed by these bytes. A process that takes too long is killed, and the next constraint
 starts another one.
@@ -21,11 +21,9 @@ from threading import BoundedSemaphore, Lock, Timer
 from time import monotonic
 from typing import IO, Any
 
-from gcd._automata.limits import state_limit, work_limit
-from gcd._errors import ConstraintError
-from gcd._requests import ConstraintRequest
-from gcd._serving.serialization import pack
-from gcd._tokens.segments import Segments
+from gcd import ConstraintError, Segments, state_limit, work_limit
+from gcd_vllm._requests import ConstraintRequest
+from gcd_vllm._serialization import pack
 
 NUM_PROCESSES = 2
 """Number of processes that compile at the same time; further constraints wait."""
@@ -54,7 +52,7 @@ class Compilers:
             max_seconds: the longest time that it may take.
 
         Returns:
-            The packed language (`gcd._serving.serialization`).
+            The packed language (`gcd_vllm._serialization`).
 
         Raises:
             ConstraintError: the constraint doesn't compile, or takes more than `max_seconds`.
@@ -98,7 +96,7 @@ class _Process:
     """Process that compiles one constraint at a time; it ends when the current process ends."""
 
     def __init__(self) -> None:
-        root = str(Path(__file__).resolve().parents[2])
+        root = str(Path(__file__).resolve().parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", __name__]

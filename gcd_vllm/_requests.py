@@ -34,19 +34,25 @@ from hashlib import blake2b
 from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
+from gcd import (
+    Automaton,
+    ConstraintError,
+    Segment,
+    Segments,
+    anything,
+    choice,
+    grammar,
+    json_schema,
+    regex,
+    segments,
+    sql,
+    tool_calls,
+)
 from gcd._arguments import check_whole
-from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import refuse_unchecked
-from gcd._errors import ConstraintError, show
-from gcd._languages.grammar.grammar import grammar
-from gcd._languages.json_schema.schema import json_schema
-from gcd._languages.literal import choice, without_mark
+from gcd._errors import show
+from gcd._languages.literal import without_mark
 from gcd._languages.sql.reading import schema_of_entry
-from gcd._languages.sql.sql import sql
-from gcd._languages.text.code_points import anything
-from gcd._languages.text.regex import regex
-from gcd._languages.tools.tool_calls import tool_calls
-from gcd._tokens.segments import Segment, Segments, segments
 
 _WHY_HELD = "the answers to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'

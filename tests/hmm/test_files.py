@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcd._support.files import read_json, read_tensors, write_json, write_tensors
+from hmm._files import read_json, read_tensors, write_json, write_tensors
 
 TENSORS = {"a": torch.arange(300), "b": torch.rand(20, 5)}
 SUFFIXES = pytest.mark.parametrize("suffix", [".safetensors", ".bin"])

@@ -11,14 +11,10 @@ import zlib
 
 import numpy as np
 
-from gcd._automata.automaton import Automaton
+from gcd import Automaton, Caveat, ConstraintError, TokenAutomaton, Vocabulary
 from gcd._automata.byte_classes import NUM_BYTES
-from gcd._automata.horizon import Caveat
-from gcd._errors import ConstraintError
 from gcd._tokens.distances import distances_to
 from gcd._tokens.rows import Rows
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
 
 _LEVEL = 1  # compression level; more takes longer and saves little, as tables are repetitive
 

@@ -32,9 +32,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gcd._errors import ConstraintError
+from gcd import ConstraintError, TokenAutomaton
 from gcd._tokens.distances import UNREACHABLE, fits
-from gcd._tokens.token_automaton import TokenAutomaton
 
 MAX_BYTES = 1 << 30
 _FIRST_ENTRIES, _FIRST_ROWS = 1 << 16, 4

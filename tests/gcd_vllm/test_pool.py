@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcd
-from gcd._serving.pool import DEAD, END, NOWHERE, AutomatonPool
+from gcd_vllm._pool import DEAD, END, NOWHERE, AutomatonPool
 from gcd_vllm._token_lists import TokenReader
 from tests.small_vocabulary import vocabulary
 

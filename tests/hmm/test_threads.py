@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gcd._support.threads import in_turn
+from hmm._threads import in_turn
 
 
 @pytest.fixture(params=[1, 2, 5])
