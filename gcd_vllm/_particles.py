@@ -127,11 +127,7 @@ class _Particle(NamedTuple):
         )
 
     def extend(self, drawn: DrawnPart, task: ParticleTask) -> _Particle:
-        """Return the particle with the tokens of a part appended.
-
-        Raises:
-            RuntimeError: the constraint doesn't allow these tokens.
-        """
+        """Return the particle with the tokens of a part appended."""
         automaton = task.automaton
         state = automaton.run(drawn.ids, self.state)
         if state < 0:
@@ -157,14 +153,7 @@ class _Particle(NamedTuple):
 
 
 def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -> list[Posterior]:
-    """Sample the posteriors of all prompts.
-
-    Args:
-        engine: the engine that draws parts.
-        tasks: the validated prompts.
-        plan: settings that are the same for all prompts.
-        draw: random number generator for resampling. The engine has another one for tokens.
-    """
+    """Sample the posteriors of all prompts."""
     started = time.perf_counter()
     systems = [
         [_Particle((), (), (), 0.0, task.automaton.initial, n) for n in range(plan.particles)]

@@ -149,16 +149,7 @@ class Engine(Protocol):
 
 
 def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None) -> int:
-    """Return the number of tokens that the answer will have after its next part.
-
-    Args:
-        prompt: number of tokens of the prompt.
-        taken: number of tokens of the answer so far.
-        budget: maximum number of tokens of the whole answer.
-        chunk: minimum number of tokens of a part.
-        block: B, the number of tokens in a block of the prefix cache; ignored if it exceeds
-            `chunk`.
-    """
+    """Return the number of tokens that the answer will have after its next part."""
     end = taken + chunk
     if block is not None and 1 < block <= chunk:
         end += -(prompt + end - 1) % block

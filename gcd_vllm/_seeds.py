@@ -12,14 +12,7 @@ from hashlib import blake2b
 
 
 def request_seed(seed: int, example: int, particle: int, part: int) -> int:
-    """Return the seed of one part of one particle, from 0 to 2^63 - 1.
-
-    Args:
-        seed: seed of the whole call.
-        example: identity of the prompt.
-        particle: number of the particle within its prompt.
-        part: number of the answer's part, from 0 (`gcd_vllm._parts`).
-    """
+    """Return the seed of one part of one particle, from 0 to 2^63 - 1."""
     low = [number & ((1 << 64) - 1) for number in (seed, example, particle, part)]
     digest = blake2b(struct.pack("<4Q", *low), digest_size=8, person=b"gcd particle").digest()
     return int.from_bytes(digest, "little") >> 1

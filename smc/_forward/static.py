@@ -176,14 +176,7 @@ class Moved(NamedTuple):
 
 
 def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
-    """Assign a row of the language model to each particle, with O(P N) bits of memory.
-
-    Args:
-        row: the row whose prefix each particle extends. A running particle extends a row of the
-            same example.
-        running: whether each particle is running. Rows of other particles may be overwritten.
-        N: number of particles per example.
-    """
+    """Assign a row of the language model to each particle, with O(P N) bits of memory."""
     P = len(row)
     groups, runs = row.view(-1, N), running.view(-1, N)
     number = torch.arange(N, device=row.device)

@@ -69,9 +69,6 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
     """Raise an error if a method of a proposal synchronizes with the host.
 
     The methods are called for the empty prefixes of a batch.
-
-    Raises:
-        NotStaticError: the proposal synchronizes; the message names the method and the operations.
     """
     state = proposal.start(batch)
     B, V = len(batch.budgets), batch.automata.vocabulary.size

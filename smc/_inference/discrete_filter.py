@@ -210,11 +210,7 @@ class DiscreteFilter(Generic[State]):
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
-        """Keep at most N continuations of each example that don't end the text.
-
-        Args:
-            log_weight, log_p: log weight of each prefix, and its log-probability under the model.
-        """
+        """Keep at most N continuations of each example that don't end the text."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
         competing = selection_scores(factors, ends, prefixes.log_p, log_weight, example, B)
 

@@ -66,9 +66,6 @@ class Particles(NamedTuple):
         """Return the particles, with the running ones extended.
 
         Args:
-            by: the appended tokens, and which particles are finished or running after them.
-            log_weight: new weights of the extended particles.
-            log_p: log-probability of the chosen tokens, without forced tokens.
             log_potential: new potentials; None keeps the old ones (the discrete filter has none).
             log_pi: log pi of the chosen tokens; None for SMC.
         """
@@ -105,15 +102,7 @@ def start_particles(
     *,
     selects: bool = False,
 ) -> Particles:
-    """Create N particles of weight one for each example, before the first forward pass.
-
-    Args:
-        num_examples: B.
-        num_particles: N.
-        budget: maximum number of tokens of an answer.
-        device: device of the tensors.
-        selects: whether tokens are selected (discrete filter) instead of drawn (SMC).
-    """
+    """Create N particles of weight one for each example, before the first forward pass."""
     P = num_examples * num_particles
     zero = torch.zeros(P, dtype=torch.float64, device=device)
     number = torch.zeros(P, dtype=torch.int64, device=device)

@@ -66,11 +66,7 @@ SCHEMES: dict[str, Scheme] = {"systematic": systematic, "multinomial": multinomi
 
 
 def scheme(name: str) -> Scheme:
-    """Return the scheme with this name.
-
-    Raises:
-        ValueError: no scheme has this name.
-    """
+    """Return the scheme with this name."""
     if not isinstance(name, str) or name not in SCHEMES:
         raise ValueError(f"expected resampling to be one of {', '.join(SCHEMES)}, got {name!r}")
     return SCHEMES[name]

@@ -58,11 +58,6 @@ class Strata(NamedTuple):
         """Find the strata of competing particles.
 
         Args:
-            runs: particles that take another token.
-            states: automaton state of each particle.
-            N: number of particles per example.
-            strata: see the module docstring.
-            indices: see `Indices`.
             width: number of columns of `members`; by default, the size of the largest stratum.
         """
         P = len(runs)
@@ -121,19 +116,7 @@ def resample(
     draw: Draw,
     indices: Indices,
 ) -> Resampled:
-    """Replace the particles of each stratum with a low ESS by equally weighted copies.
-
-    Args:
-        strata: the strata of competing particles.
-        log_weight: weights of the particles.
-        scheme: a resampling scheme, as in `smc._inference.resampling.SCHEMES`.
-        ess_threshold: a stratum is resampled if its ESS is below this fraction of its size. With 1
-            or more, strata are always resampled; with 0, never.
-        examples: number of each example, which is part of the keys of its random numbers.
-        step: number of each example's step.
-        draw: the source of random numbers.
-        indices: see `Indices`.
-    """
+    """Replace the particles of each stratum with a low ESS by equally weighted copies."""
     P = len(log_weight)
     N = P // len(examples)
     weights = Weights.of(torch.where(strata.inside, log_weight[strata.members], -torch.inf))

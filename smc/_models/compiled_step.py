@@ -23,11 +23,7 @@ _CAPTURING = ("reduce-overhead", "max-autotune")
 
 
 def compile_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep | None:
-    """Create a compiled step from the `compile` argument of `smc.TransformersLM`; None for False.
-
-    Raises:
-        ValueError: the arguments enable CUDA graphs, or allow graph breaks.
-    """
+    """Create a compiled step from the `compile` argument of `TransformersLM`; None for False."""
     options = {} if isinstance(compile, bool) else dict(compile)
     captures = options.get("mode") in _CAPTURING or (options.get("options") or {}).get(
         "triton.cudagraphs"

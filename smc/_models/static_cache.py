@@ -214,11 +214,7 @@ class StaticTransformer:
         return (self._grouped, kv_cache, tokens, *own)
 
     def _compile(self, compiled: CompiledStep, log_p: Float[Tensor, "P V"]) -> None:
-        """Compile a step for these shapes, and compare its result with the uncompiled step.
-
-        Raises:
-            NotStaticError: the step can't be compiled, or the log-probabilities differ.
-        """
+        """Compile a step for these shapes, and compare its result with the uncompiled step."""
         from torch._dynamo.exc import TorchDynamoException
 
         form = (len(log_p), len(self._columns), self._keys.dtype, self.device)
@@ -254,21 +250,7 @@ def read_token(
     first: Int64[Tensor, "P 1"],
     last_position: int,
 ) -> Float[Tensor, "P V"]:
-    """Append a token to each row, without copying rows; this part of a step can be compiled.
-
-    Args:
-        model: the model.
-        kv_cache: the cache as keyword argument of the model's forward pass.
-        tokens: the tokens.
-        columns: 0, 1, ..., number of columns - 1.
-        column: the column of the tokens, a tensor that is also part of the cache.
-        first: first column of each row's prompt.
-        last_position: highest position of the model. Rows that have ended continue until the last
-            row ends, possibly beyond this position.
-
-    Returns:
-        Logits of the next token.
-    """
+    """Append a token to each row, without copying rows; this part of a step can be compiled."""
     seen = (columns >= first) & (columns <= column)
     lowest = torch.finfo(model.dtype).min
     mask = torch.zeros_like(seen, dtype=model.dtype).masked_fill(~seen, lowest)

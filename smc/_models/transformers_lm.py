@@ -275,7 +275,6 @@ class TransformersLM:
         """Create rows from computed prompts.
 
         Args:
-            prompts: the KV cache of the prompts.
             plain: existing padded rows with this cache, which are used if rows can't share
                 prompts; None to create them.
         """
@@ -341,9 +340,6 @@ def _find(name: str, options: Mapping[str, Any]) -> str:
 
     `transformers` would repeat the request for each file for 20 seconds before it reports that the
     hub can't be reached, even for files that it doesn't need.
-
-    Raises:
-        OSError: there is no such model.
     """
     if os.path.isdir(name):
         return name

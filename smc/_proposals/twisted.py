@@ -321,15 +321,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
 
 def belief_of(key: str, twist: str | float | int) -> float | None:
-    """Return the exponent a of a twist, from 0 to 1; None for "joint".
-
-    Args:
-        key: name of the caller's argument, for the error message.
-        twist: the value of this argument.
-
-    Raises:
-        ValueError: the twist is invalid.
-    """
+    """Return the exponent a of a twist, from 0 to 1; None for "joint"."""
     if isinstance(twist, str) and twist in TWISTS:
         return TWISTS[twist]
     if isinstance(twist, Real) and not isinstance(twist, bool) and 0 <= twist <= 1:
@@ -351,9 +343,6 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
 
     A `Twisted` is returned unchanged. A `Lookahead` is wrapped in a `Twisted` with default options.
     None gives `GCD()`.
-
-    Raises:
-        ValueError: the argument is something else.
     """
     if lookahead is None:
         return GCD()
