@@ -10,7 +10,9 @@ In a *round*, the next parts of all running particles are drawn.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 from gcd import TokenAutomaton, Vocabulary
@@ -182,3 +184,10 @@ class PartRecord(NamedTuple):
     def recomputed_tokens(self) -> int:
         """Number of prompt tokens that the model computed in this round."""
         return self.prompt_tokens - self.cached_tokens
+
+
+def request_seed(seed: int, example: int, particle: int, part: int) -> int:
+    """Return the seed of one part of one particle, from 0 to 2^63 - 1."""
+    low = [number & ((1 << 64) - 1) for number in (seed, example, particle, part)]
+    digest = blake2b(struct.pack("<4Q", *low), digest_size=8, person=b"gcd particle").digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -23,7 +23,7 @@ from torch.utils.backend_registration import (
 )
 
 import gcd._support.files
-from smc._forward.waits import WAITING
+from smc._forward.static import WAITING
 
 
 class _Backend(_DummyBackendModule):
