@@ -159,16 +159,10 @@ class Admission:
         """Compile a request's constraint, and check that it can be enforced.
 
         Args:
-            params: vLLM's `SamplingParams`.
-            text: the request's constraint.
             prompt_length: number of tokens of its prompt; None if not known yet.
-            particle: its particle request, if it is a particle.
 
         Returns:
             The automaton, and the maximum number of tokens of the answer.
-
-        Raises:
-            ValueError: the constraint can't be enforced, or the request contradicts it.
         """
         request = ConstraintRequest.parse(text)
         check_conflicts(params)
@@ -319,12 +313,7 @@ def check_twist(pgcd: PGCD, config: Any) -> None:
     """Refuse P-GCD in an engine that can't sample from its distribution.
 
     Args:
-        pgcd: the HMM's name and options.
         config: vLLM's configuration; None if its engine no longer exists.
-
-    Raises:
-        ConstraintError: the engine hides tokens from processors or drafts tokens, or it has no such
-            HMM.
     """
     pgcd.directory()
     if config is None:
@@ -341,19 +330,7 @@ def check_prefix(
     particle: ParticleRequest,
     prompt: Sequence[int],
 ) -> None:
-    """Raise an error if a particle's prefix isn't the beginning of an answer within the budget.
-
-    Args:
-        automaton: the particle's constraint.
-        budget: maximum number of tokens of the whole answer.
-        particle: the particle request. Its `prefix_tokens` are the tokens at the end of the prompt
-            that belong to the answer.
-        prompt: all tokens of the prompt.
-
-    Raises:
-        ConstraintError: the prefix is longer than the prompt, isn't allowed, or doesn't leave
-            enough tokens for an answer.
-    """
+    """Raise an error if a particle's prefix isn't the beginning of an answer within the budget."""
     prefix = prefix_of(particle, prompt)
     if len(prefix) < particle.prefix_tokens:
         raise ConstraintError(

@@ -107,12 +107,7 @@ class ConstraintCache:
         self._lock, self._compiling, self._counting = Lock(), Lock(), Lock()
 
     def get(self, request: ConstraintRequest) -> TokenAutomaton:
-        """Return the automaton of a request's constraint; equal constraints share one.
-
-        Raises:
-            ConstraintError: the constraint doesn't compile, the tokens can't spell any answer, or
-                it is too large.
-        """
+        """Return the automaton of a request's constraint; equal constraints share one."""
         key = request.key
         known = self._recall(key)
         if known is not None:
@@ -122,11 +117,7 @@ class ConstraintCache:
             return known if known is not None else self._make(key, request)
 
     def keep(self, automaton: TokenAutomaton) -> ConstraintRequest:
-        """Store an automaton that was lifted elsewhere; return the request that names it.
-
-        Raises:
-            ConstraintError: its vocabulary isn't that of the cache.
-        """
+        """Store an automaton that was lifted elsewhere; return the request that names it."""
         if automaton.vocabulary.fingerprint != self.vocabulary.fingerprint:
             raise ConstraintError(
                 f"expected a constraint over the engine's vocabulary of {self.vocabulary.size} "
@@ -208,15 +199,7 @@ class ConstraintCache:
         return packed or None
 
     def put(self, request: ConstraintRequest, packed: bytes) -> None:
-        """Store the constraint of a request, which another process compiled.
-
-        Args:
-            request: the request.
-            packed: what the other process's `export` returned for an equal request.
-
-        Raises:
-            ConstraintError: the bytes aren't those of a constraint, or it has been refused.
-        """
+        """Store the constraint of a request, which another process compiled."""
         key = request.key
         if key in self._known or key in self._languages:
             return
@@ -311,17 +294,7 @@ class ConstraintCache:
 
 
 def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
-    """Return the smallest of several limits on an answer's tokens, EOS included.
-
-    Args:
-        automaton: the constraint.
-        limits: the limits by their user-facing names.
-
-    Raises:
-        InfeasibleBudgetError: no answer fits into the limit. The message has the fewest tokens of
-            an answer and the limit's name.
-        OverlongBudgetError: an answer of this many tokens may be longer than `max_bytes`.
-    """
+    """Return the smallest of several limits on an answer's tokens, EOS included."""
     name = min(limits, key=lambda each: limits[each])
     check_budget(automaton, limits[name], f"the constraint within {name}")
     return limits[name]

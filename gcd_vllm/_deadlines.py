@@ -23,11 +23,7 @@ MANY = 1 << 40
 
 
 def check_deadline(request: ConstraintRequest, vllm_config: Any) -> None:
-    """Raise an error if a request has a deadline and several workers serve the model.
-
-    Raises:
-        ConstraintError: the workers' clocks would differ.
-    """
+    """Raise an error if a request has a deadline and several workers serve the model."""
     size = getattr(getattr(vllm_config, "parallel_config", None), "world_size", 1)
     if request.deadline_ms is not None and size > 1:
         raise ConstraintError(
@@ -47,10 +43,6 @@ class Deadlines:
 
         A request that returns after preemption keeps its deadline if vLLM passes the same
         `extra_args` object.
-
-        Args:
-            params: vLLM's `SamplingParams`.
-            text: the request's constraint. A request whose constraint was refused has no deadline.
         """
         if "deadline_ms" not in text:
             return None

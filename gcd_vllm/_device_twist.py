@@ -94,9 +94,6 @@ class DeviceTwists:
         """Add a slot to the batch.
 
         Args:
-            slot: the slot.
-            group: the group of its request.
-            temperature: T.
             new: number of tokens of the answer, if the slot's request is new or was preempted; None
                 if the slot was in the batch before with the same request.
         """
@@ -113,13 +110,7 @@ class DeviceTwists:
     def of(
         self, logits: Float[Tensor, "L V"], batch: list[int], states: SlotStates
     ) -> list[TwistedLogits]:
-        """Compute P-GCD's logits of the batch's rows, from logits that aren't masked yet.
-
-        Args:
-            logits: logits of the batch, with one row for each request.
-            batch: slot of each row.
-            states: positions of all slots, which include all committed tokens.
-        """
+        """Compute P-GCD's logits of the batch's rows, from logits that aren't masked yet."""
         groups: dict[int, list[int]] = defaultdict(list)
         for row, slot in enumerate(batch):
             if slot in self._slots:

@@ -79,8 +79,6 @@ class DeviceWeights(WeightTable):
         """Compute log q of all tokens for the rows passed to `before_mask`.
 
         Args:
-            logits: the masked logits.
-            rows: the same rows as before the mask.
             log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows;
                 None if there are no such rows.
         """

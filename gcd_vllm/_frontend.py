@@ -33,9 +33,6 @@ def adopt_structured_outputs(params: Any) -> bool:
     So an unchanged client, with `response_format` or `structured_outputs`, gets finished answers.
     Constraints that this project doesn't have (a grammar, any JSON object, structural tags) are
     left unchanged, and vLLM's backend enforces them.
-
-    Returns:
-        True if the request now has a constraint of this project.
     """
     extra, wanted = params.extra_args or {}, params.structured_outputs
     if extra.get(NAME) is not None or wanted is None:
@@ -71,12 +68,7 @@ def adopt(wanted: Mapping[str, Any]) -> str | None:
 
 
 def validate(params: Any) -> None:
-    """Raise an error for a request whose constraint cannot be enforced.
-
-    Raises:
-        ValueError: the constraint can't be enforced; the message has the problem, the value
-            received, and the remedy.
-    """
+    """Raise an error for a request whose constraint cannot be enforced."""
     text = params.extra_args[NAME]
     config, prompt = _caller()
     if config is None:

@@ -78,12 +78,7 @@ class InProcessEngine:
         return [int(token) for token in prompt]
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
-        """Draw all parts, in batches whose weights fit into the workers' tables.
-
-        Raises:
-            EngineStoppedError: the engine died or failed.
-            ConstraintError: the engine refused a request.
-        """
+        """Draw all parts, in batches whose weights fit into the workers' tables."""
         batches = range(0, len(parts), _AT_ONCE)
         with _watch(self._llm):
             return [drawn for n in batches for drawn in self._draw(parts[n : n + _AT_ONCE])]
@@ -155,13 +150,7 @@ class InProcessEngine:
         return reported
 
     def check_plan(self, plan: Plan) -> None:
-        """Raise an error if this engine can't compute weights with these settings.
-
-        Raises:
-            ConstraintError: the engine can't sample from P-GCD's distribution.
-            ValueError: the engine doesn't report log p at the temperature. The message has the
-                option with which it does.
-        """
+        """Raise an error if this engine can't compute weights with these settings."""
         if plan.pgcd is not None:
             check_twist(plan.pgcd, self._config)
         mode = self._config.model_config.logprobs_mode
@@ -212,13 +201,7 @@ class InProcessEngine:
 
 
 def parameters(part: PartRequest, key: str, with_log_p: bool = False) -> Any:
-    """Return vLLM's `SamplingParams` for a part; options that change the distribution are off.
-
-    Args:
-        part: the part.
-        key: name under which the workers store its weights.
-        with_log_p: whether vLLM reports log-probabilities.
-    """
+    """Return vLLM's `SamplingParams` for a part; options that change the distribution are off."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

@@ -74,15 +74,7 @@ class ParticleRequest:
 
     @classmethod
     def of(cls, params: Any) -> ParticleRequest | None:
-        """Read the particle request in a request's parameters; None if there is none.
-
-        Args:
-            params: vLLM's `SamplingParams`.
-
-        Raises:
-            ConstraintError: the text isn't a particle request, or another field of the request
-                changes the distribution that tokens are drawn from.
-        """
+        """Read the particle request in a request's parameters; None if there is none."""
         text = (getattr(params, "extra_args", None) or {}).get(PARTICLE)
         if text is None:
             return None

@@ -27,12 +27,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from gcd import TokenAutomaton
-from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end
-from gcd_vllm._seeds import request_seed
+from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end, request_seed
 from smc import Diagnostics, Draw, Posterior, Sample, Weights
 from smc._inference.algorithms import SMC
-from smc._inference.resampling import scheme
-from smc._inference.strata import Strata, resample
+from smc._inference.resampling import Strata, resample, scheme
 from smc._results.posterior import content, posterior
 from smc._results.reliability import cohorts_of_founders
 
@@ -127,11 +125,7 @@ class _Particle(NamedTuple):
         )
 
     def extend(self, drawn: DrawnPart, task: ParticleTask) -> _Particle:
-        """Return the particle with the tokens of a part appended.
-
-        Raises:
-            RuntimeError: the constraint doesn't allow these tokens.
-        """
+        """Return the particle with the tokens of a part appended."""
         automaton = task.automaton
         state = automaton.run(drawn.ids, self.state)
         if state < 0:
@@ -157,14 +151,7 @@ class _Particle(NamedTuple):
 
 
 def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -> list[Posterior]:
-    """Sample the posteriors of all prompts.
-
-    Args:
-        engine: the engine that draws parts.
-        tasks: the validated prompts.
-        plan: settings that are the same for all prompts.
-        draw: random number generator for resampling. The engine has another one for tokens.
-    """
+    """Sample the posteriors of all prompts."""
     started = time.perf_counter()
     systems = [
         [_Particle((), (), (), 0.0, task.automaton.initial, n) for n in range(plan.particles)]

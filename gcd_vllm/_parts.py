@@ -10,7 +10,9 @@ In a *round*, the next parts of all running particles are drawn.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 from gcd import TokenAutomaton, Vocabulary
@@ -149,16 +151,7 @@ class Engine(Protocol):
 
 
 def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None) -> int:
-    """Return the number of tokens that the answer will have after its next part.
-
-    Args:
-        prompt: number of tokens of the prompt.
-        taken: number of tokens of the answer so far.
-        budget: maximum number of tokens of the whole answer.
-        chunk: minimum number of tokens of a part.
-        block: B, the number of tokens in a block of the prefix cache; ignored if it exceeds
-            `chunk`.
-    """
+    """Return the number of tokens that the answer will have after its next part."""
     end = taken + chunk
     if block is not None and 1 < block <= chunk:
         end += -(prompt + end - 1) % block
@@ -191,3 +184,10 @@ class PartRecord(NamedTuple):
     def recomputed_tokens(self) -> int:
         """Number of prompt tokens that the model computed in this round."""
         return self.prompt_tokens - self.cached_tokens
+
+
+def request_seed(seed: int, example: int, particle: int, part: int) -> int:
+    """Return the seed of one part of one particle, from 0 to 2^63 - 1."""
+    low = [number & ((1 << 64) - 1) for number in (seed, example, particle, part)]
+    digest = blake2b(struct.pack("<4Q", *low), digest_size=8, person=b"gcd particle").digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -31,18 +31,7 @@ _REASON = "On CPUs, vLLM stops if it reads the prompt of a request with a seed i
 def check_prefill(
     config: Any, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
 ) -> None:
-    """Raise an error if the engine would stop because it reads a prompt in several steps.
-
-    Args:
-        config: the engine's `VllmConfig`.
-        prompts: the prompts of the call.
-        budgets: maximum number of tokens of an answer, for each prompt.
-        plan: settings of the call.
-
-    Raises:
-        ValueError: a step may have too many tokens. The message has the engine's options with
-            which it doesn't.
-    """
+    """Raise an error if the engine would stop because it reads a prompt in several steps."""
     device = getattr(getattr(config, "device_config", None), "device_type", "")
     if device != "cpu" or config.use_v2_model_runner:
         return

@@ -53,7 +53,7 @@ def sample(
         proposal: "gcd" or `smc.GCD()`; "lcd" or `smc.LCD()`; or, if the engine was started with a
             directory of HMMs, `gcd_vllm.PGCD(...)`.
         temperature: part of p_lm, and therefore of the target.
-        seed: seed of all random numbers (`gcd_vllm._seeds`).
+        seed: seed of all random numbers (`gcd_vllm._parts`).
         example_ids: identities of the prompts, from which their random numbers are derived; by
             default 0, 1, 2, …
         chunk: minimum number of tokens of a part of an answer. After each part, particles may be

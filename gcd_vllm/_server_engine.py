@@ -109,12 +109,7 @@ class ServerEngine:
         """Do nothing, because the server's configuration isn't known."""
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
-        """Draw all parts, and compute log p of the drawn tokens.
-
-        Raises:
-            ConstraintError: the server refused a request.
-            EngineStoppedError: the server no longer answers.
-        """
+        """Draw all parts, and compute log p of the drawn tokens."""
         scores = _Once(self._score)
 
         def draw(part: PartRequest) -> tuple[Any, ...]:
@@ -234,9 +229,6 @@ def lone_byte(vocabulary: Vocabulary) -> int:
     """Return a token whose text is an ASCII character that no other token spells.
 
     Under a constraint to this character, the token is forced.
-
-    Raises:
-        ValueError: there is no such token.
     """
     count = Counter(vocabulary.token_bytes)
     for code in (*range(48, 127), *range(1, 48)):
@@ -268,12 +260,7 @@ class _Once:
 
 
 def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ...]:
-    """Return log p of the last tokens of a prompt, from the `prompt_logprobs` of a reply.
-
-    Args:
-        reported: for each token of the prompt, a mapping from token ids to log-probabilities.
-        ids: the last tokens.
-    """
+    """Return log p of the last tokens of a prompt, from the `prompt_logprobs` of a reply."""
     last = reported[len(reported) - len(ids) :]
     return tuple(float(each[str(token)]["logprob"]) for each, token in zip(last, ids, strict=True))
 

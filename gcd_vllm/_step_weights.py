@@ -157,8 +157,6 @@ class StepWeights(WeightTable):
         """Compute log Z of this step.
 
         Args:
-            logits: the masked logits.
-            rows: the same rows as before the mask.
             log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows.
         """
         count, size = len(rows), logits.shape[1]

@@ -60,16 +60,7 @@ class Format(NamedTuple):
 
 
 def convert(request: Mapping[str, Any], form: Format, has_arguments: bool) -> Converted | None:
-    """Convert the body of a chat request; None if it has no tools, or its own constraint.
-
-    Args:
-        request: the body.
-        form: the server's settings.
-        has_arguments: whether the model has the token `[ARGS]`, which newer Mistral models write.
-
-    Raises:
-        ConstraintError: the request can't be converted; the message says what to change.
-    """
+    """Convert the body of a chat request; None if it has no tools, or its own constraint."""
     tools, choice = request.get("tools"), request.get("tool_choice") or "auto"
     extra = request.get("vllm_xargs") or {}
     if not tools or choice == "none" or "messages" not in request or "gcd" in extra:

@@ -147,11 +147,7 @@ class Groups:
         self._groups: WeakValueDictionary[Any, Group] = WeakValueDictionary()
 
     def get(self, pgcd: PGCD, automaton: TokenAutomaton, budget: int) -> Group:
-        """Return a group, and load its HMM and compute the HMM's table if it is new.
-
-        Raises:
-            ConstraintError: there is no such HMM, or its table would be too large.
-        """
+        """Return a group, and load its HMM and compute the HMM's table if it is new."""
         key = pgcd, id(automaton), budget
         group = self._groups.get(key)
         if group is None:
@@ -209,15 +205,7 @@ def twist(
     state: Any,
     temperatures: Sequence[float],
 ) -> TwistedLogits:
-    """Compute P-GCD's logits of some rows.
-
-    Args:
-        logits: logits of the batch, which aren't masked yet.
-        rows: indices of the rows in the logits.
-        proposal: the `smc.PGCD` of these rows.
-        state: its state, with one entry for each of the rows.
-        temperatures: T of each of the rows.
-    """
+    """Compute P-GCD's logits of some rows."""
     at = on_device(torch.tensor(rows, device="cpu"), logits.device)
     given = torch.tensor(temperatures, dtype=torch.float32, device="cpu")
     temperature = on_device(given, logits.device).unsqueeze(1)

@@ -54,11 +54,7 @@ class _Row:
         self._reader = None if self.automaton is None else TokenReader(self.automaton, prefix)
 
     def mask(self, fit: int) -> np.ndarray | None:
-        """Return the packed mask of the next token; None if the answer can only end.
-
-        Args:
-            fit: number of further tokens that fit before the deadline.
-        """
+        """Return the packed mask of the next token; None if the answer can only end."""
         state = DEAD if self._reader is None else self._reader.state(self.tokens)
         if self.automaton is None or state == DEAD:  # a token isn't allowed, or isn't known yet
             return None

@@ -96,8 +96,6 @@ class EngineProcessor(Processor):
         """Prepare to store weights for a slot, if its request is a particle that asks for them.
 
         Args:
-            slot: the slot.
-            params: vLLM's `SamplingParams`.
             reason: reason why the engine refuses the request; None if it doesn't.
         """
         key = ParticleRequest.key_of(params)
@@ -258,12 +256,7 @@ class EngineProcessor(Processor):
         return logits
 
     def _find_weighted(self, ctx: Any, slots: Tensor) -> DeviceRows | None:
-        """Return the batch rows whose weights are stored; None if there are none.
-
-        Args:
-            ctx: the step's batch.
-            slots: slot of each row; there are no drafts if weights are stored.
-        """
+        """Return the batch rows whose weights are stored; None if there are none."""
         self._forget_dropped()
         which, device = self._weighted[ctx.idx_mapping_np], self._slots.device
         if not which.any():

@@ -84,8 +84,6 @@ class WeightTable:
         """Return a particle's record, creating it unless the particle was preempted.
 
         Args:
-            key: name of the particle.
-            steps: maximum number of tokens that its request draws.
             refusal: reason why the engine refuses it; None if it doesn't.
         """
         record = self._records.get(key)

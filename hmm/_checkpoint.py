@@ -199,9 +199,6 @@ def check_files(directory: str | Path) -> None:
     """Raise an error if a model's files, in either layout, are missing or truncated.
 
     It doesn't read the arrays. A job can check a model early with it, and load the model later.
-
-    Raises:
-        ValueError: a file is missing or truncated; the message names the file.
     """
     directory = Path(directory)
     ours = "format" in _config(directory)
@@ -236,11 +233,7 @@ def save_step(step: Step, directory: str | Path) -> None:
 
 
 def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
-    """Load what `save_step` saved, to continue training; return None if there is no such file.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Load what `save_step` saved, to continue training; return None if there is no such file."""
     path = Path(directory) / STEP
     if not path.is_file():
         return None

@@ -119,12 +119,7 @@ class Edges(NamedTuple):
     @classmethod
     @in_own_precision
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
-        """Collect the edges of several automata.
-
-        Args:
-            automata: the automata.
-            masses: `class_emission` of each automaton.
-        """
+        """Collect the edges of several automata."""
         sources, targets, sets, finals, mass = [], [], [], [], []
         states = num_sets = 0
         for automaton, emission in zip(automata, masses, strict=True):

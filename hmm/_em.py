@@ -174,14 +174,6 @@ def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistic
 
     Both counts must represent the same number of sequences (see `Statistics.scale_`). Otherwise the
     relative weight of pseudo-counts would change from step to step.
-
-    Args:
-        old: blended counts of the previous step.
-        new: counts of the new batch.
-        step_size: rho, the weight of the new counts.
-
-    Raises:
-        ValueError: `step_size` is not in (0, 1].
     """
     _check_step_size(step_size)
     if step_size == 1:

@@ -166,7 +166,6 @@ class _BetaRows:
         """Compute the rows of beta of some states from the rows of their successors.
 
         Args:
-            states: n states.
             in_place: whether to write rows directly to their final position. This requires that no
                 state has an edge to one of these states, and that the states are adjacent in the
                 order.
@@ -335,12 +334,7 @@ class _Mixing:
 def _mix(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
-    """Return the combination of results that a sweep changes least, minus the last result.
-
-    Args:
-        moves: change of x in each of the last sweeps.
-        results: x after each of these sweeps.
-    """
+    """Return the combination of results that a sweep changes least, minus the last result."""
     steps = np.diff(moves, axis=0)
     size = np.linalg.norm(steps, axis=1)
     size[size == 0] = 1

@@ -289,11 +289,7 @@ def pack(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Packed:
-    """Sort sequences by length and remove the padding; see `filter_all` for the arguments.
-
-    Raises:
-        ValueError: a length or a token is out of range.
-    """
+    """Sort sequences by length and remove the padding; see `filter_all` for the arguments."""
     if tokens.dim() != 2:
         raise ValueError(
             "expected tokens of shape (B, T), one row per sequence, got shape "
@@ -365,8 +361,6 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
     """Run the filter over packed sequences.
 
     Args:
-        hmm: the model.
-        packed: the sequences.
         keep: whether to return the distributions at all positions. Otherwise, only P(x_t | x_<t) of
             the result is meaningful.
     """

@@ -57,19 +57,7 @@ def cluster(
     restarts: int = 1,
     seed: int = 0,
 ) -> Int64[Tensor, "N"]:
-    """Divide vectors into groups by k-means (faiss), and return the group of each vector.
-
-    Args:
-        vectors: points, on any device, in any type.
-        num_clusters: number of groups.
-        restarts: number of runs, from which the result with the smallest distances is returned.
-            With few well-separated groups, a single run often merges two of them.
-        seed: seed of faiss. The same seed and data give the same groups.
-
-    Raises:
-        ImportError: faiss is not installed (extra `distillation`).
-        ValueError: there are fewer vectors than groups, or some are not finite.
-    """
+    """Divide vectors into groups by k-means (faiss), and return the group of each vector."""
     try:
         import faiss
     except ImportError as error:
@@ -110,19 +98,7 @@ def counts_of_states(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
-    """Count the statistics of EM for sequences whose hidden states are known.
-
-    Args:
-        states: the state that emitted each token; values after a sequence's end are ignored.
-        tokens: the tokens; values after a sequence's end are ignored.
-        lengths: number of tokens of each sequence.
-        num_states: H.
-        num_tokens: V.
-        dtype: type of the counts.
-
-    Raises:
-        ValueError: a state or token is out of range.
-    """
+    """Count the statistics of EM for sequences whose hidden states are known."""
     check_shape(states, tuple(tokens.shape), "`states` (one per token)")
     check_shape(lengths, tuple(tokens.shape[:1]), "`lengths` (one per sequence)")
     check_indices(tokens[:0], 0)  # without values, only the type is checked

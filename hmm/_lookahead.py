@@ -142,17 +142,7 @@ def _expect(
     *,
     wait: bool,
 ) -> Expected:
-    """Compute the log-probabilities of items (classes or tokens).
-
-    Args:
-        table, predicted, states, remaining, wait: see `expect_classes`.
-        symbol: class of each item, which determines the next automaton state.
-        item: row of each item in `emission`.
-        emission: P(item | h), a row per item.
-
-    Raises:
-        ValueError: the table has no row for the state after an item.
-    """
+    """Compute the log-probabilities of items (classes or tokens)."""
     R, items = len(states), "token" if emission is table.hmm.emission else "class"
     check_shape(remaining, (R,), "`remaining` (one number per prefix)")
     check_shape(predicted, (R, table.hmm.num_states), "`predicted` (one distribution per prefix)")

@@ -229,11 +229,7 @@ def check_table(
     eventual: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Raise the errors that `lookahead_table` would raise, without computing the table.
-
-    Raises:
-        ConstraintError: as for `lookahead_table`.
-    """
+    """Raise the errors that `lookahead_table` would raise, without computing the table."""
     distinct = list(dict.fromkeys(automata))
     _check_model(hmm, distinct[0].vocabulary)
     _check_memory(hmm, distinct, _find_needed(hmm, automata, budgets), eventual, max_bytes)
@@ -301,14 +297,7 @@ def table_bytes(
     needed: Bool[np.ndarray, "levels S"],
     eventual: bool = False,
 ) -> int:
-    """Return the bytes of a lookahead table.
-
-    Args:
-        hmm: the model.
-        automata: distinct automata.
-        needed: whether each pair (remaining budget, state) needs a row.
-        eventual: whether the table includes beta without a budget.
-    """
+    """Return the bytes of a lookahead table."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
     rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)

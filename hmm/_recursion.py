@@ -87,13 +87,7 @@ class Scratch(NamedTuple):
         b: Float[Tensor, "all H"],
         log_scale: Float64[Tensor, "all"],
     ) -> Scratch:
-        """Allocate memory for computing up to n rows at once.
-
-        Args:
-            n: number of rows.
-            hmm, edges: the model, and the edges of the automata.
-            b, log_scale: the table to which the rows are written.
-        """
+        """Allocate memory for computing up to n rows at once."""
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
         rows = _empty(n, H, hmm)
         return cls(
@@ -144,8 +138,6 @@ def find_needed(
     Pairs with a known beta of zero or one are excluded.
 
     Args:
-        edges: edges of the automata.
-        max_remaining: the largest r.
         starts: initial state and budget of the texts to consider; None for texts that begin in any
             state with any budget.
     """
@@ -177,8 +169,6 @@ def completion(
     The module docstring explains the recursion and its error.
 
     Args:
-        hmm, edges: the model, and the edges of the automata.
-        needed: whether each pair (r, s) needs a row.
         tolerance: relative change up to which a row counts as unchanged.
     """
     rows, H = COMPUTED + int(needed.sum()), hmm.num_states
@@ -252,10 +242,6 @@ def rows_of(
     """Compute the rows of beta of some states, and append those that changed to the table.
 
     Args:
-        hmm, edges: the model, and the edges of the automata.
-        level: the rows of the previous level.
-        states: the states.
-        used: number of rows in the table.
         tolerance: relative change up to which a row counts as unchanged.
 
     Returns:

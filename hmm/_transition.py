@@ -28,12 +28,7 @@ Rows = Float[Tensor, "*B H"]
 
 
 def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
-    """Check that entries are finite and non-negative, and sum to one along `dim`.
-
-    Raises:
-        ValueError: a sum or an entry is invalid. The message has `name` and the first invalid sum;
-            if all sums are valid, it has the smallest entry.
-    """
+    """Check that entries are finite and non-negative, and sum to one along `dim`."""
     tolerance = TOLERANCE.get(values.dtype)
     if tolerance is None:
         names = ", ".join(str(kind).removeprefix("torch.") for kind in TOLERANCE)

@@ -13,7 +13,7 @@ p g / Z, where p is the model's probability and g is a factor that depends on th
         complete answer.
             compute Z = sum of p g                              _vocabulary
             log W += log Z - log psi
-            resample if the weights are uneven                  _inference/strata, resampling
+            resample if the weights are uneven                  _inference/resampling
             draw a token x from q = p g / Z                     _vocabulary
             run the model on x and the tokens f forced after x  _forward/eager, _forward/static
             log W += log psi' - log g(x) + sum of log p(f)

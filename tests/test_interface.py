@@ -66,7 +66,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.pace", "smc._inference.resampling",
-            "smc._inference.settings", "smc._inference.strata",
+            "smc._inference.settings",
             "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
             "smc._results.reliability", "smc._vocabulary.mixture",
         },

@@ -160,12 +160,8 @@ class EagerReader(Reader[State]):
         """Append forced tokens to each prefix, and compute all tokens that aren't computed yet.
 
         Args:
-            example: example of each prefix.
-            state: the proposal's state of each prefix.
-            parent: the computed prefix that each prefix extends.
             chosen: the last token of each prefix, which is not computed yet; -1 for no token. None
                 at the start, where no token was chosen.
-            before: log-probabilities of the next token after each computed prefix.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
         position, tokens = followed.state.position, followed.tokens
@@ -261,17 +257,7 @@ class EagerReader(Reader[State]):
         is_start: bool,
         position: tuple[Int64[Tensor, "D"], Int64[Tensor, "D"]],
     ) -> _LogProbs:
-        """Return the log-probabilities of D extended prefixes, in at most one forward pass.
-
-        Args:
-            parent: the earlier prefix that each of the D prefixes extends.
-            tokens: the tokens appended to each parent.
-            read: number of appended tokens that the model has to process.
-            before: log-probabilities of the next token after each parent.
-            is_start: whether no token has been chosen yet, so that the first appended token is
-                forced, too.
-            position: automaton state and remaining budget of each extended prefix.
-        """
+        """Return the log-probabilities of D extended prefixes, in at most one forward pass."""
         none = torch.zeros_like(read)
         self._column = 1 if is_start else 0  # the forced token after the first computed one
         total = none.double()
@@ -324,10 +310,6 @@ class EagerReader(Reader[State]):
         """Run the model on the tokens appended to D prefixes, and on a draft after a single prefix.
 
         Args:
-            tokens: the tokens appended to each prefix.
-            read: number of appended tokens that the model has to process, for each prefix.
-            guesses: draft tokens, only for D = 1.
-            total: sum of the log-probabilities of forced tokens so far.
             after: log-probabilities of the next token after each prefix without tokens to process;
                 None if there is no such prefix.
 

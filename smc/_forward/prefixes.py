@@ -161,9 +161,6 @@ class Reader(ABC, Generic[State]):
         Returns:
             The tokens that are forced before the first choice, for each of N particles of each
             example; and the prefixes after these tokens.
-
-        Raises:
-            FloatingPointError: the language model's log-probabilities are NaN or +inf.
         """
         ...
 
@@ -225,14 +222,6 @@ def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
     """Raise an error unless a language model's result has the shape (*rows, `size`).
 
     Compiled code relies on the shape. The check doesn't synchronize with the host.
-
-    Args:
-        log_p: log-probabilities of the next token.
-        size: number of tokens in the vocabulary.
-        rows: sizes of the leading axes; not checked if omitted.
-
-    Raises:
-        ValueError: the shape or the type is wrong.
     """
     if not (isinstance(log_p, Tensor) and log_p.is_floating_point()):
         kind = log_p.dtype if isinstance(log_p, Tensor) else type(log_p).__name__
@@ -268,8 +257,6 @@ def count_of(
     """Count the items of each of `count` examples, or sum the numbers `many` of these items.
 
     Args:
-        example: the example of each of M items.
-        count: number of examples.
         many: a number for each item; None to count every item once.
     """
     many = torch.ones_like(example) if many is None else many

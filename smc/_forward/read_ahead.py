@@ -57,14 +57,7 @@ class Draft(NamedTuple):
 def make_draft(
     text: bytes, position: AutomatonPosition, most: int, vocabulary: Vocabulary
 ) -> Int64[Tensor, "A"]:
-    """Return the draft for one row.
-
-    Args:
-        text: prompt and answer so far.
-        position: position of the row in its automaton.
-        most: number of tokens after which no token is guessed.
-        vocabulary: vocabulary of the language model.
-    """
+    """Return the draft for one row."""
     found: list[int] = []
     while bool(position.running):
         token = int(GCD().forced(position))

@@ -56,13 +56,6 @@ class PrefixReader:
     ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
         """Run the model on R prefixes.
 
-        Args:
-            ids: tokens of each prefix.
-            known: number of tokens at the beginning of each prefix whose log-probabilities the
-                caller knows. The model has already processed all of them except the last.
-            finished: whether each prefix is a complete answer, so that the model doesn't have to
-                process its last token.
-
         Returns:
             For each prefix, the sum of the log-probabilities of the tokens after the known ones,
             and the log-probabilities of the next token after the prefix.
@@ -182,12 +175,6 @@ class TreeReader:
     ) -> list[list[Float64[np.ndarray, "_"]]]:
         """Compute prefixes in one forward pass, or in several if one would return too many numbers.
 
-        Args:
-            runs: distinct prefixes, each with at least one token that wasn't computed before.
-            keep: pairs of an example and a prefix that is likely to be extended later, and
-                therefore stays in the cache. An example without a prefix in `keep` or `runs` is
-                removed from the cache.
-
         Returns:
             For each run, the log-probabilities of the tokens `Run.asked`; undefined after a token
             of probability zero. The caller must check them with `numbers`.
@@ -278,10 +265,6 @@ def _gather(
 
 
 def numbers(log_p: Float64[np.ndarray, "_"]) -> Float64[np.ndarray, "_"]:
-    """Return log-probabilities; values above 0 from rounding become 0.
-
-    Raises:
-        FloatingPointError: some are NaN or +inf.
-    """
+    """Return log-probabilities; values above 0 from rounding become 0."""
     refuse_nan(torch.tensor(not bool((log_p < np.inf).all()), device="cpu"))
     return np.minimum(log_p, 0.0)

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts, has_nan
-from smc._forward.waits import refuse_waits
-from smc._models.static_cache import Forward
+from smc._models.static_cache import Forward, NotStaticError
 from smc._proposals import Batch, Proposal, State
 from smc._vocabulary.passes import VocabularyPass
 
@@ -176,14 +176,7 @@ class Moved(NamedTuple):
 
 
 def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
-    """Assign a row of the language model to each particle, with O(P N) bits of memory.
-
-    Args:
-        row: the row whose prefix each particle extends. A running particle extends a row of the
-            same example.
-        running: whether each particle is running. Rows of other particles may be overwritten.
-        N: number of particles per example.
-    """
+    """Assign a row of the language model to each particle, with O(P N) bits of memory."""
     P = len(row)
     groups, runs = row.view(-1, N), running.view(-1, N)
     number = torch.arange(N, device=row.device)
@@ -197,3 +190,83 @@ def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
     first = N * torch.arange(P // N, device=row.device).unsqueeze(1)
     new = torch.where(stays, groups, first + free.gather(1, index.clamp(min=0))).flatten()
     return Moved(new, torch.empty_like(row).scatter(0, new, torch.where(running, row, new)))
+
+
+WAITING = frozenset(
+    {
+        "_local_scalar_dense",
+        "_unique",
+        "_unique2",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "item",
+        "lift_fresh",  # copies host numbers into a tensor
+        "masked_select",
+        "nonzero",
+        "repeat_interleave",
+        "unique_consecutive",
+        "unique_dim",
+    }
+)
+
+
+class Waits(TorchDispatchMode):
+    """A dispatch mode that records operations with a host synchronization.
+
+    The host needs the result of such an operation, or the shape of its result. On a CUDA device the
+    operation waits for all pending work, and can't be captured in a graph.
+
+    Attributes:
+        found: names of these operations.
+        count: number of all operations.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation; record it if its name or a boolean index implies a synchronization."""
+        name = func._schema.name.removeprefix("aten::")
+        self.count += 1
+        by_mask = name.startswith(("index", "_index_put")) and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool
+            for part in args
+            if isinstance(part, list | tuple)
+            for index in part
+        )
+        if name in WAITING or by_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
+    """Raise an error if a method of a proposal synchronizes with the host.
+
+    The methods are called for the empty prefixes of a batch.
+    """
+    state = proposal.start(batch)
+    B, V = len(batch.budgets), batch.automata.vocabulary.size
+    log_p = torch.zeros(B, V, dtype=torch.float32, device=batch.budgets.device).log_softmax(dim=1)
+    each = torch.arange(B, device=log_p.device)
+    token = torch.zeros_like(each).unsqueeze(1)
+    calls = {
+        "guide": lambda: proposal.guide(state, log_p),
+        "take": lambda: proposal.take(state, each),
+        "advance": lambda: proposal.advance(state, token),
+    }
+    for name, call in calls.items():
+        call()  # tables that are made at the first call don't count
+        with Waits() as waits:
+            call()
+        if waits.found:
+            raise NotStaticError(
+                f"expected a proposal without host synchronizations, as static shapes require, but "
+                f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; compute "
+                "with masks instead, or set execution='eager'"
+            )

@@ -122,11 +122,7 @@ def chosen(name: str, options: Options, particles: int) -> str:
 
 
 def algorithm(name: str, options: Options) -> SMC | Discrete:
-    """Return the algorithm with the given name (other than "auto") and options.
-
-    Raises:
-        ValueError: the name is unknown, or the algorithm doesn't have an option.
-    """
+    """Return the algorithm with the given name (other than "auto") and options."""
     if not isinstance(name, str) or name not in ALGORITHMS:
         names = ", ".join((AUTO, *ALGORITHMS))
         raise ValueError(f"expected algorithm to be one of {names}, got {name!r}")

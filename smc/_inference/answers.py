@@ -198,16 +198,7 @@ class Pool(NamedTuple):
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
-        """Add answers, and prune the pool.
-
-        Args:
-            example, log_weight, log_p: example, log weight and log p_lm of each answer.
-            tokens_of: function that returns the tokens of answers with the given indices.
-            log_pi: log pi of each token.
-            step: number of each example's step.
-            first: particle number in the keys of random numbers for pruning the new answers. For
-                pruning all answers, the particle number is `first` + 1.
-        """
+        """Add answers, and prune the pool."""
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
@@ -294,11 +285,7 @@ class AnswerTables(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Create empty tables for answers of at most `most` tokens.
-
-        Raises:
-            NotStaticError: the automata may have too many answers; see `check_room`.
-        """
+        """Create empty tables for answers of at most `most` tokens."""
         del draw
         check_room(automata, N, most)
         last = ending_tokens(automata).repeat_interleave(N, dim=0)
@@ -402,11 +389,7 @@ Answers: TypeAlias = Pool | AnswerTables
 
 
 def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
-    """Raise an error if an example could have more than `MOST_ANSWERS` answers in static shapes.
-
-    Raises:
-        NotStaticError: the limit could be exceeded, because many tokens can end a text.
-    """
+    """Raise an error if an example could have more than `MOST_ANSWERS` answers in static shapes."""
     width = ending_tokens(automata).shape[1]
     if N * width * most > MOST_ANSWERS:
         raise NotStaticError(

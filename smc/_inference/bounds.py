@@ -115,13 +115,7 @@ class Bounds:
 
 
 def bounds_of(log_found: float, log_upper: float) -> Bounds:
-    """Return bounds, rounded outward.
-
-    Args:
-        log_found: log of the probability of the found token sequences.
-        log_upper: log of the probability of found answers and open branches (`Frontier`), which is
-            at least the evidence.
-    """
+    """Return bounds, rounded outward."""
     return Bounds(min(0.0, log_found) - ROUNDING, min(0.0, log_upper + ROUNDING))
 
 
@@ -147,14 +141,7 @@ class Frontier(NamedTuple):
         *,
         has_twins: bool,
     ) -> Frontier | None:
-        """Return the `Frontier` before the first step; None if the run has no bounds.
-
-        Args:
-            reader: language model and proposal.
-            prefixes, extension: the results of `reader.start`.
-            N: number of particles per example.
-            has_twins: whether several rows may have the same prefix.
-        """
+        """Return the `Frontier` before the first step; None if the run has no bounds."""
         position = prefixes.state.position
         if not isinstance(position, AutomatonPosition):
             return None
@@ -171,14 +158,7 @@ class Frontier(NamedTuple):
         runs: Bool[Tensor, "P"],
         extension: Extension,
     ) -> Frontier:
-        """Add the open branches of a step, and the answers found in the step.
-
-        Args:
-            prefixes, before: prefixes and particles before the step.
-            row, token, runs: prefix and next token of each particle, and whether the particle is
-                running.
-            extension: the result of the step.
-        """
+        """Add the open branches of a step, and the answers found in the step."""
         R, V = prefixes.log_p.shape
         if self.first is not None:
             row = self.first[row]

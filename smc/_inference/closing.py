@@ -79,15 +79,7 @@ class Closing:
         self.closed: Bool[Tensor, "B"] | None = None
 
     def check(self, carry: Any, tokens_to_finish: int, tokens: float) -> Any:
-        """Return the state before the next step, with the new proposal if the limit is reached.
-
-        Args:
-            carry: the state before the next step.
-            tokens_to_finish, tokens: as for `TimeLimit.reason`.
-
-        Raises:
-            AbandonedError: sampling was abandoned.
-        """
+        """Return the state before the next step, with the new proposal if the limit is reached."""
         reason = self._limit.reason(tokens_to_finish, tokens)
         if self.reason is not None or reason is None:
             return carry
@@ -102,12 +94,7 @@ class Closing:
         return carry._replace(prefixes=replace(prefixes, state=state), frontier=None)
 
     def check_eagerly(self, carry: Any, record: StepRecord) -> Any:
-        """Check the time limit after a step, with a host synchronization.
-
-        Args:
-            carry: the state before the next step.
-            record: the record of the last step.
-        """
+        """Check the time limit after a step, with a host synchronization."""
         if self._limit.until is None:
             return self.check(carry, 0, 1.0)
         numbers = torch.stack([tokens_to_finish(carry, self._reader.batch), record.read.sum()])

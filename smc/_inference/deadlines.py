@@ -62,15 +62,7 @@ class TimeLimit:
         self._pace = Pace(clock)
 
     def reason(self, tokens_to_finish: int, tokens: float) -> str | None:
-        """Return the reason to start closing now, or None; must be called once per step.
-
-        Args:
-            tokens_to_finish: largest distance of a running prefix to the end, in tokens.
-            tokens: number of tokens added to a prefix since the last call.
-
-        Raises:
-            AbandonedError: sampling was abandoned.
-        """
+        """Return the reason to start closing now, or None; must be called once per step."""
         if self.tick is not None:
             self.tick()
         if self._abandon is not None and self._abandon.is_set():
@@ -99,11 +91,7 @@ class TimeLimit:
 
 
 def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -> TimeLimit | None:
-    """Return the time limit for the arguments of `smc.sample`; None for no limit.
-
-    Raises:
-        ValueError: the deadline is not a number of seconds, or `cancel` has no method `is_set`.
-    """
+    """Return the time limit for the arguments of `smc.sample`; None for no limit."""
     if deadline is not None:
         deadline = real("deadline", deadline)
         if not deadline >= 0:

@@ -32,8 +32,13 @@ from smc._inference.answers import Answers, AnswerTables, Ending, Pool, effectiv
 from smc._inference.bounds import Frontier
 from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, Selections, StepRecord
-from smc._inference.particles import Particles, start_particles
-from smc._inference.propagation import add_removed_in_step, fallbacks_of, prefixes_in_use
+from smc._inference.particles import (
+    Particles,
+    add_removed_in_step,
+    fallbacks_of,
+    prefixes_in_use,
+    start_particles,
+)
 from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Selection, select
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
@@ -210,11 +215,7 @@ class DiscreteFilter(Generic[State]):
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
-        """Keep at most N continuations of each example that don't end the text.
-
-        Args:
-            log_weight, log_p: log weight of each prefix, and its log-probability under the model.
-        """
+        """Keep at most N continuations of each example that don't end the text."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
         competing = selection_scores(factors, ends, prefixes.log_p, log_weight, example, B)
 

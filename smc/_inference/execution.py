@@ -78,13 +78,7 @@ class Executor:
         watch: Watch | None = None,
         limit: TimeLimit | None = None,
     ) -> Outcome:
-        """Sample answers to the prompts (token ids).
-
-        Raises:
-            AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
-            FloatingPointError: log-probabilities are NaN or +inf.
-            NotStaticError: the proposal or the constraint doesn't support static shapes.
-        """
+        """Sample answers to the prompts (token ids)."""
         given, on_cuda = self.settings, self.device.type == "cuda"
         # Graphs, events and kernels are created on the current device.
         with torch.cuda.device(self.device) if on_cuda else nullcontext():
@@ -143,11 +137,6 @@ def steps_of(
     """Return the object that takes the steps of an algorithm.
 
     Args:
-        algorithm: the algorithm.
-        reader: language model and proposal.
-        examples: number of each example, which is part of the keys of its random numbers.
-        particles: N, the number of particles or maximum number of prefixes per example.
-        draw: the source of random numbers.
         watch: function that is called after each step; None for none.
     """
     if isinstance(algorithm, Discrete):
@@ -159,9 +148,6 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
     """Choose the execution mode.
 
     If "auto" can't use static shapes, the reason is logged.
-
-    Raises:
-        NotStaticError: `execution` is "static", and the arguments don't support it.
     """
     chosen, forward = settings.execution, None
     if chosen == "auto":
@@ -178,11 +164,7 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """Return the language model in static shapes.
-
-    Raises:
-        NotStaticError: static shapes don't support the model or one of the settings.
-    """
+    """Return the language model in static shapes."""
     if settings.read_ahead not in (0, "auto"):
         raise NotStaticError(
             "expected read_ahead to be 0 or 'auto', as static shapes require, got "

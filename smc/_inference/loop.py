@@ -73,17 +73,7 @@ class Stepper(Protocol):
 def run_eagerly(
     stepper: Stepper, prompts: Sequence[Sequence[int]], limit: TimeLimit | None = None
 ) -> Outcome:
-    """Sample answers to the prompts, with host synchronizations in each step.
-
-    Args:
-        stepper: steps with an eager reader.
-        prompts: token ids.
-        limit: the time limit, after which answers switch to a shortest completion.
-
-    Raises:
-        AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
-        FloatingPointError: log-probabilities are NaN or +inf.
-    """
+    """Sample answers to the prompts, with host synchronizations in each step."""
     started = time.perf_counter()
     carry, record = stepper.start(prompts)
     records, seconds = [record], time.perf_counter() - started
@@ -161,11 +151,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def finish(self) -> int:
-        """Take steps until no prefix is running; return the number of steps.
-
-        Raises:
-            AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
-        """
+        """Take steps until no prefix is running; return the number of steps."""
         end = _EndSignal(self._tokens_to_finish())
         for taken in range(self._most):
             if end.is_known():
@@ -194,12 +180,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def outcome(self) -> Outcome:
-        """Return the answers of the run.
-
-        Raises:
-            FloatingPointError: the model's log-probabilities were NaN or +inf, or the proposal's Z
-                was NaN.
-        """
+        """Return the answers of the run."""
         proposal = self._stepper.reader.proposal
         refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
         history = StepRecord(*(field.cpu() for field in self._history))
@@ -244,13 +225,7 @@ def run_static(
     *,
     graph: bool,
 ) -> Outcome:
-    """Sample answers to the prompts (token ids) in static shapes; see `StaticRun`.
-
-    Raises:
-        AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
-        FloatingPointError: log-probabilities are NaN or +inf.
-        NotStaticError: `graph` is True, and the step can't be captured.
-    """
+    """Sample answers to the prompts (token ids) in static shapes; see `StaticRun`."""
     run = StaticRun(stepper, prompts, most, graph=graph, limit=limit)
     run.finish()
     return run.outcome()

@@ -74,7 +74,6 @@ class Selections(NamedTuple):
 
         Args:
             log_pi: log pi of each example's N slots; zero for an empty slot, or if pi is one.
-            step: number of each example's step.
         """
         B = len(step)
         slack = -torch.expm1(log_pi.view(B, -1))

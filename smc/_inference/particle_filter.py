@@ -48,10 +48,14 @@ from smc._inference.algorithms import SMC
 from smc._inference.bounds import Frontier
 from smc._inference.observation import Observation, Population, Watch
 from smc._inference.outcome import Outcome, StepRecord
-from smc._inference.particles import Particles, start_particles
-from smc._inference.propagation import add_removed_in_step, fallbacks_of, prefixes_in_use
-from smc._inference.resampling import scheme
-from smc._inference.strata import Strata, resample
+from smc._inference.particles import (
+    Particles,
+    add_removed_in_step,
+    fallbacks_of,
+    prefixes_in_use,
+    start_particles,
+)
+from smc._inference.resampling import Strata, resample, scheme
 from smc._inference.weights import Weights
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed

@@ -17,12 +17,7 @@ DELAY = 3.0
 
 @contextmanager
 def progress(total: int, unit: str) -> Iterator[Any]:
-    """Show a bar of `tqdm` while the block runs; yield the bar, or None if none is shown.
-
-    Args:
-        total: amount of work.
-        unit: what the work is counted in.
-    """
+    """Show a bar of `tqdm` while the block runs; yield the bar, or None if none is shown."""
     bar = None
     if sys.stderr is not None and sys.stderr.isatty():
         try:

@@ -133,19 +133,10 @@ def select(
     """Keep at most N candidates of each example, sorted by row and token.
 
     Args:
-        log_p: log-probabilities of the next token.
         factors: log s - log p of each candidate; -inf for tokens that aren't candidates.
-        group: the example of each row; candidates of an example compete with each other.
-        slots: N.
-        uniform: function that returns a uniform number for each example. It may call its argument,
-            which returns the points in (0, 1) where the outcome changes.
         vocabulary_pass: implementation of the passes over the vocabulary; by default the device's.
         indices: function that returns the indices of a mask to process
             (`smc._forward.prefixes.Reader.indices`); by default those where the mask is True.
-        floor: lower bound of c as a share of the sum of all scores. With a positive floor, fewer
-            candidates are kept if few have a high score.
-        finished: scores of finished answers, which affect the threshold.
-        always: which candidates are kept with certainty; they take slots from the others.
 
     Returns:
         The kept candidates. Without a floor and finished scores, all candidates with a positive
@@ -208,16 +199,6 @@ def _in_order(
     """Write the kept candidates to the slots of their examples.
 
     Rounding may yield N + 1 candidates. The last one is then dropped.
-
-    Args:
-        best: the candidates with the largest scores of each row.
-        sure: which candidates in `best` are kept with certainty.
-        group: the rows of each example.
-        name: `row * V + token` of the candidates that systematic sampling selects.
-        hit: which numbers in `name` are valid.
-        log_pi: log pi of the candidates in `name`.
-        V: size of the vocabulary.
-        dropped: see `Selection`.
     """
     (R, K), (B, N) = best.tokens.shape, name.shape
     nothing = R * V
@@ -256,13 +237,7 @@ def _most_probable(best: Best, group: Group, always: Kept) -> Bool[Tensor, "R K"
 def _solve(
     top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
 ) -> Float64[Tensor, "B"]:
-    """Return log c such that the sum of min(1, s / c) is N; -inf if at most N scores are positive.
-
-    Args:
-        top: log of the N largest scores, in descending order.
-        log_tail: log of the sum of the other scores.
-        slots: N.
-    """
+    """Return log c with sum of min(1, s / c) = N; -inf if at most N scores are positive."""
     top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
     # T_k for k = N, N - 1, …, 0, summed from the smallest score to the largest.
     upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
@@ -285,14 +260,7 @@ def select_without_replacement(
     slots: int,
     uniform: Callable[[Callable[[], Tensor]], float],
 ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
-    """Keep at most N items; return their indices, and log pi of each.
-
-    Args:
-        log_score: log score of each item.
-        slots: N.
-        uniform: function that returns a uniform number. It may call its argument, which returns the
-            points in (0, 1) where the outcome changes, Float64["1 M"].
-    """
+    """Keep at most N items; return their indices, and log pi of each."""
     device, values = log_score.device, log_score.cpu().unsqueeze(0)
     row = torch.zeros(1, dtype=torch.int64, device="cpu")
     factors = Factors.dense(torch.zeros_like(values))
@@ -311,14 +279,7 @@ def thresholds(
     floor: float,
     finished: FinishedScores | None,
 ) -> Float64[Tensor, "B"]:
-    """Return the log of each example's threshold c, above which scores are kept with certainty.
-
-    Args:
-        best: the largest scores of each row, and the sum of the others.
-        group: the rows of each example.
-        slots: N.
-        floor, finished: as for `select`.
-    """
+    """Return the log of each example's threshold c, above which scores are kept with certainty."""
     B, K, rank = group.num_examples, best.log_score.shape[1], group.rank
     rows = group.width
     if not slots:
@@ -392,11 +353,6 @@ def points(
 
     The cumulative sums of pi divide a line into one range for each row. A point selects the row in
     whose range it lies.
-
-    Args:
-        ends: cumulative sums of pi at the end of each row of an example.
-        u: a number in (0, 1) for each example.
-        most: M, the number of points.
 
     Returns:
         For each point, the index of its row in the example, the distance of the point from the

@@ -90,11 +90,7 @@ def settings_of(
     certify: object = None,
     max_tokens_read: object = MAX_TOKENS_READ,
 ) -> Settings:
-    """Validate the arguments of `smc.sample`, and return them as settings.
-
-    Raises:
-        ValueError: an argument is invalid.
-    """
+    """Validate the arguments of `smc.sample`, and return them as settings."""
     if isinstance(proposal, type) or not isinstance(proposal, Proposal):
         raise ValueError(f"expected proposal to be an instance such as smc.GCD(), got {proposal!r}")
     if not isinstance(forced_runs, bool):
@@ -115,13 +111,7 @@ def settings_of(
 
 
 def check_options(name: str, options: Mapping[str, Any], *calls: Callable[..., Any]) -> None:
-    """Raise ValueError for an option that none of some functions and no algorithm has.
-
-    Args:
-        name: the function that was called, for the message.
-        options: the options that it received as keyword arguments.
-        calls: the functions whose keyword arguments are valid options.
-    """
+    """Raise ValueError for an option that none of some functions and no algorithm has."""
     known = {*Options.__annotations__}
     for call in calls:
         parameters = inspect.signature(call).parameters.values()

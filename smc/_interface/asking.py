@@ -381,11 +381,7 @@ def _search_options(
 def constraint_of(
     kind: Any, whitespace: str | None = None
 ) -> tuple[Automaton | TokenAutomaton, Parser]:
-    """Return the constraint for a type, and the function that parses its answers.
-
-    Raises:
-        ConstraintError, ValueError: see `ask`.
-    """
+    """Return the constraint for a type, and the function that parses its answers."""
     is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
     is_labels = is_list and all(isinstance(each, str) for each in kind)
     if whitespace is not None and (is_labels or isinstance(kind, Automaton | TokenAutomaton)):

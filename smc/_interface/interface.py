@@ -408,12 +408,6 @@ def _cohorts_of(
     """Return the ancestry of an example's sequences, from which errors are estimated.
 
     `smc._results.reliability` explains these cohorts.
-
-    Args:
-        founder: `outcome.founder` on the host.
-        b: index of the example in the batch.
-        rows: rows of the outcome that belong to the example.
-        num_particles: N.
     """
     if founder is not None:
         return cohorts_of_founders(founder[rows], num_particles)
@@ -453,10 +447,8 @@ def in_batches(
     limits.
 
     Args:
-        examples: numbers of the examples.
         needs: function that returns the resources that a list of examples requires together; more
             examples never require less.
-        room: the available resources.
     """
     batches: list[list[int]] = []
     start = 0

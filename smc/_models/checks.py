@@ -106,17 +106,7 @@ def check_example(
     """Raise an error if an example can't be sampled.
 
     Args:
-        lm: the language model.
-        prompt: the prompt as token ids.
-        automaton: the constraint.
-        budget: maximum number of tokens of the answer.
         example: index of the example, for the error message; None for a single example.
-
-    Raises:
-        InfeasibleBudgetError, OverlongBudgetError: see `gcd.check_budget`.
-        PromptTooLongError: prompt and budget together exceed the model's context.
-        ConstraintError: the constraint was lifted to another vocabulary than the model's.
-        ValueError: the prompt is empty, or has an unknown token id.
     """
     check_ids(prompt, lm.vocabulary.size, example)
     _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)

@@ -139,11 +139,7 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
 
 
 def check_ids(prompt: Sequence[int], size: int, example: int | None = None) -> None:
-    """Raise an error if a prompt has a token id outside of 0 to `size` - 1.
-
-    Raises:
-        ValueError: a token id is out of range; the message names the first one.
-    """
+    """Raise an error if a prompt has a token id outside of 0 to `size` - 1."""
     if len(prompt) and not 0 <= min(prompt) <= max(prompt) < size:
         wrong = next(token for token in prompt if not 0 <= token < size)
         raise ValueError(
@@ -155,12 +151,7 @@ def check_ids(prompt: Sequence[int], size: int, example: int | None = None) -> N
 def check_length(
     prompt: Sequence[int], budget: int, context: int | None, example: int | None = None
 ) -> None:
-    """Raise an error if a prompt (as token ids) is empty or too long for its budget.
-
-    Raises:
-        PromptTooLongError: prompt and budget together exceed the model's context.
-        ValueError: the prompt has no tokens.
-    """
+    """Raise an error if a prompt (as token ids) is empty or too long for its budget."""
     if not len(prompt):
         raise ValueError(
             f"expected at least one token in the prompt{of_example(example)}, got none; pass the "

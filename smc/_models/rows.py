@@ -135,17 +135,7 @@ class TransformersRows:
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
     ) -> Float[Tensor, "R T2 V"]:
-        """Run the model on one or more tokens per row.
-
-        Args:
-            tokens: the tokens of each row.
-            valid: number of valid columns of each row after the pass.
-            options: other arguments of the model's forward pass.
-
-        Returns:
-            Log-probabilities of the next token after each token, or only after the last token if
-            `options` request it.
-        """
+        """Run the model on one or more tokens per row."""
         width = self._width + tokens.shape[1]
         mask = _last_columns(valid, width)
         output = self._model(

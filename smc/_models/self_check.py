@@ -172,13 +172,7 @@ def _ordinary_ids(model: Any, count: int) -> list[int]:
 
 
 def shares_prompts(model: Any) -> bool:
-    """Check padded batches, and return whether rows can share prompts, without padding.
-
-    Raises:
-        ValueError: the model fails, log-probabilities in a padded batch differ from those of single
-            sequences, or later tokens change the log-probabilities of a prefix. The message states
-            the difference and its likely cause.
-    """
+    """Check padded batches, and return whether rows can share prompts, without padding."""
     num_logits(model)  # the error says what the model returns instead of logits
     try:
         truth = Truth(model)
@@ -233,12 +227,7 @@ def _compare_padded(truth: Truth) -> tuple[dict[str, float], SharedPrompts]:
 
 
 def check_static(model: Any, forward: StaticTransformer) -> None:
-    """Compare two steps in static shapes with the truth.
-
-    Raises:
-        NotStaticError: the log-probabilities differ; the message states by how much.
-        ValueError: the model attends to later tokens.
-    """
+    """Compare two steps in static shapes with the truth."""
     truth = Truth(model)
     tokens = truth.runs[: len(truth.prompts), :2].to(model.device)
     same = torch.arange(len(tokens), device=model.device)

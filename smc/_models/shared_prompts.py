@@ -201,10 +201,6 @@ def attend_to(packed: Packed) -> Iterator[None]:
     """Set the tokens, prompts and rows that the attention uses during a model's forward pass.
 
     The model is a result of `with_shared_prompts`.
-
-    Raises:
-        NotImplementedError: the model's attention has an unsupported feature.
-        ValueError: some layers of the model use another attention function.
     """
     token = _PACKED.set(packed)
     try:

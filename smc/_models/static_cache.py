@@ -14,20 +14,23 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from smc._models.compiled_step import CompiledStep
-from smc._models.grouped_attention import with_grouped_queries
+from smc._models.shared_prompts import with_attention
 from smc._models.transformers_internals import (
     attention_name,
     cache_argument,
     is_stateful,
     list_layers,
+    private,
     static_cache,
 )
 
@@ -214,11 +217,7 @@ class StaticTransformer:
         return (self._grouped, kv_cache, tokens, *own)
 
     def _compile(self, compiled: CompiledStep, log_p: Float[Tensor, "P V"]) -> None:
-        """Compile a step for these shapes, and compare its result with the uncompiled step.
-
-        Raises:
-            NotStaticError: the step can't be compiled, or the log-probabilities differ.
-        """
+        """Compile a step for these shapes, and compare its result with the uncompiled step."""
         from torch._dynamo.exc import TorchDynamoException
 
         form = (len(log_p), len(self._columns), self._keys.dtype, self.device)
@@ -254,21 +253,7 @@ def read_token(
     first: Int64[Tensor, "P 1"],
     last_position: int,
 ) -> Float[Tensor, "P V"]:
-    """Append a token to each row, without copying rows; this part of a step can be compiled.
-
-    Args:
-        model: the model.
-        kv_cache: the cache as keyword argument of the model's forward pass.
-        tokens: the tokens.
-        columns: 0, 1, ..., number of columns - 1.
-        column: the column of the tokens, a tensor that is also part of the cache.
-        first: first column of each row's prompt.
-        last_position: highest position of the model. Rows that have ended continue until the last
-            row ends, possibly beyond this position.
-
-    Returns:
-        Logits of the next token.
-    """
+    """Append a token to each row, without copying rows; this part of a step can be compiled."""
     seen = (columns >= first) & (columns <= column)
     lowest = torch.finfo(model.dtype).min
     mask = torch.zeros_like(seen, dtype=model.dtype).masked_fill(~seen, lowest)
@@ -299,3 +284,102 @@ def move_rows(
         return
     generated = piece[:, :, :, first:]
     generated.copy_(generated.index_select(1, source))
+
+
+Step = Callable[..., Tensor]
+
+_CAPTURING = ("reduce-overhead", "max-autotune")
+
+
+def compile_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep | None:
+    """Create a compiled step from the `compile` argument of `TransformersLM`; None for False."""
+    options = {} if isinstance(compile, bool) else dict(compile)
+    captures = options.get("mode") in _CAPTURING or (options.get("options") or {}).get(
+        "triton.cudagraphs"
+    )
+    if captures or not options.get("fullgraph", True):
+        raise ValueError(
+            f"expected compile to be a bool, or arguments of torch.compile without CUDA graphs or "
+            f"graph breaks, got {options}; pass compile=True or "
+            "compile={'mode': 'max-autotune-no-cudagraphs'}"
+        )
+    return None if compile is False else CompiledStep(step, options)
+
+
+class CompiledStep:
+    """A function of tensors that is compiled when it gets tensors of new shapes or types.
+
+    A step of a small model launches about a thousand small kernels, which take most of the time of
+    a captured graph. `torch.compile` fuses them. Compilation takes tens of seconds for each model
+    and number of rows. It is repeated once, for the second number of cache columns.
+
+    Args:
+        step: the function.
+        options: arguments of `torch.compile`; `fullgraph` is always True.
+
+    Attributes:
+        checked: shapes, types and devices of arguments for which the compiled function was compared
+            with the function itself.
+    """
+
+    def __init__(self, step: Step, options: Mapping[str, Any]) -> None:
+        self._step, self._options = step, dict(options)
+        plain: Any = inspect.unwrap(step)
+        # PyTorch stores at most eight compiled variants of a code object, so each model has a copy.
+        own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
+        self._compiled: Step = torch.compile(own, **{**options, "fullgraph": True})
+        self.checked: set[object] = set()
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Call the compiled function; compile it first if shapes or types are new."""
+        return self._compiled(*arguments)
+
+    def __reduce__(self) -> tuple[type, tuple[Step, dict[str, Any]]]:
+        return CompiledStep, (self._step, self._options)
+
+
+_NAME = "grouped_queries"
+_UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+def with_grouped_queries(model: Any) -> Any:
+    """Return a model whose attention doesn't copy keys and values for grouped queries.
+
+    PyTorch's memory-efficient kernel needs as many key heads as query heads, so `transformers`
+    copies the whole cache in each layer of each step. If every row has one token, the mask is the
+    same for all heads, and the query heads of a group can be stacked as if they were tokens.
+
+    A model with another attention function is returned unchanged.
+    """
+    if attention_name(model.config.get_text_config()) != "sdpa":
+        return model
+    return with_attention(model, _NAME, _attention())
+
+
+@cache
+def _attention() -> Callable[..., tuple[Tensor, None]]:
+    """Return an attention function with the signature that `transformers` requires."""
+    sdpa = private("integrations.sdpa_attention", "sdpa_attention_forward")
+
+    def attend(
+        module: Any,
+        query: Float[Tensor, "P H n d"],
+        key: Float[Tensor, "P heads columns d"],
+        value: Float[Tensor, "P heads columns d2"],
+        attention_mask: Float[Tensor, "P 1 n columns"] | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        P, H, n, d = query.shape
+        heads = key.shape[1]
+        if n > 1 or heads == H or any(options.get(name) is not None for name in _UNKNOWN):
+            options.update(dropout=dropout, scaling=scaling)
+            return sdpa(module, query, key, value, attention_mask, **options)
+        stacked = query.reshape(P, heads, H // heads, d)
+        out = scaled_dot_product_attention(
+            stacked, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+        )
+        return out.reshape(P, 1, H, out.shape[3]), None
+
+    return attend

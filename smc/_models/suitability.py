@@ -59,11 +59,7 @@ def unsuitable(model: Any, fault: str) -> ValueError:
 
 
 def check_kind(model: Any) -> None:
-    """Raise an error for kinds of models whose faults the self-check can't see.
-
-    Raises:
-        ValueError: the message names the kind.
-    """
+    """Raise an error for kinds of models whose faults the self-check can't see."""
     name = _name(model)
     headless = getattr(model, "get_output_embeddings", lambda: None)() is None
     headless &= not getattr(model, "can_generate", lambda: False)()
@@ -82,11 +78,7 @@ def check_kind(model: Any) -> None:
 
 
 def check_state(model: Any) -> None:
-    """Raise an error for states whose faults the self-check can't see.
-
-    Raises:
-        ValueError: the message names the module or the adapter.
-    """
+    """Raise an error for states whose faults the self-check can't see."""
     # Inside peft's `generate`, `model` is the wrapped model, whose inputs the wrapper prepares.
     wrapper = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
     for each in (model, wrapper):
@@ -127,9 +119,6 @@ def num_logits(model: Any) -> int:
 
     The shape of the head's weight isn't reliable, because quantized heads are packed and some heads
     pad their output. The model runs again only after its head or a hook was replaced.
-
-    Raises:
-        ValueError: the forward pass fails, or doesn't return logits for each token.
     """
     identity = tuple(_head_of(model))
     known = _WIDTHS.get(model)

@@ -28,11 +28,7 @@ TESTED = ("5.17", "5.24")
 
 
 def private(module: str, name: str) -> Any:
-    """Return an object from a module of `transformers` that may change between versions.
-
-    Raises:
-        ImportError: the installed version lacks it; the message names the supported versions.
-    """
+    """Return an object from a module of `transformers` that may change between versions."""
     try:
         return getattr(import_module(f"transformers.{module}"), name)
     except (ImportError, AttributeError) as error:
@@ -142,15 +138,7 @@ def _column_layer() -> type:
 
 
 def static_cache(model: Any, keys: Tensor, values: Tensor, column: Tensor) -> Any:
-    """Create a `StaticCache` whose layers are views of the given tensors.
-
-    Args:
-        model: a model, whose configuration determines the layers.
-        keys: the keys of all layers, [layers, P, heads, columns, d].
-        values: the values of all layers, in the same shape.
-        column: the column to which the next forward pass writes, [1]; the caller may change it in
-            place.
-    """
+    """Create a `StaticCache` whose layers are views of the given tensors."""
     from transformers import StaticCache
 
     kind = _column_layer()

@@ -36,14 +36,13 @@ from torch import Tensor
 
 from gcd import Vocabulary, eos_ids_of
 from gcd._support.optional import missing
-from smc._models.compiled_step import compile_step
 from smc._models.model_state import Fingerprint, fingerprint
 from smc._models.protocol import Prompt, Rows, check_ids, token_ids
 from smc._models.rows import PromptMemory, TransformersRows, together
 from smc._models.self_check import Mode, check_static, shares_prompts
 from smc._models.shared_prompts import SharedPrompts
 from smc._models.sharing_rows import SharingRows
-from smc._models.static_cache import StaticTransformer, read_token
+from smc._models.static_cache import StaticTransformer, compile_step, read_token
 from smc._models.suitability import check_kind, check_state, context_of, num_embeddings, num_logits
 
 SMALL = 30_000_000
@@ -275,7 +274,6 @@ class TransformersLM:
         """Create rows from computed prompts.
 
         Args:
-            prompts: the KV cache of the prompts.
             plain: existing padded rows with this cache, which are used if rows can't share
                 prompts; None to create them.
         """
@@ -341,9 +339,6 @@ def _find(name: str, options: Mapping[str, Any]) -> str:
 
     `transformers` would repeat the request for each file for 20 seconds before it reports that the
     hub can't be reached, even for files that it doesn't need.
-
-    Raises:
-        OSError: there is no such model.
     """
     if os.path.isdir(name):
         return name

@@ -52,13 +52,7 @@ class Followed(Generic[State]):
 
 
 def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> Followed[State]:
-    """Append forced tokens to each prefix until several tokens are allowed, or the prefix ends.
-
-    Args:
-        proposal: the proposal, whose g determines which tokens are allowed.
-        state: the proposal's state, with one row per prefix.
-        follows: whether to append forced tokens; if False, the prefixes don't change.
-    """
+    """Append forced tokens to each prefix until several tokens are allowed, or the prefix ends."""
     log_g = torch.zeros_like(state.position.states, dtype=torch.float64)
     columns, positions = [state.position.states.new_empty(len(log_g), 0)], []
     while follows:

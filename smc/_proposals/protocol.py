@@ -120,6 +120,6 @@ class Proposal(HasTables, Protocol[State]):
         """Return a version of the proposal that never synchronizes with the host.
 
         Static shapes require it. The default returns the proposal itself. A proposal that
-        synchronizes anyway is rejected (`smc._forward.waits`).
+        synchronizes anyway is rejected (`smc._forward.static`).
         """
         return self

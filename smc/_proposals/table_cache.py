@@ -117,11 +117,7 @@ class TableCache:
         return sum(kept.num_bytes for kept in list(self._kept.values()))
 
     def table(self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]) -> LookaheadTable:
-        """Return the table for the automata of a batch within the given budgets.
-
-        Raises:
-            ConstraintError: see `hmm.lookahead_table`.
-        """
+        """Return the table for the automata of a batch within the given budgets."""
         with self._lock:
             for key, kept in reversed(list(self._kept.items())):
                 found = kept.serve(hmm, batch, budgets)
@@ -141,11 +137,7 @@ class TableCache:
             return table
 
     def check(self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Raise the errors that `table` would raise, without computing the table.
-
-        Raises:
-            ConstraintError: `table` would raise this error.
-        """
+        """Raise the errors that `table` would raise, without computing the table."""
         kept = list(self._kept.values())
         if any(each.find(hmm, automata, budgets) is not None for each in kept):
             return

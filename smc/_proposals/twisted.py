@@ -230,7 +230,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def counts(self) -> Counts:
         """Number of prefixes where g was zero, since this object was created.
 
-        Warm-up calls (`smc._forward.waits`, `smc._inference.loop`) and repeated steps are included.
+        Warm-up calls (`smc._inference.loop`) and repeated steps are included.
         """
         none = torch.zeros(3, dtype=torch.int64, device="cpu")
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
@@ -321,15 +321,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
 
 def belief_of(key: str, twist: str | float | int) -> float | None:
-    """Return the exponent a of a twist, from 0 to 1; None for "joint".
-
-    Args:
-        key: name of the caller's argument, for the error message.
-        twist: the value of this argument.
-
-    Raises:
-        ValueError: the twist is invalid.
-    """
+    """Return the exponent a of a twist, from 0 to 1; None for "joint"."""
     if isinstance(twist, str) and twist in TWISTS:
         return TWISTS[twist]
     if isinstance(twist, Real) and not isinstance(twist, bool) and 0 <= twist <= 1:
@@ -351,9 +343,6 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
 
     A `Twisted` is returned unchanged. A `Lookahead` is wrapped in a `Twisted` with default options.
     None gives `GCD()`.
-
-    Raises:
-        ValueError: the argument is something else.
     """
     if lookahead is None:
         return GCD()

@@ -150,15 +150,7 @@ def fields_of(
     """Return the field at every JSON pointer of any answer, in document order.
 
     Args:
-        texts: distinct answers.
-        probabilities: probability of each answer.
-        errors: function that returns the standard error of the probability of groups of texts. It
-            takes the group number of each text, and the number of groups.
-        log_found: log p_lm of each answer, summed over its token sequences that were found.
         bounds: bounds on the evidence; None if there are none.
-
-    Raises:
-        ValueError: an answer is not JSON.
     """
     holders: dict[str, dict[str, list[int]]] = {}
     for number, text in enumerate(texts):
@@ -210,11 +202,7 @@ def canonical_json(value: Any) -> str:
 
 
 def leaves(text: str) -> tuple[str, dict[str, str]]:
-    """Return the canonical value of a text, and that at each pointer without values below it.
-
-    Raises:
-        ValueError: the text is not JSON.
-    """
+    """Return the canonical value of a text, and that at each pointer without values below it."""
     found = dict(_places("", _parse(text)))
     return found[""], {
         at: value for at, value in found.items() if value[0] not in "[{" or len(value) == 2

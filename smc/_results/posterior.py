@@ -377,15 +377,8 @@ def posterior(
     """Build a posterior from weighted token sequences.
 
     Args:
-        samples: the token sequences.
-        automaton: the constraint.
-        log_evidence: log of the estimated evidence.
-        ess: effective sample size of the final weights.
-        enumerated: whether no prefix was dropped.
-        diagnostics: statistics of the sampling.
         stopped: the reason for closing answers early; None if they weren't closed.
         budget: the effect of the budget; None if unknown.
-        algorithm: the algorithm that found the sequences.
         log_upper: log of the probability of all found answers and all branches that weren't
             computed (`smc._inference.bounds`); None if unknown.
         cohorts: ancestors of the sequences, from which errors are estimated

@@ -88,10 +88,6 @@ def cohorts_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> 
     """Return the cohort of an SMC run; its units are the N particles of the first step.
 
     `Cohort` explains both terms.
-
-    Args:
-        founder: index of each sequence's ancestor in the first step.
-        num_particles: N.
     """
     every = np.ones(num_particles)
     return [Cohort(founder, every, num_particles, float(num_particles), is_of_founders=True)]
@@ -103,15 +99,7 @@ def cohorts_of_selections(
     uncertain: Int64[np.ndarray, "S"],
     slack: Float64[np.ndarray, "S"],
 ) -> list[Cohort]:
-    """Return the cohorts of a discrete filter: one per step that kept some prefixes only by chance.
-
-    Args:
-        tokens: tokens of each sequence.
-        log_pi: for each token that the filter selected, the log of the probability pi of keeping
-            the prefix that ends in it. For other tokens, such as forced ones, a positive number.
-        uncertain: number of prefixes in each step whose pi is less than 1.
-        slack: sum of 1 - pi over these prefixes.
-    """
+    """Return the cohorts of a discrete filter: one per step that kept prefixes by chance."""
     chosen = log_pi <= 0
     step = chosen.cumsum(axis=1) - 1
     last = chosen.sum(axis=1).max(initial=0)
@@ -170,12 +158,7 @@ class Ancestry(NamedTuple):
     cohorts: tuple[Cohort, ...]
 
     def spread(self, group: Int64[np.ndarray, "L"], count: int) -> Spread:
-        """Estimate the variances of the evidence, and of the probabilities of groups of texts.
-
-        Args:
-            group: the group of each text, from 0 to K - 1.
-            count: K, the number of groups.
-        """
+        """Estimate the variances of the evidence, and of the probabilities of groups of texts."""
         share, cohorts, K = self.share, self.cohorts, count
         of_sequence = group[self.text]
         P = np.bincount(of_sequence, share, minlength=K)
@@ -247,12 +230,9 @@ def label_of(
     """Return the label of an estimate from its effective sample size and its bounds.
 
     Args:
-        ess, certified: attributes of `Reliability`.
         looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
             small, the branches that weren't computed could have far more probability than was
             found.
-        num_particles: N.
-        drawn: whether tokens were drawn (SMC) instead of selected (discrete filter).
     """
     if certified is not None and certified >= CERTIFIED:
         return "certified"
@@ -320,12 +300,6 @@ def reliability_of(
 
     Args:
         ancestry: ancestry of the posterior's sequences; None if they aren't a random sample.
-        num_texts: number of the posterior's texts.
-        num_particles: N.
-        log_evidence: the estimate of the log evidence.
-        bounds: bounds on the evidence.
-        enumerated: whether all answers were found.
-        stopped: whether answers were closed early, which changes the target.
     """
     if ancestry is None:
         exact, none = enumerated and num_texts > 0, np.zeros(num_texts)

@@ -63,16 +63,6 @@ def read_on(
 ) -> list[Posterior]:
     """Compute the open branches of each example until enough of its posterior is found.
 
-    Args:
-        lm: the language model.
-        examples: the examples of a batch.
-        certify: the share of the posterior to find.
-        max_tokens_read: maximum number of tokens computed for an example. The last pass may exceed
-            it by tokens that were removed from the model's cache and are computed again.
-        temperature: the sampling temperature.
-        max_rows: maximum number of branches in one pass.
-        limit: time limit of the computation.
-
     Returns:
         The posteriors of the examples. A posterior that already has the share, or was closed early,
         is returned unchanged.

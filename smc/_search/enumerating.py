@@ -245,8 +245,6 @@ class Tree:
         """Store the answers that are complete after a prefix and one token; add the open branches.
 
         Args:
-            node: the prefix.
-            next_log_p: log-probabilities of the allowed next tokens after the prefix.
             following: the next token whose prefix is computed in the same run, and which therefore
                 has no open branch; None if there is none.
         """
@@ -343,11 +341,6 @@ def read_trees(
     """Compute the answer trees of several prompts until every tree is done (`Tree.is_done`).
 
     Args:
-        reader: object that runs the language model on prefixes.
-        trees: one tree per prompt of the reader.
-        widths: maximum number of branches of each tree per pass.
-        max_rows: maximum number of branches of all trees per pass, but at least one per tree.
-        stop: function that is called before each pass; True ends the computation.
         max_tokens: maximum number of tokens computed for each tree; None for no such limit.
     """
     for tree, log_p in zip(trees, reader.first([tree.root for tree in trees]), strict=True):

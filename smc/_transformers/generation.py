@@ -290,11 +290,7 @@ def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...
 
 
 def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool[Tensor, "R L"]:
-    """Return True for ids of the prompt, and False for padding.
-
-    Raises:
-        ValueError: the model inputs are unsupported.
-    """
+    """Return True for ids of the prompt, and False for padding."""
     others = [name for name, value in given.items() if name not in _PLUMBING and value is not None]
     if others:
         raise ValueError(

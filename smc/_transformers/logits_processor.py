@@ -125,18 +125,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def __call__(
         self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Return the scores of the next token under the constraint and the budget.
-
-        Args:
-            input_ids: prompts and generated tokens.
-            scores: the model's scores, normalized or not.
-
-        Raises:
-            ConstraintError: the model and the constraint have different numbers of tokens.
-            FloatingPointError: the scores contain NaN or +inf.
-            ValueError: the call doesn't match the constraints and budgets, or the other processors
-                forbid every token that the constraint allows.
-        """
+        """Return the scores of the next token under the constraint and the budget."""
         call = generate_call(self)
         start = self._prompt_length(input_ids, call)
         self._check_tensors(input_ids, scores)
@@ -348,11 +337,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
 
 
 def check_constraints(constraint: object) -> list[TokenAutomaton]:
-    """Return one constraint, or a sequence of constraints, as a list.
-
-    Raises:
-        ConstraintError: the sequence is empty, or a constraint is not lifted to tokens.
-    """
+    """Return one constraint, or a sequence of constraints, as a list."""
     several = isinstance(constraint, Sequence)
     constraints = list(constraint) if isinstance(constraint, Sequence) else [constraint]
     for index, each in enumerate(constraints):

@@ -85,19 +85,7 @@ def refuse_settings(
     others: dict[str, Any],
     prompt_length: int,
 ) -> None:
-    """Raise an error for settings that affect other decoding methods, but not `smc.generate`.
-
-    Args:
-        config: the `GenerationConfig` of the call.
-        of_model: names of the settings that come from the model; see `set_by_model`.
-        processors, criteria: logits processors and stopping criteria of the call, including those
-            that `generate` creates from the settings.
-        others: arguments that don't belong to a configuration.
-        prompt_length: number of tokens of the prompts, including padding.
-
-    Raises:
-        ValueError: a setting is unsupported; the message names its source and how to unset it.
-    """
+    """Raise an error for settings that affect other decoding methods, but not `smc.generate`."""
     by_default = config.top_k == _DEFAULT_TOP_K and "top_k" not in of_model | list_passed()
     settings = {
         name: value

@@ -50,14 +50,6 @@ def top_k_and_class_sums(
     """Find the K most probable allowed tokens, and the probability of each class without them.
 
     Nothing is subtracted, so a class with a small remaining probability is as exact as any other.
-
-    Args:
-        log_p: log-probabilities of the next token, in float32 or float64. Exponentials are computed
-            in this precision, and sums in float64.
-        classes: token classes of each of B automata.
-        automaton_of_row: the automaton of each row.
-        alive: True for allowed classes.
-        K: number of most probable tokens, at most V.
     """
     check_rows(log_p, classes, automaton_of_row, alive)
     (R, C), V = alive.shape, log_p.shape[1]

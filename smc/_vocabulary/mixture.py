@@ -85,16 +85,7 @@ def selection_scores(
     example: Int64[Tensor, "R"],
     num_examples: int,
 ) -> SelectionScores:
-    """Return the scores of all candidates that don't complete the text.
-
-    Args:
-        factors: g of the R prefixes.
-        ends: whether the tokens of each class complete the text.
-        log_p: log-probabilities of the next token.
-        log_weight: log W of each prefix.
-        example: the example of each prefix.
-        num_examples: B.
-    """
+    """Return the scores of all candidates that don't complete the text."""
     going, weight = _items(factors, ~ends), log_weight.unsqueeze(1)
     log_g = factors.by_item.masked_fill(~going, -torch.inf)
     log_unit = log_weight.new_zeros(num_examples)

@@ -53,12 +53,7 @@ class VocabularyPass(NamedTuple):
         first candidate at which the cumulative sum of pi exceeds the target.
 
         Args:
-            log_p: log-probabilities of the next token.
             factors: log s - log p; -inf for tokens that aren't candidates.
-            known: candidates to exclude, because they are kept with certainty.
-            log_c: log of the threshold c of each row, with pi = s / c.
-            rows: the row of each target, in ascending order.
-            targets: the targets; those of a row are ascending, at distances of one.
 
         Returns:
             Tokens, in the order of the targets. Each token occurs at most once per row. If rounding
@@ -82,12 +77,7 @@ COMPILED = VocabularyPass(compiled.prepare_draws, compiled.best)
 
 
 def pass_of(name: str, device: torch.device) -> VocabularyPass:
-    """Return the implementation with this name; "auto" selects the fastest one for the device.
-
-    Raises:
-        ValueError: the name is unknown, the implementation is for another device, or Triton is not
-            installed.
-    """
+    """Return the implementation with this name; "auto" selects the fastest one for the device."""
     if name not in PASSES:
         raise ValueError(
             f"expected the vocabulary pass to be one of {', '.join(PASSES)}, got {name!r}"

@@ -42,8 +42,6 @@ def prepare_draws(
     """Prepare to draw from q proportional to p g, for R prefixes.
 
     Args:
-        factors: g.
-        log_p: log-probabilities of the next token.
         needed: whether tokens will be drawn for each row; None for all. log Z of rows that aren't
             needed is arbitrary.
     """
@@ -113,9 +111,7 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     """Find the K candidates with the highest scores in each row, and sum the other scores.
 
     Args:
-        log_p: log-probabilities of the next token.
         factors: log s - log p; -inf for tokens that aren't candidates.
-        K: number of candidates, at most V.
     """
     log_s = factors.apply(log_p)
     log_score, tokens = log_s.topk(K, dim=1)

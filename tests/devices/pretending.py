@@ -23,7 +23,7 @@ from torch.utils.backend_registration import (
 )
 
 import hmm._files
-from smc._forward.waits import WAITING
+from smc._forward.static import WAITING
 
 
 class _Backend(_DummyBackendModule):

@@ -16,8 +16,7 @@ import smc
 from gcd import AutomatonBatch
 from gcd_vllm import PGCD
 from gcd_vllm._particles import ParticleTask, run
-from gcd_vllm._parts import DrawnPart, Plan, part_end
-from gcd_vllm._seeds import request_seed
+from gcd_vllm._parts import DrawnPart, Plan, part_end, request_seed
 from smc._inference.algorithms import SMC
 from smc._vocabulary.draw import CounterDraw, Keys, Purpose, categorical
 from smc._vocabulary.mixture import defend

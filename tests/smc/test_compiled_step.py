@@ -11,8 +11,7 @@ import torch
 
 import gcd
 import smc
-from smc._models.compiled_step import CompiledStep
-from smc._models.static_cache import NotStaticError
+from smc._models.static_cache import CompiledStep, NotStaticError
 
 transformers = pytest.importorskip("transformers")
 dynamo = pytest.importorskip("torch._dynamo")

@@ -22,8 +22,7 @@ from gcd._tokens.batch import AutomatonBatch
 from gcd._tokens.lifting import lift
 from gcd._tokens.vocabulary import Vocabulary
 from hmm._model import HMM
-from smc._forward.static import StaticReader
-from smc._forward.waits import Waits
+from smc._forward.static import StaticReader, Waits
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import StaticRun
