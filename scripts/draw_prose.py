@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from scripts.check_prose import ROOT, files, markdown_blocks
-from scripts.list_errors import messages
+from scripts.check_prose import list_files, page_blocks
+from scripts.list_errors import ROOT, messages
 from scripts.packages import LIBRARY
 
 FEWEST_WORDS = 8  # shorter paragraphs are headings and links
@@ -36,10 +36,10 @@ def docstrings(package: str) -> Iterator[str]:
 
 def paragraphs(page: Path) -> Iterator[str]:
     """Yield the paragraphs and list items of a Markdown page."""
-    for block in markdown_blocks(page.read_text(encoding="utf-8").splitlines()):
-        text = " ".join(line.text.strip() for line in block)
+    for line, block in page_blocks(page.read_text(encoding="utf-8")):
+        text = " ".join(block.content.split())
         if len(text.split()) >= FEWEST_WORDS:
-            yield f"{page.relative_to(ROOT)}:{block[0].number}\n{text}"
+            yield f"{page.absolute().relative_to(ROOT)}:{line}\n{text}"
 
 
 def errors(package: str) -> Iterator[str]:
@@ -51,7 +51,7 @@ def errors(package: str) -> Iterator[str]:
 
 def collect() -> dict[str, list[str]]:
     """Return all docstrings, errors and paragraphs of the project, by kind."""
-    pages = (path for path in files(["README.md", "docs"]) if path.suffix == ".md")
+    pages = (path for path in list_files(["README.md", "docs"]) if path.suffix == ".md")
     return {
         "docstrings": [text for package in LIBRARY for text in docstrings(package)],
         "errors": [text for package in LIBRARY for text in errors(package)],

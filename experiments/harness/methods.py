@@ -214,7 +214,7 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
         if config.model.path != smollm2.NAME or not own.is_dir():
             names = ", ".join(n for n in methods_of(config) if needs_hmm(n) and ":" not in n)
             raise ValueError(
-                f"expected an HMM for {names} in task.methods, but there is none distilled from "
+                f"expected an HMM for {names} in task.methods, but none is distilled from "
                 f"model.path={config.model.path} for the task {config.task.name}; make one with "
                 f"`python -m scripts.distill_hmm source={config.task.name} records.path=FILE "
                 f"model.path={config.model.path}` and give hmm.path=DIR, or leave {names} out of "

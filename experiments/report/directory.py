@@ -1,4 +1,4 @@
-"""Reader of run directories of any task: table, summary, rows, traces and figures.
+"""Reader of run directories of any task: table, rows, traces and figures.
 
 `run.json` has the task and the format version of the files. A directory with another version is
 refused with an error.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from experiments.harness.results import KEYED, Row, read_rows, refuse_cut_short
+from experiments.harness.results import Row, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
 from hmm._files import read_json, write_json
 
@@ -25,9 +24,6 @@ class RunData:
 
     Attributes:
         directory: the run directory.
-        task: name of the task.
-        identity: everything that determines the results.
-        summary: plain values.
         table: Markdown.
         rows: lines of `results.jsonl`; empty for a task without rows.
         traces: traces of some examples; see `experiments.report.traces`.
@@ -35,9 +31,6 @@ class RunData:
     """
 
     directory: Path
-    task: str
-    identity: dict[str, Any]
-    summary: dict[str, Any]
     table: str
     rows: tuple[Row, ...]
     traces: tuple[Trace, ...]
@@ -77,46 +70,19 @@ def read_run(directory: Path) -> RunData:
             f"expected a run in the file format {FORM} in {directory}, got {about.get('form')!r}; "
             "repeat the run, or make the report with the version that made the run"
         )
-    summary = read_json(directory / "summary.json", remedy=again)
     return RunData(
         directory=directory,
-        task=about["task"],
-        identity=read_json(directory / "identity.json", remedy=again),
-        summary=summary,
         table=(directory / "table.md").read_text(encoding="utf-8"),
-        rows=tuple(_rows(directory, summary, again)),
+        rows=tuple(_rows(directory, again)),
         traces=tuple(read_traces(directory)),
         figures=tuple(sorted(directory.glob("*.png"))),
     )
 
 
-def _rows(directory: Path, summary: dict[str, Any], again: str) -> list[Row]:
-    """Return the rows of a run, which must agree with its summary."""
-    path, about = directory / "results.jsonl", directory / "summary.json"
-    parts = [summary.get(key) for key in ("methods", "problems", "rows")]
+def _rows(directory: Path, again: str) -> list[Row]:
+    """Return the rows of a run; none for a task without rows."""
+    path = directory / "results.jsonl"
     if not path.is_file():
-        if any(parts):
-            raise ValueError(f"expected {path}, which {about} summarizes, got no file; {again}")
         return []
-    if not any(parts):
-        raise ValueError(f"expected {about} to summarize {path}, got no summary; {again}")
-    problems = summary.get("problems")
-    for arm in _arms(summary):
-        missing = [key for key in KEYED[1:] if not isinstance(arm, dict) or key not in arm]
-        if missing:
-            raise ValueError(
-                f"expected {', '.join(missing)} in each record of {about}, got {arm!r}; {again}"
-            )
     refuse_cut_short(path, again)
-    # Lines about a whole problem don't belong to an example and a method.
-    needs = ("name", "estimates") if isinstance(problems, list) else KEYED
-    return read_rows(path, needs=needs)
-
-
-def _arms(summary: dict[str, Any]) -> list[Any]:
-    """Return the summary records by method and number of particles, if the task has them."""
-    if isinstance(summary.get("methods"), list):
-        return list(summary["methods"])
-    problems = summary.get("problems")
-    named = problems if isinstance(problems, list) else ()
-    return [arm for each in named if isinstance(each, dict) for arm in each.get("estimates", ())]
+    return read_rows(path, needs=())  # lines of some tasks aren't about an example and a method

@@ -1,8 +1,8 @@
 """Writer of `report.html`, a self-contained page that needs neither network nor server.
 
 The page is a template with embedded style sheet, scripts, figures (as `data:` URLs) and the values
-of `experiments.report.content` as JSON, from which the scripts make tables, curves and the particle
-explorer. Its content security policy forbids loading anything.
+of `experiments.report.content` as JSON, from which the scripts make the particle explorer. Its
+content security policy forbids loading anything.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from experiments.report.directory import read_run
 
 NAME = "report.html"
 _HERE = Path(__file__).parent / "page"
-_SCRIPTS = ("base.js", "methods.js", "answers.js", "genealogy.js", "explorer.js", "main.js")
+_SCRIPTS = ("base.js", "genealogy.js", "explorer.js", "main.js")
 
 
 def write_report(directory: Path) -> Path:
     """Write the page of a finished run to its directory, and return the file.
 
     Raises:
-        ValueError: the directory isn't a finished run, or the page is too large even after rows,
+        ValueError: the directory isn't a finished run, or the page is too large even after
             traces and figures were left out.
     """
     run, path = read_run(directory), directory / NAME

@@ -55,18 +55,15 @@ def refuse(x):
 '''
 
 
-def test_findings_in_a_page(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text(PAGE)
-    hints = [(each.line, each.hint) for each in check_prose.check(path)]
+def test_findings_in_a_page():
+    hints = [(line, hint) for line, hint, _ in check_prose.check(PAGE)]
     assert [line for line, _ in hints] == [4, 10, 11, 22]
     assert [hint.split()[0] for _, hint in hints] == ["open", "negate", "put", "split"]
 
 
-def test_findings_in_a_module(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(MODULE)
-    hints = [(each.line, each.hint.split()[0]) for each in check_prose.check(path)]
+def test_findings_in_a_module():
+    found = check_prose.check(MODULE, is_python=True)
+    hints = [(line, hint.split()[0]) for line, hint, _ in found]
     assert hints == [
         (1, "open"),
         (6, "open"),
@@ -99,16 +96,15 @@ def test_findings_in_a_module(tmp_path):
     ],
 )
 def test_sentences(text, findings):
-    assert len([*check_prose.check_block([check_prose.Line(1, text)])]) == findings
+    assert len(check_prose.check(text)) == findings
 
 
 def test_findings_fail(tmp_path, monkeypatch, capsys):
     path = tmp_path / "page.md"
     path.write_text("A page says it.\n")
-    monkeypatch.setattr(check_prose, "ROOT", tmp_path)
-    monkeypatch.setattr(check_prose, "files", lambda named: [path])
+    monkeypatch.setattr(check_prose, "list_files", lambda named: [path])
     assert check_prose.main([]) == 0
     assert capsys.readouterr().out == ""
     path.write_text("What a page says.\n")
     assert check_prose.main([]) == 1
-    assert capsys.readouterr().out.startswith('page.md:1: open with a verb or a noun, not with "W')
+    assert capsys.readouterr().out.startswith(f'{path}:1: open with a verb or a noun, not with "W')

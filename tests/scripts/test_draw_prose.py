@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scripts import draw_prose
-from scripts.check_prose import ROOT
+from scripts.list_errors import ROOT
 
 TEXTS = {
     "docstrings": list(draw_prose.docstrings("gcd_cli")),

@@ -20,12 +20,9 @@ function startExplorer() {
   openAddress();
 }
 
-/** The last trial, that of most particles, of the first example on which methods differ, if any does. */
+/** The last trial, that of most particles, of the example that is shown first. */
 function firstShown() {
-  const differs = (example) => methodsDiffer(data.rows.filter((row) => row.example === example));
-  const examples = distinct(data.traces.map((trace) => trace.example));
-  const shown = examples.find(differs) ?? examples[0];
-  return data.traces.filter((trace) => trace.example === shown).at(-1);
+  return data.traces.filter((trace) => trace.example === data.shown).at(-1);
 }
 
 /** Shows what the address says; what it leaves out stays as it is, or is what is shown first. */
@@ -56,7 +53,7 @@ function choose(wanted) {
 function showTrial() {
   const { trace } = explorer;
   const titles = {
-    example: String, method: (v) => data.titles.methods[v].title,
+    example: String, method: (v) => data.titles.methods[v],
     algorithm: (v) => data.titles.algorithms[v], particles: String,
   };
   // Of each key the values that occur with the keys before it.

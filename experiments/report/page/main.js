@@ -1,9 +1,7 @@
 // Everything is started once; then the page follows its address.
 
 const asked = readAddress();
-startMethods();
 startExplorer();
-startAnswers();
 for (const link of document.querySelectorAll("nav a")) {
   const section = byId(link.dataset.section);
   link.hidden = !section || section.hidden;

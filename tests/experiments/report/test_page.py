@@ -10,11 +10,10 @@ import pytest
 
 from experiments.harness.results import key_of
 from experiments.report import content as module
-from experiments.report.content import content_of, differences, embed, records_of
+from experiments.report.content import content_of, embed
 from experiments.report.directory import RunData, read_run
 from experiments.report.page import render, write_report
 from experiments.report.traces import read_traces
-from experiments.tables import differences as paired
 from tests.experiments.report.toy_run import write_run
 
 VOID = {"meta", "input", "img", "br", "hr", "link"}
@@ -89,14 +88,9 @@ def test_every_element_that_scripts_ask_for_is_there(page):
     assert wanted <= set(parsed.ids)
 
 
-def test_the_page_holds_every_row_and_trace(run, page):
-    directory, rows = run
+def test_the_page_holds_every_trace(run, page):
+    directory, _ = run
     data = data_of(page)
-    written = [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
-    assert data["rows"] == written == rows
-    assert data["summary"] == [
-        {**record} for record in json.loads((directory / "summary.json").read_text())["methods"]
-    ]
     tokens = data["tokens"]
     traces = {key_of(trace): trace for trace in read_traces(directory)}
     assert [trace["example"] for trace in data["traces"]] == [
@@ -109,30 +103,6 @@ def test_the_page_holds_every_row_and_trace(run, page):
         assert trace["tokens"].items() <= tokens.items()
     assert "Toys &lt;&amp;&gt;" in page  # the table's heading
     assert page.count("</script>") == 2  # though answers have it
-
-
-def test_differences_are_those_of_the_table(run):
-    rows = [{**row} for row in run[1]]
-    for number, row in enumerate(rows):  # accuracies that differ
-        row["weighted_accuracy"] = (number * 7 % 11) / 11
-    ours, whole = differences(rows, seed=3)
-    assert whole
-    theirs = paired(rows, seed=3)
-    assert theirs
-    for each in theirs:
-        arms = [[each["method"], each["algorithm"]], ["gcd", each["algorithm"]]]
-        [found] = [
-            d for d in ours
-            if d["measure"] == "weighted_accuracy" and d["particles"] == each["particles"]
-            and sorted([d["first"], d["second"]]) == sorted(arms)
-        ]  # fmt: skip
-        sign = 1 if found["first"] == arms[0] else -1
-        assert sign * found["mean"] == pytest.approx(each["weighted_accuracy"])
-        ends = sorted([sign * found["low"], sign * found["high"]])
-        assert ends == pytest.approx(
-            [each["weighted_accuracy_low"], each["weighted_accuracy_high"]]
-        )
-        assert found["examples"] == each["examples"]
 
 
 def large(run: RunData, examples: int, **changes) -> RunData:
@@ -151,11 +121,9 @@ def test_a_large_run_is_cut_by_examples_and_the_page_mentions_it(run, tmp_path, 
     image.write_bytes(b"\x89PNG" + bytes(3_000_000))
     big = large(read_run(run[0]), 40, figures=(image,))
     content = content_of(big)
-    shown, given = len(content.data["rows"]), len(big.rows)
+    shown, given = len(content.data["traces"]), len(big.traces)
     assert 0 < shown < given
-    per_example = len(run[1]) / 4
-    assert shown % per_example == 0  # whole examples
-    assert any(f"({shown} of {given} rows)" in note for note in content.notes)
+    assert shown % 8 == 0  # whole examples
     kept = {trace["example"] for trace in content.data["traces"]}
     assert any(f"Traces of {len(kept)} of 120 examples" in note for note in content.notes)
     assert any("huge" in note for note in content.notes)
@@ -172,17 +140,9 @@ def test_embedded_values_end_no_script_and_come_back():
     assert json.loads(text) == {**values, "b": [None, -1.5, None]}
 
 
-def test_tasks_without_methods_in_their_summary_have_records_all_the_same(run):
-    base = read_run(run[0])
-    estimate = {"method": "gcd", "algorithm": "smc", "particles": 4, "tv": 0.1, "posterior": [1]}
-    problems = {"problems": [{"name": "p", "estimates": [estimate]}]}
-    [record] = records_of(RunData(**{**vars(base), "summary": problems}))
-    assert record == {"style": "p", **{k: v for k, v in estimate.items() if k != "posterior"}}
-    rows = {"problems": {"p": {}}, "rows": [{"example": "p", **estimate}]}
-    [record] = records_of(RunData(**{**vars(base), "summary": rows}))
-    assert record["style"] == "p"
-    nothing = RunData(**{**vars(base), "summary": {"losses": [1]}, "rows": (), "traces": ()})
-    assert records_of(nothing) == []
+def test_a_run_without_rows_has_a_table_only(run):
+    nothing = RunData(**{**vars(read_run(run[0])), "rows": (), "traces": ()})
+    assert content_of(nothing).data["traces"] == []
     assert "Toys" in render(content_of(nothing), "only a table")
 
 
