@@ -7,7 +7,8 @@ inside of the real engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import SimpleNamespace
@@ -155,3 +156,33 @@ def allowed_after(matcher: gcd.Matcher, draft: list[int], size: int) -> set[int]
 def finite(row: torch.Tensor) -> set[int]:
     """The tokens of a row that no mask has taken away."""
     return set(torch.isfinite(row).nonzero().flatten().tolist())
+
+
+def batches(processor: Any, rng: random.Random, answers: list[Any]) -> Iterator[dict[int, Any]]:
+    """Tell V1's processor of a batch of four rows; yield the answers in it, by row, at each step.
+
+    Answers come, are preempted, come back and change rows at random, until all are `finished`.
+    """
+    left, preempted = list(answers), []
+    running: dict[int, Any] = {}
+    while left or running or preempted:
+        removed = [row for row in list(running) if running[row].finished]
+        for row in removed:
+            del running[row]
+        for row in [row for row in running if rng.random() < 0.1]:
+            preempted.append(running.pop(row))
+            removed.append(row)
+        added = []
+        for row in range(4):
+            waiting = preempted or left
+            if row not in running and waiting and rng.random() < 0.7:
+                answer = running[row] = waiting.pop()
+                added.append((row, answer.params, answer.prompt, answer.output))
+        moved = []
+        if len(running) > 1 and rng.random() < 0.3:
+            here, there = rng.sample(sorted(running), 2)
+            running[here], running[there] = running[there], running[here]
+            moved.append((here, there, MoveDirectionality.SWAP))
+        processor.update_state(BatchUpdate(4, removed, added, moved))
+        if running:
+            yield running

@@ -24,6 +24,8 @@ from smc.testing import ToyLM, target, walk
 from tests.smc.toys import VOCABULARY, a_star_b, few_words
 
 PROMPT = (0, 2)
+EVERY_STEP = {"ess_threshold": 1.0, "strata": "none"}
+MULTINOMIAL = {"ess_threshold": 1.0, "resampling": "multinomial"}
 
 
 class ToyEngine:
@@ -31,59 +33,52 @@ class ToyEngine:
 
     vocabulary, context, block_size = VOCABULARY, 64, None
 
-    def __init__(self, lm, automaton, draw, names, budget):
-        self.lm, self.automaton, self.draw_ = lm, automaton, draw
-        self.names, self.budget = names, budget
+    def __init__(self, lm, automaton, budget, draw=None, names=(0,)):
+        self.lm, self.automaton, self.budget = lm, automaton, budget
+        self.draw_, self.names = draw, names
 
     def draw(self, parts):
         return [self._draw(part) for part in parts]
 
-    def _draw(self, part):
-        automaton, ids, log_z, log_p = self.automaton, list(part.prefix), [], []
-        state = automaton.initial
+    @cache  # noqa: B019, the engines of a test are few
+    def _guided(self, place, ids):
+        """Return log p of every token, log Z, the table of the next token, and log g of each."""
+        prompt, temperature, proposal = place
+        automaton, state = self.automaton, self.automaton.initial
         for token in ids:
             state = automaton.step(state, token)
+        log_model = (self.lm.log_p((*prompt, *ids)) / temperature).log_softmax(0)
+        left = self.budget - len(ids) - 1 if proposal == "gcd" else 2**30 - 1
+        after = [automaton.step(state, v) for v in range(VOCABULARY.size)]
+        allowed = torch.tensor([s >= 0 and automaton.steps_to_accept[s] <= left for s in after])
+        masked = log_model.masked_fill(~allowed, -torch.inf).unsqueeze(0)
+        return log_model, float(masked.logsumexp(1)), categorical(masked), torch.zeros(len(after))
+
+    def _draw(self, part):
+        ids, log_ratios, log_p, zero = list(part.prefix), [], [], torch.zeros(1, dtype=torch.int64)
         for _ in range(part.max_tokens):
-            log_model = (self.lm.log_p((*part.prompt, *ids)) / part.temperature).log_softmax(0)
-            left = self.budget - len(ids) - 1 if part.proposal == "gcd" else 2**30 - 1
-            after = [automaton.step(state, v) for v in range(VOCABULARY.size)]
-            allowed = torch.tensor([s >= 0 and automaton.steps_to_accept[s] <= left for s in after])
-            masked = log_model.masked_fill(~allowed, -torch.inf)
-            table = categorical(masked.unsqueeze(0))
-            zero = torch.zeros(1, dtype=torch.int64)
+            place = part.prompt, part.temperature, part.proposal
+            log_model, log_z, table, log_g = self._guided(place, tuple(ids))
             name = torch.tensor([self.names[part.example]])
             keys = Keys(name, torch.tensor([part.particle]), len(ids), Purpose.TOKEN)
-            u = self.draw_(keys, lambda table=table, zero=zero: table.breaks(zero))
-            token = int(table.at(zero, u))
+            token = int(table.at(zero, self.draw_(keys, lambda table=table: table.breaks(zero))))
             ids.append(token)
-            log_z.append(float(masked.logsumexp(0)))
+            log_ratios.append(log_z - float(log_g[token]))
             log_p.append(float(log_model[token]))
-            state = after[token]
             if token in VOCABULARY.eos_ids:
                 break
-        new = ids[len(part.prefix) :]
-        return DrawnPart(tuple(new), tuple(log_z), tuple(log_p))
+        new = tuple(ids[len(part.prefix) :])
+        potential = float(log_g[ids[-1]])
+        return DrawnPart(new, tuple(log_ratios), tuple(log_p), log_potential=potential)
 
 
-@pytest.mark.parametrize("constraint", [a_star_b, few_words])
-@pytest.mark.parametrize(
-    ("proposal", "chunk", "options"),
-    [
-        ("gcd", None, {}),
-        ("lcd", None, {}),
-        ("gcd", 1, {"ess_threshold": 1.0, "strata": "none"}),
-        ("gcd", 2, {"ess_threshold": 1.0, "resampling": "multinomial"}),
-        ("lcd", 1, {"ess_threshold": 1.0, "strata": "none", "resampling": "multinomial"}),
-    ],
-)
-def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk, options):
-    automaton, budget, temperature = constraint(), 3, 0.8
-    lm = ToyLM(VOCABULARY, seed=3)
-    plan = Plan(2, proposal, temperature, 0, chunk, SMC(**options))
+def walked(engine, plan):
+    """Weight times probability of each answer over all choices, and whether any resampled."""
 
     def sample(draw, names):
-        tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in names]
-        return run(ToyEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
+        engine.draw_, engine.names = draw, names
+        tasks = [ParticleTask(name, PROMPT, "", engine.automaton, engine.budget) for name in names]
+        return run(engine, tasks, plan, draw)
 
     found, resampled = defaultdict(float), False
     for probability, posterior in walk(sample):
@@ -96,13 +91,36 @@ def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk
             if each.log_weight > -math.inf:
                 assert each.finished
                 found[each.ids] += evidence * math.exp(each.log_weight) / total
+    return found, resampled
+
+
+@pytest.mark.parametrize(
+    ("constraint", "proposal", "chunk", "options"),
+    [
+        *((each, "gcd", None, {}) for each in (a_star_b, few_words)),
+        *((each, "lcd", None, {}) for each in (a_star_b, few_words)),
+        *((each, "gcd", 1, EVERY_STEP) for each in (a_star_b, few_words)),
+        *(
+            (each, "gcd", 2, {"ess_threshold": 1.0, **MULTINOMIAL})
+            for each in (a_star_b, few_words)
+        ),
+        # All pairs of settings and constraints occur.
+        (a_star_b, "lcd", 1, EVERY_STEP),
+        (few_words, "lcd", 1, {**EVERY_STEP, **MULTINOMIAL}),
+    ],
+)
+def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk, options):
+    automaton, budget, temperature = constraint(), 3, 0.8
+    lm = ToyLM(VOCABULARY, seed=3)
+    plan = Plan(2, proposal, temperature, 0, chunk, SMC(**options))
+    found, resampled = walked(ToyEngine(lm, automaton, budget), plan)
     expected = target(lm, PROMPT, automaton, budget, temperature=temperature)
     assert found == pytest.approx(expected, abs=1e-9)
     assert resampled is (chunk is not None)
 
 
 class TwistedEngine(ToyEngine):
-    """The same with P-GCD's distribution, computed anew for every token."""
+    """The same with P-GCD's distribution."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -113,54 +131,25 @@ class TwistedEngine(ToyEngine):
         self.start = self.proposal.start(batch)
 
     @cache  # noqa: B019, the engines of a test are few
-    def _guide(self, prompt, ids, temperature):
+    def _guided(self, place, ids):
+        prompt, temperature, _ = place
         state = self.proposal.advance(self.start, torch.tensor([ids], dtype=torch.int64))
         log_model = (self.lm.log_p((*prompt, *ids)) / temperature).log_softmax(0).unsqueeze(0)
         guide = defend(self.proposal.guide(state, log_model), log_model)
-        return log_model, guide, categorical(guide.apply(log_model))
-
-    def _draw(self, part):
-        ids, log_ratios, log_p = list(part.prefix), [], []
-        for _ in range(part.max_tokens):
-            log_model, guide, table = self._guide(part.prompt, tuple(ids), part.temperature)
-            zero = torch.zeros(1, dtype=torch.int64)
-            name = torch.tensor([self.names[part.example]])
-            keys = Keys(name, torch.tensor([part.particle]), len(ids), Purpose.TOKEN)
-            u = self.draw_(keys, lambda table=table, zero=zero: table.breaks(zero))
-            token = int(table.at(zero, u))
-            log_g = float(guide.at(zero, torch.tensor([token])))
-            ids.append(token)
-            log_ratios.append(float(guide.log_z) - log_g)
-            log_p.append(float(log_model[0, token]))
-            if token in VOCABULARY.eos_ids:
-                break
-        new = tuple(ids[len(part.prefix) :])
-        return DrawnPart(new, tuple(log_ratios), tuple(log_p), log_potential=log_g)
+        tokens = torch.arange(VOCABULARY.size)
+        log_g = guide.at(torch.zeros_like(tokens), tokens)
+        return log_model[0], float(guide.log_z), categorical(guide.apply(log_model)), log_g
 
 
 @pytest.mark.parametrize(
     ("chunk", "options"),
-    [(None, {}), (1, {"ess_threshold": 1.0, "strata": "none"}), (2, {"ess_threshold": 1.0})],
+    [(None, {}), (1, EVERY_STEP), (2, {"ess_threshold": 1.0})],
 )
 def test_pgcd_sums_to_the_target_with_its_potentials(chunk, options):
     automaton, budget, temperature = few_words(), 3, 0.8
     lm = ToyLM(VOCABULARY, seed=3)
     plan = Plan(2, "pgcd", temperature, 0, chunk, SMC(**options), PGCD("named"))
-
-    engine = TwistedEngine(lm, automaton, None, None, budget)
-
-    def sample(draw, names):
-        engine.draw_, engine.names = draw, names
-        tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in names]
-        return run(engine, tasks, plan, draw)
-
-    found, resampled = defaultdict(float), False
-    for probability, posterior in walk(sample):
-        resampled |= any(posterior.diagnostics.resampled)
-        evidence = probability * math.exp(posterior.log_evidence)
-        total = math.fsum(math.exp(each.log_weight) for each in posterior.particles)
-        for each in posterior.particles:
-            found[each.ids] += evidence * math.exp(each.log_weight) / total
+    found, resampled = walked(TwistedEngine(lm, automaton, budget), plan)
     expected = target(lm, PROMPT, automaton, budget, temperature=temperature)
     assert found == pytest.approx(expected, abs=1e-6)
     assert resampled is (chunk is not None)
@@ -171,7 +160,7 @@ def test_one_part_gives_the_values_of_each_token():
     lm = ToyLM(VOCABULARY, seed=1)
     draw = CounterDraw(5)
     tasks = [ParticleTask(name, PROMPT, "", automaton, budget) for name in (7, 9)]
-    engine = ToyEngine(lm, automaton, draw, [7, 9], budget)
+    engine = ToyEngine(lm, automaton, budget, draw, [7, 9])
     first, second = run(engine, tasks, Plan(6, "gcd", 1.0, 5, None, SMC()), draw)
     assert first.particles != second.particles
     for each in first.particles:
@@ -193,7 +182,7 @@ def test_a_token_that_the_constraint_forbids_is_an_error():
         def draw(self, parts):
             return [DrawnPart((4,), (0.0,), (0.0,)) for _ in parts]
 
-    engine = Wrong(None, few_words(), None, [0], 3)
+    engine = Wrong(None, few_words(), 3)
     task = ParticleTask(0, PROMPT, "", few_words(), 3)
     with pytest.raises(RuntimeError, match="another logits processor"):
         run(engine, [task], Plan(1, "gcd", 1.0, 0, None, SMC()), CounterDraw(0))

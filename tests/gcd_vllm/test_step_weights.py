@@ -23,10 +23,10 @@ from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,
-    MoveDirectionality,
     RequestStates,
     SamplingParams,
     VllmConfig,
+    batches,
     lifted,
 )
 
@@ -51,6 +51,10 @@ class Answer:
         self.params = parameters(key, budget, temperature, prefix_tokens=len(prefix))
         self.expected = []
 
+    @property
+    def finished(self):
+        return self.matcher.is_finished
+
     def step(self, before, after, rng):
         """Draw a token, as the engine does; note the values it should have."""
         log_p = (before.double() / self.temperature).log_softmax(0)
@@ -70,34 +74,13 @@ def test_weights_are_kept_through_preemption_and_moves(tokens, seed):
     torch.manual_seed(seed)
     processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
     prefix = [ord("a"), ord("b")]
-    left = [
+    answers = [
         Answer(f"run/{n}", tokens, rng.randint(4, 12), rng.choice([1.0, 0.5, 2.0]), rng.choice(
             [(), prefix]
         ))
         for n in range(9)
     ]  # fmt: skip
-    answers, running, preempted = list(left), {}, []
-    while left or running or preempted:
-        removed = [row for row in list(running) if running[row].matcher.is_finished]
-        for row in removed:
-            del running[row]
-        for row in [row for row in running if rng.random() < 0.1]:
-            preempted.append(running.pop(row))
-            removed.append(row)
-        added = []
-        for row in range(4):
-            waiting = preempted or left
-            if row not in running and waiting and rng.random() < 0.7:
-                answer = running[row] = waiting.pop()
-                added.append((row, answer.params, answer.prompt, answer.output))
-        moved = []
-        if len(running) > 1 and rng.random() < 0.3:
-            here, there = rng.sample(sorted(running), 2)
-            running[here], running[there] = running[there], running[here]
-            moved.append((here, there, MoveDirectionality.SWAP))
-        processor.update_state(BatchUpdate(4, removed, added, moved))
-        if not running:
-            continue
+    for running in batches(processor, rng, answers):
         before = 3 * torch.randn(4, size)
         after = processor.apply(before.clone())
         for row, answer in running.items():

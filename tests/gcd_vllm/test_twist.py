@@ -24,11 +24,11 @@ from smc._vocabulary.mixture import defend
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,
-    MoveDirectionality,
     RequestStates,
     SamplingParams,
     VllmConfig,
     allowed_after,
+    batches,
     finite,
     lifted,
 )
@@ -98,38 +98,18 @@ def test_rows_are_drawn_from_pgcd_and_weighed_by_it(tokens, hmms, pgcd):
     config.use_v2_model_runner = False
     processor = Processor(config, torch.device("cpu"), False)
     proposal = pgcd.proposal(tokens, torch.device("cpu"))
-    left = [
+    answers = [
         Answer(
             f"twist/{n}", tokens, proposal, pgcd, rng.choice([5, 8]),
             rng.choice([1.0, 0.5, 2.0]), rng.choice([(), [ord("a"), ord("b")]]),
         )
         for n in range(6)
     ]  # fmt: skip
-    answers, running, preempted = list(left), {}, []
-    while left or running or preempted:
-        removed = [row for row in list(running) if running[row].finished]
-        for row in removed:
-            del running[row]
-        for row in [row for row in running if rng.random() < 0.1]:
-            preempted.append(running.pop(row))
-            removed.append(row)
-        added = []
-        for row in range(4):
-            waiting = preempted or left
-            if row not in running and waiting and rng.random() < 0.7:
-                answer = running[row] = waiting.pop()
-                added.append((row, answer.params, answer.prompt, answer.output))
-        moved = []
-        if len(running) > 1 and rng.random() < 0.3:
-            here, there = rng.sample(sorted(running), 2)
-            running[here], running[there] = running[there], running[here]
-            moved.append((here, there, MoveDirectionality.SWAP))
-        processor.update_state(BatchUpdate(4, removed, added, moved))
-        if running:
-            before = 3 * torch.randn(4, size)
-            after = processor.apply(before.clone())
-            for row, answer in running.items():
-                answer.step(before[row], after[row], rng)
+    for running in batches(processor, rng, answers):
+        before = 3 * torch.randn(4, size)
+        after = processor.apply(before.clone())
+        for row, answer in running.items():
+            answer.step(before[row], after[row], rng)
     found = take("twist/")
     for answer in answers:
         values = [[step[LOG_Z], step[LOG_P], step[LOG_Q]] for step in found[answer.key]]

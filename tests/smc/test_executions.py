@@ -152,7 +152,7 @@ WALKED: list[dict[str, Any]] = [
         (name, options)
         for i, name in enumerate(("gcd", "lcd", "own", "pgcd"))
         for j, options in enumerate(WALKED)
-        if name == "gcd" or (i + j) % 2 == 0
+        if name == "gcd" or (i + j) % 2 == 1
     ],
     ids=str,
 )

@@ -156,7 +156,7 @@ GUESSES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("proposal", PROPOSALS)
 def test_particles_are_the_same(proposal: str) -> None:
     used, wasted = dict.fromkeys(GUESSES, 0), dict.fromkeys(GUESSES, 0)
-    for seed, (particles, ahead) in enumerate([*[(1, 6)] * 11, (1, 1), (2, 2), (5, 3), (3, 20)]):
+    for seed, (particles, ahead) in enumerate([*[(1, 6)] * 4, (1, 1), (2, 2), (5, 3), (3, 20)]):
         options: dict[str, Any] = {
             "particles": particles, "seed": seed, "forced_runs": bool(seed % 3),
             "strata": ("none", "state")[seed % 2], "ess_threshold": (0.5, 1.0)[seed % 2],
@@ -164,10 +164,12 @@ def test_particles_are_the_same(proposal: str) -> None:
         }  # fmt: skip
         lm = CountingLM(VOCABULARY, seed=seed, spread=1.5)
         for some in one_by_one() if particles == 1 else [examples()]:
+            given = {**options, **some}
+            expected = sampled(lm, proposal=PROPOSALS[proposal](), read_ahead=0, **given)
             for name, guesses in GUESSES.items():
                 found = assert_same(
-                    lm, proposal=PROPOSALS[proposal](),
-                    ahead={"read_ahead": ahead, "guesses": guesses()}, **options, **some,
+                    lm, proposal=PROPOSALS[proposal](), expected=expected,
+                    ahead={"read_ahead": ahead, "guesses": guesses()}, **given,
                 )  # fmt: skip
                 used[name] += sum(each.diagnostics.used for each in found)
                 wasted[name] += sum(e.diagnostics.drafted - e.diagnostics.used for e in found)

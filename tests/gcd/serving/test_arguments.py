@@ -154,7 +154,9 @@ def test_masks_are_written_where_a_tensor_lies() -> None:
             torch.zeros(WIDTH + 1, dtype=torch.int32),
             r"of shape \(16,\) for masks, got .* of shape \(17,\)",
         ),
-        (torch.zeros(1, WIDTH, dtype=torch.int32), r"got int32 of shape \(1, 16\)"),
+        (torch.zeros(2, WIDTH, dtype=torch.int32), r"got int32 of shape \(2, 16\)"),
+        (np.zeros(WIDTH - 1, np.int32), r"got .* of shape \(15,\)"),
+        (np.zeros(WIDTH, np.uint32), "contiguous int32 .* got uint32"),
         (torch.zeros(2 * WIDTH, dtype=torch.int32)[::2], "not contiguous"),
         (torch.zeros(WIDTH, dtype=torch.int32).to_sparse(), "a type that numpy supports"),
         (np.frombuffer(bytes(4 * WIDTH), np.int32), "read-only"),
@@ -166,6 +168,10 @@ def test_masks_are_written_where_a_tensor_lies() -> None:
 def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         _matcher().fill_mask(out)
+    with pytest.raises(ValueError):
+        _matcher().fill_draft_masks([A, A], out)
+    with pytest.raises(ValueError):
+        gcd.MatcherBatch([_matcher()]).fill_masks(out)
 
 
 def test_a_language_that_is_not_lifted_is_refused_with_the_remedy() -> None:
