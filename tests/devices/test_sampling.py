@@ -140,8 +140,10 @@ def test_options_of_the_eager_way(options: dict[str, Any], algorithm: str) -> No
     assert len(shown[DEVICE]) == len(shown["cpu"]) > 2
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("name", PROPOSALS)
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [(name, how) for name, how, execution in TOGETHER if execution == "static"],
+)
 @pytest.mark.skipif(NAME != "mock", reason="on a GPU, tests/smc/test_gpu.py looks for waits")
 def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
     from tests.devices.pretending import counted_waits
