@@ -37,6 +37,7 @@ from smc._results.reliability import LABELS, label_of
 
 CERTIFIED = 0.99
 LEAST = 0.01
+"""Least probability of a text whose interval is checked."""
 ROUNDING = 1e-4
 """Nats by which float32 log-probabilities of two runs may differ."""
 SEEN = 240

@@ -237,7 +237,11 @@ def _most_probable(best: Best, group: Group, always: Kept) -> Bool[Tensor, "R K"
 def _solve(
     top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
 ) -> Float64[Tensor, "B"]:
-    """Return log c with sum of min(1, s / c) = N; -inf if at most N scores are positive."""
+    """Return log c with sum of min(1, s / c) = N; -inf if at most N scores are positive.
+
+    `top` has the logs of the N largest scores in descending order, and `log_tail` the log of the
+    sum of the others.
+    """
     top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
     # T_k for k = N, N - 1, …, 0, summed from the smallest score to the largest.
     upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)

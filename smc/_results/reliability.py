@@ -99,7 +99,12 @@ def cohorts_of_selections(
     uncertain: Int64[np.ndarray, "S"],
     slack: Float64[np.ndarray, "S"],
 ) -> list[Cohort]:
-    """Return the cohorts of a discrete filter: one per step that kept prefixes by chance."""
+    """Return the cohorts of a discrete filter: one per step that kept prefixes by chance.
+
+    `log_pi` is the log of the probability pi of keeping the prefix that ends in each token, and a
+    positive number for tokens that weren't selected, such as forced ones. `uncertain` is the number
+    of prefixes in each step whose pi is less than 1, and `slack` the sum of their 1 - pi.
+    """
     chosen = log_pi <= 0
     step = chosen.cumsum(axis=1) - 1
     last = chosen.sum(axis=1).max(initial=0)

@@ -102,6 +102,19 @@ def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: in
     expected = units.var(axis=0, ddof=1) * particles
     assert found.evidence == pytest.approx(expected[0], abs=1e-9)
     assert found.probabilities == pytest.approx(expected[1:], abs=1e-9)
+    terms = (units[:, 0] - units[:, 0].mean()) ** 2
+    if terms.sum() > 1e-6:
+        effective = terms.sum() ** 2 / (terms**2).sum()
+        assert found.degrees == pytest.approx(max(1.0, effective), rel=1e-6)
+
+
+def test_the_quantile_has_the_effective_degrees_of_freedom() -> None:
+    (found,) = smc.sample(
+        TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=3, particles=8, proposal=smc.GCD()
+    )
+    even, uneven = (replace(found.reliability, degrees=nu) for nu in (8.0, 1.0))
+    assert even.quantile == pytest.approx(1.8595, abs=1e-4)  # tables of Student's t
+    assert uneven.quantile == pytest.approx(6.3138, abs=1e-4)
 
 
 def test_candidates_are_distinguished_by_their_selection() -> None:

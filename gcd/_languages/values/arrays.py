@@ -111,7 +111,7 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length of which `fewest` to `most` (None: any) elements are counted."""
+    """Return arrays of any length with `fewest` to `most` (None: any) counted elements."""
     highest = fewest if most is None else most
     if most is not None and most < fewest:
         return Automaton.empty()
