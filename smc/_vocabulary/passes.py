@@ -54,6 +54,8 @@ class VocabularyPass(NamedTuple):
 
         Args:
             factors: log s - log p; -inf for tokens that aren't candidates.
+            rows: the row of each target, in ascending order.
+            targets: the targets; those of a row are ascending, at distances of one.
 
         Returns:
             Tokens, in the order of the targets. Each token occurs at most once per row. If rounding
