@@ -27,9 +27,9 @@ from tqdm import tqdm
 import gcd
 import smc
 from benchmarks.common import head, line, tool_calls
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, load_model, resolve_device
-from experiments.harness.settings import budget_of
+from experiments.budgets import budget_of
+from experiments.config import ModelConfig
+from experiments.models import ROOT, load_model, resolve_device
 from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.prompts import compact_prompt
 

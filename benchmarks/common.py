@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gcd
-from experiments.harness.models import ROOT
+from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord, read_xlam
 

@@ -106,8 +106,8 @@ def problem_of(name: str, lm: smc.TransformersLM, prompt: str, pattern: str) -> 
 @cache
 def load_adapted(adapter: str) -> Any:
     """Load SmolLM2 with an adapter."""
-    from experiments.harness.config import ModelConfig
-    from experiments.harness.models import load_model
+    from experiments.config import ModelConfig
+    from experiments.models import load_model
 
     return load_model(ModelConfig(adapter=f"models/{adapter}", device="cpu"))[0]
 

@@ -328,7 +328,7 @@ def load_smollm2() -> smc.TransformersLM:
     """Load SmolLM2; it caches prompts, which doesn't affect results or counts of tokens."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from experiments.harness.smollm2 import checkpoint
+    from experiments.smollm2 import checkpoint
 
     path = checkpoint()
     model, tokenizer = (

@@ -23,8 +23,8 @@ from statistics import mean, median
 import torch
 
 import smc
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, load_model
+from experiments.config import ModelConfig
+from experiments.models import ROOT, load_model
 from experiments.studies.convergence.builtin import builtin
 from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.hmm import Recipe, distil, load_given

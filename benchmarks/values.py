@@ -42,7 +42,7 @@ import smc
 from benchmarks.answers import load
 from benchmarks.common import head, line
 from benchmarks.requests import GROUPS, Request, leaves, requests, same
-from experiments.harness.models import ROOT
+from experiments.models import ROOT
 
 ADAPTERS = {"tool calls": str(ROOT / "models" / "smollm2-xlam")}
 RETRIES = 2

@@ -19,21 +19,22 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from experiments import smollm2
 from experiments.commongen.records import ConceptSet
 from experiments.commongen.training import prompt_of, read_training
-from experiments.distillation.data import digest
-from experiments.harness import smollm2
-from experiments.harness.config import MAX_SKIPPED, ModelConfig, WandbConfig
-from experiments.harness.models import (
-    identity_of,
-    load_model,
-    title_of,
-    without_renaming,
-    write_base,
+from experiments.config import (
+    MAX_SKIPPED,
+    ModelConfig,
+    WandbConfig,
+    at_least,
+    check_model,
+    distinct,
+    inside,
+    one_of,
 )
-from experiments.harness.results import Identity, plain
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least, check_model, distinct, inside, one_of
+from experiments.distillation.data import digest
+from experiments.models import identity_of, load_model, title_of, without_renaming, write_base
+from experiments.rows import ExperimentTask, Identity, Run, plain
 from experiments.sql.databases import read_databases
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import read_questions

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
+from experiments.arms import Arm, is_discrete
 from experiments.commongen.metrics import rouge_l
 from experiments.commongen.records import read_file
-from experiments.harness.algorithms import Arm, is_discrete
-from experiments.harness.models import ROOT
-from experiments.harness.results import Row
+from experiments.models import ROOT
+from experiments.rows import Row
 from experiments.tables import (
     ACCURACIES,
     Measure,

@@ -7,7 +7,7 @@ A RUN is a run directory, or an archive of one such as those in data/rows; the r
 joined, and rows with the same key count once.
 
 A `Metric` is all that a new measure of a task needs. A task passes its metrics to
-`experiments.harness.comparison.report`. From there they reach `summary.json`, the table with a
+`experiments.evaluate.report`. From there they reach `summary.json`, the table with a
 sentence on each metric's meaning, paired differences, wandb, and the report page.
 
 Every example counts in every denominator, once: its repetitions count with their mean. A row whose
@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from experiments.harness.algorithms import Arm, is_discrete
-from experiments.harness.methods import METHODS, method_of
-from experiments.harness.results import Row, key_of
+from experiments.arms import METHODS, Arm, is_discrete, method_of
+from experiments.rows import Row, key_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

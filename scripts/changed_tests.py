@@ -30,7 +30,7 @@ CORE = ("tests/test_architecture.py", "tests/hmm/test_inference.py", "tests/smc/
 _PAGES = ("tests/test_docs.py", "tests/test_pages.py")
 _OF_LIBRARY = ("tests/test_architecture.py", "tests/test_interface.py")
 _INTERFACE = "docs/reference/interface.txt"
-_CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")
+_CONFIGURED = ("tests/experiments/test_config.py", "tests/experiments/test_experiments.py")
 
 
 def list_changed(base: str) -> list[str]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import hydra
 from omegaconf import DictConfig
 
+from experiments import config as configuration
 from experiments import finetuning
 from experiments.finetuning import TASK
-from experiments.harness import config as configuration
-from experiments.harness.models import ROOT
-from experiments.harness.processes import errors_in_one_line
-from experiments.harness.records import at_most_skipped
-from experiments.harness.run import run_task
+from experiments.models import ROOT
+from experiments.processes import errors_in_one_line
+from experiments.records import at_most_skipped
+from experiments.rows import run_task
 
 configuration.register()
 finetuning.register()
@@ -26,7 +26,7 @@ finetuning.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="finetune_lm")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.processes` for error messages."""
+    """Run the command line; see `experiments.processes` for error messages."""
     with errors_in_one_line(), at_most_skipped("max_skipped", config.max_skipped):
         run_task(TASK, config)
 

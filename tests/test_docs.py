@@ -11,7 +11,7 @@ from typing import get_type_hints
 
 import pytest
 
-from experiments.harness.config import Config
+from experiments.config import Config
 from scripts.packages import LIBRARY
 from tests import processes
 

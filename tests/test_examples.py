@@ -40,7 +40,7 @@ def test_the_programs_print_valid_answers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
-    from experiments.harness import smollm2
+    from experiments import smollm2
 
     lm = smc.TransformersLM.from_pretrained(str(smollm2.checkpoint()))
     monkeypatch.setattr(smc.TransformersLM, "from_pretrained", {smollm2.HUB: lm}.__getitem__)

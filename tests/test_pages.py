@@ -20,10 +20,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import smc
-from experiments.harness import smollm2
-from experiments.harness.methods import hmm_identity
-from experiments.run import check, run
-from experiments.tasks import TASKS, register
+from experiments import smollm2
+from experiments.arms import hmm_identity
+from experiments.run import TASKS, check, register, run
 from scripts.packages import EXPORTING
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,8 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 import gcd
-from experiments.harness.config import RecordConfig
-from experiments.harness.settings import at_least, check_records, one_of
+from experiments.config import RecordConfig, at_least, one_of
+from experiments.evaluate import check_records
 
 AUTO, LEMMINFLECT = "auto", "lemminflect"
 TOLD = {

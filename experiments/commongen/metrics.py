@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float
 
 import smc
-from experiments.harness.vllm_model import VllmModel
 from experiments.tables import Interval
+from experiments.vllm_model import VllmModel
 from smc import LanguageModel
 
 _BEFORE = r"(?<![\w'’])"

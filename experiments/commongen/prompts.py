@@ -20,8 +20,8 @@ from typing import Any
 
 from experiments.commongen.config import TOLD
 from experiments.commongen.records import ConceptSet
-from experiments.harness.models import chat, is_chat
-from experiments.harness.settings import one_of
+from experiments.config import one_of
+from experiments.models import chat, is_chat
 
 _WORDED = (
     "Write one short sentence about an everyday scene. It must use all of the given words, in any "

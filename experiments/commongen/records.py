@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments import records as reading
 from experiments.commongen.config import AUTO, LEMMINFLECT
-from experiments.harness import records as reading
-from experiments.harness.records import ReadResult, check_fields
+from experiments.records import ReadResult, check_fields
 
 _PARTS = {"N": "NOUN", "V": "VERB"}
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
-from experiments.harness.results import Row
+from experiments.rows import Row
 from experiments.tables import (
     Interval,
     Metric,

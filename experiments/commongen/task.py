@@ -19,13 +19,11 @@ from experiments.commongen.metrics import find_covered, log_probability, tokens_
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, metrics_of
-from experiments.harness.comparison import compare, identity, report
-from experiments.harness.examples import Example, Model, RecordHandler, name_of_example
-from experiments.harness.models import ROOT
-from experiments.harness.records import ReadResult
-from experiments.harness.results import Row
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.vllm_model import load_engine
+from experiments.evaluate import Example, Model, RecordHandler, evaluate, identity, report
+from experiments.models import ROOT
+from experiments.records import ReadResult
+from experiments.rows import ExperimentTask, Row, Run
+from experiments.vllm_model import load_engine
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
 """First 100 sets of CommonGen's development set."""
@@ -83,8 +81,8 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_engine(config)
-    prepared, rows = compare(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)
-    records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]
+    prepared, rows = evaluate(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)
+    records: list[tuple[str, Any]] = [(e.name, e.record) for e in prepared.examples]
     metrics = metrics_of({name: r.references for name, r in records})
     source = config.data.path or config.data.hub or "CommonGen dev, in the repository"
     published = "; ".join(f"{who}: {metric} {figure}" for who, metric, figure in PUBLISHED)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet
-from experiments.harness.records import DataError, read_text
+from experiments.records import DataError, read_text
 
 FEWEST, MOST = 3, 5  # concepts, as in the development set
 _WORDS = range(4, 25)

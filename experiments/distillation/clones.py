@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from experiments.harness.results import derive_seed
+from experiments.rows import derive_seed
 from hmm import HMM, Dense
 
 FEWEST_STATES = 2

@@ -14,11 +14,19 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.commongen.config import TOLD
+from experiments.config import (
+    DataConfig,
+    ModelConfig,
+    WandbConfig,
+    at_least,
+    check_model,
+    inside,
+    one_of,
+    refuse_unused,
+)
 from experiments.distillation.clones import FEWEST_STATES
 from experiments.distillation.prompts import SOURCES
-from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
-from experiments.harness.results import Identity, plain
-from experiments.harness.settings import at_least, check_model, inside, one_of, refuse_unused
+from experiments.rows import Identity, plain
 from experiments.tool_calling.answers import STYLES
 
 INITS = ("random", "latent", "clones")

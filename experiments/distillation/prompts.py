@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from experiments.commongen.training import prompt_of, read_training
-from experiments.harness.models import encode
 from experiments.json_schema import records as schema_records
+from experiments.models import encode
 from experiments.sql.databases import read_databases
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions

@@ -1,4 +1,4 @@
-"""Report of a distillation: a table, a curve, a model card, and the same figures in wandb."""
+"""Report of a distillation: a table, a curve, and the same figures in wandb."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from experiments.distillation import config as distill_config
+from experiments.config import writable
 from experiments.distillation.training import Point
-from experiments.harness.results import to_repeat
-from experiments.harness.run import Run
-from experiments.harness.settings import writable
-from experiments.harness.tracking import log_shown, log_summary
+from experiments.rows import Run
+from experiments.tracking import log_shown, log_summary
 from hmm._checkpoint import CONFIG, WEIGHTS
 from hmm._files import read_json
 
 if TYPE_CHECKING:
     import wandb
 
-CARD = "README.md"
 LM = "language model, reading the prompt"
 """Name of the language model in tables."""
-_TAGS = "tags: [hidden-markov-model, distillation]"  # marks a card written by this module
 
 
 def check_out(out: Path, run_dir: Path) -> None:
@@ -42,22 +36,20 @@ def check_out(out: Path, run_dir: Path) -> None:
     if not out.exists():
         return
     names = {path.name.removesuffix(".part") for path in out.iterdir()}
-    foreign = sorted(names - {WEIGHTS, CONFIG, CARD})
-    described, card = out / CONFIG, out / CARD
+    foreign = sorted(names - {WEIGHTS, CONFIG})
+    described = out / CONFIG
     if described.is_file() and "format" not in read_json(described, remedy="remove it"):
         foreign.append(CONFIG)
-    if card.is_file() and _TAGS not in card.read_text(encoding="utf-8", errors="replace"):
-        foreign.append(CARD)
     if foreign:
         raise ValueError(
-            f"expected an empty directory or a distilled HMM in out={out}, where files such as "
-            f"{CARD} and {CONFIG} will be written; got {', '.join(foreign[:5])}; give another "
+            f"expected an empty directory or a distilled HMM in out={out}, where {WEIGHTS} and "
+            f"{CONFIG} will be written; got {', '.join(foreign[:5])}; give another "
             "directory with out=DIR"
         )
 
 
 def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path) -> None:
-    """Write, print and log the results, and write the model card to `out`.
+    """Write, print and log the results.
 
     Args:
         run: the run.
@@ -70,7 +62,6 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
     table = table_of(summary, config.save_dtype)
     figure = run.directory / "curve.png"
     plot_curve(summary["nats_per_token"], curve, figure)
-    (out / CARD).write_text(card(summary, curve[-1], config, out, table), encoding="utf-8")
 
     def log(tracked: wandb.Run) -> None:
         for point in curve:
@@ -133,76 +124,12 @@ def _perplexity(value: float) -> str:
     return f"{math.exp(-value):.2f}" if value > -700 else "inf"
 
 
-def card(summary: dict[str, Any], last: Point, config: DictConfig, out: Path, table: str) -> str:
-    """Return the README of the model."""
-    megabytes = (out / WEIGHTS).stat().st_size / 1e6
-    return f"""---
-license: apache-2.0
-{_TAGS}
----
-
-# A hidden Markov model of a language model's answers
-
-The HMM has {summary["num_states"]} states and a vocabulary of
-{summary["num_tokens"]} tokens. It takes {megabytes:.1f} MB in {config.save_dtype}.
-It was distilled from {summary["source"]}.
-
-With `lm`, the model's `smc.TransformersLM`:
-
-```python
-import hmm
-import smc
-
-ahead = hmm.load("{out}", vocabulary=lm.vocabulary).hmm
-proposal = smc.PGCD(ahead, lookahead="in_time")  # for models that read prompts
-```
-
-Use it only with the tokenizer of this language model. It models answers without their prompts.
-
-{table}
-## Training
-
-    {command(config)}
-
-{_training(config, last)}
-"""
-
-
-def _training(config: DictConfig, last: Point) -> str:
-    begun = _INITIALS[config.init]
-    if last.step == 0:
-        return f"The HMM is the result of\n{begun}, without further training."
-    return f"""Stepwise expectation-maximization took {last.step} steps, in {last.epoch:.1f} passes
-over the training sequences. It began with
-{begun}.
-In each step, {config.pseudo_count:g} is added to each initial and transition count, and
-{config.emission_pseudo_count:g} to the emission counts of each state, in proportion to the tokens'
-frequencies."""
-
-
-_INITIALS = {
-    "random": "random parameters",
-    "latent": "latent variable distillation (k-means of the language model's logits)",
-    "clones": "a cloned HMM (its states are clusters of prefixes by the language model's logits,\n"
-    "and its parameters are averages over these prefixes)",
-}
-
-
-def command(config: DictConfig) -> str:
-    """Return the command that makes this model again, leaving out defaults."""
-    default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
-    saved = ("save_dtype", "save_pooled")
-    given = {**distill_config.result_settings(config), **{key: config[key] for key in saved}}
-    usual = {**default, **{key: getattr(distill_config.DistillConfig, key) for key in saved}}
-    return to_repeat("scripts.distill_hmm", given, usual)
-
-
 def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) -> None:
     """Plot held-out log-likelihood against passes over the data, with the other models."""
     # Importing matplotlib takes half a second.
     from matplotlib.figure import Figure
 
-    from experiments.harness.figures import plain
+    from experiments.figures import plain
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()

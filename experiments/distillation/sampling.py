@@ -23,8 +23,8 @@ import torch
 
 from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
-from experiments.harness.processes import bar
-from experiments.harness.results import derive_seed
+from experiments.processes import bar
+from experiments.rows import derive_seed
 from smc import LanguageModel
 
 _LOG = logging.getLogger(__name__)

@@ -40,9 +40,8 @@ from experiments.distillation.training import (
     mean_log_likelihood,
     train,
 )
-from experiments.harness.models import load_model, resolve_device, title_of, weights_of
-from experiments.harness.results import Identity, derive_seed, fingerprint, without_places
-from experiments.harness.run import ExperimentTask, Run
+from experiments.models import load_model, resolve_device, title_of, weights_of
+from experiments.rows import ExperimentTask, Identity, Run, derive_seed, fingerprint, without_places
 from hmm import HMM, distilled, load, save
 from smc import TransformersLM
 

@@ -27,8 +27,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
-from experiments.harness.processes import bar, wait_for_all
-from experiments.harness.results import derive_seed
+from experiments.processes import bar, wait_for_all
+from experiments.rows import derive_seed
 from hmm import HMM, PseudoCounts, Step
 from hmm import _em as em
 from hmm import _inference as inference

@@ -12,15 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.harness.config import DataConfig
-from experiments.harness.models import ROOT, chat, dialogue, is_chat
-from experiments.harness.records import (
-    ReadResult,
-    check_fields,
-    read_file,
-    read_hub,
-    refuse_unwritable,
-)
+from experiments.config import DataConfig
+from experiments.models import ROOT, chat, dialogue, is_chat
+from experiments.records import ReadResult, check_fields, read_file, read_hub, refuse_unwritable
 
 OWN = ROOT / "data" / "json_schema" / "records.jsonl"
 """A hundred records in the repository, two for each of fifty schemas."""

@@ -19,16 +19,13 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.comparison import compare, identity, report
-from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.records import ReadResult
-from experiments.harness.results import Row
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least, check_records, one_of
-from experiments.harness.vllm_model import load_engine
+from experiments.config import RecordConfig, at_least, one_of
+from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
+from experiments.records import ReadResult
+from experiments.rows import ExperimentTask, Row, Run
 from experiments.tool_calling.answers import PARSES, parses, same_values
+from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
 from gcd._errors import show
 from gcd._languages.json_schema.schema import FORMATS
@@ -121,7 +118,7 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     config = run.config
     lm, tokenizer = load_engine(config)
     ignored = Counter[str]()
-    prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
+    prepared, rows = evaluate(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
     if ignored:
         listed = ", ".join(f"{name} ({n})" for name, n in ignored.most_common())
         _LOG.warning("keywords of schemas that constrain nothing: %s", listed)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.harness.results import (
+from experiments.rows import (
     KEYED,
     Key,
     ResultStore,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.harness.records import DataError, read_text
+from experiments.records import DataError, read_text
 from experiments.sql.sandbox import Sandbox
 from gcd import ConstraintError, SqlSchema, sql_schema
 from gcd._languages.sql.schema import quote

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.harness.models import chat, is_chat
+from experiments.models import chat, is_chat
 from gcd import Column, ForeignKey, SqlSchema, Table
 from gcd._languages.sql.schema import fold, quote
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.records import DataError, ReadResult, read_file
+from experiments.records import DataError, ReadResult, read_file
 
 _FIELDS = ("db_id", "question", "query")
 _NEEDS = "the fields db_id, question and query, with db_id the name of a database of the folder"

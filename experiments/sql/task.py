@@ -18,20 +18,16 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness import comparison
-from experiments.harness.comparison import compare, report
-from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.models import ROOT
-from experiments.harness.records import DataError, ReadResult
-from experiments.harness.results import Identity, Row, as_lines
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least, check_records
-from experiments.harness.vllm_model import load_engine
+from experiments.config import RecordConfig, at_least
+from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
+from experiments.models import ROOT
+from experiments.records import DataError, ReadResult
+from experiments.rows import ExperimentTask, Identity, Row, Run, as_lines
 from experiments.sql.databases import Database, read_databases
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
 from experiments.tables import ACCURACIES, Metric
+from experiments.vllm_model import load_engine
 
 if TYPE_CHECKING:
     from experiments.sql.judge import Judge
@@ -105,7 +101,7 @@ def read(config: DictConfig) -> Asked:
 def _identity(config: DictConfig, asked: Asked) -> Identity:
     named = sorted({question.database for question in asked.questions.records})
     digests = {name: asked.databases[name].digest for name in named}
-    return {**comparison.identity(config, asked.questions), "databases": digests}
+    return {**identity(config, asked.questions), "databases": digests}
 
 
 def _if_judged(metric: Metric) -> Metric:
@@ -172,7 +168,7 @@ def _run(run: Run, asked: Asked) -> None:
     config = run.config
     lm, tokenizer = load_engine(config)
     own = record_handler(config, asked, tokenizer)
-    prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
+    prepared, rows = evaluate(run, asked.questions, own, lm, tokenizer)
     unjudged = _report_unjudged(run, asked)
     named = {question.database for question in asked.questions.records}
     report(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
 
-from experiments.harness.settings import one_of
+from experiments.config import one_of
 from experiments.tables import Metric
 from gcd._languages.tools.tool_lists import is_schema, locate_parameters
 from gcd._languages.values.python_values import is_python_name

@@ -19,8 +19,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.harness.models import chat, is_chat
-from experiments.harness.settings import one_of
+from experiments.config import one_of
+from experiments.models import chat, is_chat
 from experiments.tool_calling.answers import (
     STYLES,
     declaration_of,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import records
-from experiments.harness.config import DataConfig
-from experiments.harness.models import ROOT
-from experiments.harness.records import ReadResult, refuse_unwritable
+from experiments import records
+from experiments.config import DataConfig
+from experiments.models import ROOT
+from experiments.records import ReadResult, refuse_unwritable
 from experiments.tool_calling.answers import Call, declaration_of, get_parameters, name_of
 
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"

@@ -16,18 +16,15 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.comparison import compare, identity, report
-from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.records import ReadResult
-from experiments.harness.results import Row
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least, check_records, distinct, one_of
-from experiments.harness.vllm_model import load_engine
+from experiments.config import RecordConfig, at_least, distinct, one_of
+from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
+from experiments.records import ReadResult
+from experiments.rows import ExperimentTask, Row, Run
 from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, load_records
+from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
 from gcd._languages.json_schema.schema import FORMATS
 
@@ -136,7 +133,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     lm, tokenizer = load_engine(config)
     unknown = Counter[str]()
     requests = tuple(Request(record, style) for style in task.styles for record in read.records)
-    prepared, rows = compare(
+    prepared, rows = evaluate(
         run,
         ReadResult(requests, read.skipped, read.total),
         record_handler(config, tokenizer, unknown),

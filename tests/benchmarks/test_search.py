@@ -11,8 +11,8 @@ import torch
 pytest.importorskip("transformers")
 
 from benchmarks.search import NEAR, best_by_enumeration, searches
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import load_model
+from experiments.config import ModelConfig
+from experiments.models import load_model
 from experiments.studies.convergence.problems import prepare, read_problems
 from hmm._model import HMM
 

@@ -11,8 +11,8 @@ def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Both have their own tests, and the runs of every task whose output is inspected write them.
     """
-    monkeypatch.setattr("experiments.harness.figures.plot_comparison", lambda *_: None)
-    monkeypatch.setattr("experiments.harness.run.write_report", lambda directory: None)
+    monkeypatch.setattr("experiments.figures.plot_all", lambda *_: {})
+    monkeypatch.setattr("experiments.report.page.write_report", lambda directory: None)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
 
 
@@ -24,7 +24,7 @@ def _cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     seconds.
     """
     if "warmed_up" not in request.fixturenames:
-        monkeypatch.setattr("experiments.harness.examples.Sampling._warm_up", lambda *_: None)
+        monkeypatch.setattr("experiments.evaluate._warm_up", lambda run, prepared, *_: prepared)
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from experiments import finetuning
+from experiments import config as configuration
+from experiments import finetuning, smollm2
+from experiments.config import ModelConfig
 from experiments.finetuning import SOURCES, collate, examples, split
-from experiments.harness import config as configuration
-from experiments.harness import smollm2
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, identity_of, load_model
-from experiments.harness.run import run_task
+from experiments.models import ROOT, identity_of, load_model
+from experiments.rows import run_task
 from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.prompts import compact_prompt
 from tests.experiments import composing

@@ -19,7 +19,7 @@ import torch
 
 import smc
 from experiments import run as experiment
-from experiments.harness.results import key_of, read_rows, results_config
+from experiments.rows import key_of, read_rows, results_config
 from experiments.tool_calling import task
 from hmm._checkpoint import save
 from hmm._model import HMM
@@ -173,21 +173,6 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
     first = [row for row in thrice if row["repeat"] == 0]
     assert without_seconds(once) == without_seconds(first)
     assert len(thrice) == 3 * len(once)
-    # A run grows: what there is stays, to the second, and nothing else may change.
-    grown = tmp_path / "once"
-    with pytest.raises(ValueError, match=r"got another one: task\.particles was"):
-        experiment.run(composed(*common[:2], "task.particles=[3]", f"run_dir={grown}"))
-    experiment.run(composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}"))
-    experiment.run(
-        composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}", "task.repeats=3")
-    )
-    rows = rows_of(grown)
-    assert all(row in rows for row in once)
-    of_two = [row for row in rows if row["particles"] == 2]
-    assert len(rows) == 2 * len(of_two)
-    assert without_seconds(of_two) == without_seconds(thrice)
-    with pytest.raises(ValueError, match=r"got another one: task\.particles was"):
-        experiment.run(composed(*common, f"run_dir={grown}", "task.repeats=3"))
     evidences: dict[tuple, set] = {}
     for row in thrice:
         if not row["enumerated"]:
@@ -262,7 +247,7 @@ def test_a_disk_that_is_full_from_the_first_leaves_no_rows(tmp_path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("experiments.harness.run.write_json", full)
+    monkeypatch.setattr("experiments.rows.write_json", full)
     with pytest.raises(OSError, match="No space left"):
         experiment.run(composed(f"run_dir={tmp_path}", "task.methods=[gcd]"))
     assert "interrupted" not in caplog.text
@@ -413,7 +398,7 @@ def test_mistakes_are_one_line_before_any_model_work():
     assert "got 'magic'" in done.stderr
     assert "Traceback" not in done.stderr
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
-    assert "experiments.harness.run" in imported
+    assert "experiments.rows" in imported
     late = {"matplotlib", "pandas", "scipy.stats", "wandb", "sacrebleu", "rouge_score"}
     assert not imported & late
 

@@ -16,12 +16,12 @@ import torch.distributed as dist
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.harness import tracking
-from experiments.harness.methods import METHODS
-from experiments.harness.processes import refuse_disagreement
-from experiments.report.directory import read_run
+from experiments import tracking
+from experiments.arms import METHODS
+from experiments.processes import refuse_disagreement
+from experiments.report.page import read_run
+from experiments.run import TASKS
 from experiments.tables import read_rows_of
-from experiments.tasks import TASKS
 from experiments.tool_calling import task as tool_calling
 from smc.testing import ToyLM, target
 from tests.experiments import composing, toy
@@ -169,7 +169,7 @@ def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
 
 
 def test_a_task_of_one_process_refuses_several(monkeypatch):
-    monkeypatch.setattr("experiments.harness.run.processes", lambda device: (0, 2))
+    monkeypatch.setattr("experiments.rows.processes", lambda device: (0, 2))
     with pytest.raises(ValueError, match="expected a single process for the task convergence"):
         experiment.run(composed("+task=convergence"))
 
@@ -301,7 +301,7 @@ def test_the_toy_method_is_unbiased():
 
 
 def test_several_processes_are_refused_for_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.harness.run.processes", lambda device: (0, 2))
+    monkeypatch.setattr("experiments.rows.processes", lambda device: (0, 2))
     with pytest.raises(ValueError, match=r"a single process for the task toy, got 2; .*--multirun"):
         experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}"))
     assert not (tmp_path / "run").exists()
@@ -328,11 +328,12 @@ def test_runs_of_parts_of_the_records_are_merged_by_key(tmp_path):
     assert read_rows_of([tmp_path / "a", tmp_path / "b"]) == rows
 
 
-def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
-    for path in (ROOT / "experiments").rglob("*.py"):
+def test_the_common_modules_know_no_task_and_only_smc_knows_what_a_proposal_is():
+    folder = ROOT / "experiments"
+    for path in folder.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        found = re.findall(r"^\s*(?:from|import) (experiments\.[\w.]+)", text, flags=re.MULTILINE)
-        if path.parent == ROOT / "experiments" / "harness":
-            shared = ("experiments.harness", "experiments.report", "experiments.tables")
-            assert all(name.startswith(shared) for name in found), path
+        found = re.findall(r"^\s*(?:from|import) experiments\.(\w+)", text, flags=re.MULTILINE)
+        if path.parent == folder and path.stem not in ("run", "published", "finetuning"):
+            rooms = {name for name in found if (folder / name).is_dir()}
+            assert rooms <= {"report"}, path
         assert not re.search(r"isinstance\([^)]*(PGCD|Twisted)", text), path

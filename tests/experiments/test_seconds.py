@@ -11,8 +11,8 @@ import pytest
 
 import smc
 from experiments import run as experiment
-from experiments.harness.methods import METHODS
-from experiments.harness.models import ROOT, load_model
+from experiments.arms import METHODS
+from experiments.models import ROOT, load_model
 from experiments.tool_calling import task as tool_calling
 from tests.experiments import composing
 

@@ -14,13 +14,11 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.harness.algorithms import ALGORITHMS
-from experiments.harness.methods import METHODS, Method, hmm_settings
-from experiments.harness.results import Identity, Key, results_config
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least
+from experiments.arms import ALGORITHMS, METHODS, Method, hmm_settings
+from experiments.config import at_least
+from experiments.rows import ExperimentTask, Identity, Key, Run, results_config
+from experiments.run import TASKS, register
 from experiments.tables import Metric
-from experiments.tasks import TASKS, register
 from smc.testing import ToyLM
 
 WORDS = ("ab", "ba", "abba", "b", "aab")

@@ -7,10 +7,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.harness.algorithms import algorithms_of, is_discrete
-from experiments.harness.config import Config
-from experiments.harness.methods import METHODS, existing_hmm, method_of, methods_of, needs_hmm
-from experiments.harness.settings import at_least, inside, refuse_unused
+from experiments.arms import (
+    METHODS,
+    algorithms_of,
+    existing_hmm,
+    is_discrete,
+    method_of,
+    methods_of,
+    needs_hmm,
+)
+from experiments.config import Config, at_least, inside, refuse_unused
 
 MOST_PREFIXES = 200_000
 

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from experiments.harness.algorithms import Arm
-from experiments.harness.figures import legend_of, log_axis, plain
+from experiments.arms import Arm
+from experiments.figures import legend_of, log_axis, plain
 from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 from experiments.tables import group_rows
 

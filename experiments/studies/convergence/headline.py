@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness.algorithms import Arm, arms_in
+from experiments.arms import Arm, arms_in
 
 GOAL = 0.1
 AT = 16

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from omegaconf import DictConfig
 
-from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS, hmm_settings
+from experiments.arms import METHODS, hmm_settings
+from experiments.config import HMMConfig
 from experiments.studies.convergence.exact import Exact, Law, log_sum_of_paths, total_variation
 from experiments.studies.convergence.problems import Prepared
 from experiments.studies.convergence.sampler import TreeProposal, tabulate

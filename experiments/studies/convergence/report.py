@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.harness.algorithms import Arm, is_discrete
-from experiments.harness.results import as_lines
-from experiments.harness.run import Run
-from experiments.harness.tracking import LoggedArm, log_shown, log_summary, split_arms
+from experiments.arms import Arm, is_discrete
+from experiments.rows import Run, as_lines
 from experiments.studies.convergence.headline import (
     GOAL,
     LEAST,
@@ -22,6 +20,7 @@ from experiments.studies.convergence.headline import (
     headline,
 )
 from experiments.tables import Table, as_markdown
+from experiments.tracking import LoggedArm, log_shown, log_summary, split_arms
 
 if TYPE_CHECKING:
     import wandb

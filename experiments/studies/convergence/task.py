@@ -21,15 +21,20 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
+from experiments import smollm2
+from experiments.arms import (
+    ALGORITHMS,
+    FITTED,
+    METHODS,
+    is_discrete,
+    needs_hmm,
+    refuse_little_memory,
+)
 from experiments.distillation.data import digest
 from experiments.distillation.training import at_random
-from experiments.harness import smollm2
-from experiments.harness.algorithms import ALGORITHMS, is_discrete
-from experiments.harness.methods import FITTED, METHODS, needs_hmm, refuse_little_memory
-from experiments.harness.models import digest_of, load_model, weights_of
-from experiments.harness.processes import bar
-from experiments.harness.results import Identity, Key, Row, results_config
-from experiments.harness.run import ExperimentTask, Run
+from experiments.models import digest_of, load_model, weights_of
+from experiments.processes import bar
+from experiments.rows import ExperimentTask, Identity, Key, Row, Run, results_config
 from experiments.studies.convergence.builtin import builtin
 from experiments.studies.convergence.config import ConvergenceConfig, check
 from experiments.studies.convergence.evaluate import Evaluator, load_values, save_values

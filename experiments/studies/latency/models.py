@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.models import SHAPE, load_model, resolve_device
+from experiments.models import SHAPE, load_model, resolve_device
 from smc import TransformersLM
 from smc._models.static_cache import Forward
 from smc.testing import ToyLM

@@ -23,19 +23,19 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from experiments.harness.config import Config
-from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
-from experiments.harness.results import (
+from experiments.config import Config, at_least, distinct, one_of, refuse_unused
+from experiments.models import SHAPE, resolve_device, title_of, weights_of
+from experiments.rows import (
+    ExperimentTask,
     Identity,
     Key,
     Row,
+    Run,
     derive_seed,
     key_of,
     read_rows,
     results_config,
 )
-from experiments.harness.run import ExperimentTask, Run
-from experiments.harness.settings import at_least, distinct, one_of, refuse_unused
 from experiments.studies.latency.models import load_or_make
 from experiments.studies.latency.timing import Bench, methods_of
 from experiments.tables import as_markdown, group_rows, number

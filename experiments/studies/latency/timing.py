@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.algorithms import ALGORITHMS
+from experiments.arms import ALGORITHMS
 from experiments.studies.latency.models import SCHEMA, Scripted, draw_tokens
 from hmm import HMM
 from smc import TransformersLM

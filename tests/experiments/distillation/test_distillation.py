@@ -21,6 +21,9 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
+from experiments import config as configuration
+from experiments import run as harness_run
+from experiments.config import ModelConfig
 from experiments.distillation import baselines as distill_baselines
 from experiments.distillation import config as distill_config
 from experiments.distillation import data as distill_data
@@ -33,11 +36,8 @@ from experiments.distillation.prefixes import after_each_token
 from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
 from experiments.distillation.training import Training
-from experiments.harness import config as configuration
-from experiments.harness import run as harness_run
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import load_model
-from experiments.harness.run import run_task
+from experiments.models import load_model
+from experiments.rows import run_task
 from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
 from hmm import _em as em

@@ -8,12 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments.harness.results import key_of
-from experiments.report import content as module
-from experiments.report.content import content_of, embed
-from experiments.report.directory import RunData, read_run
-from experiments.report.page import render, write_report
+from experiments.report import page as module
+from experiments.report.page import RunData, content_of, embed, read_run, render, write_report
 from experiments.report.traces import read_traces
+from experiments.rows import key_of
 from tests.experiments.report.toy_run import write_run
 
 VOID = {"meta", "input", "img", "br", "hr", "link"}

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from experiments.harness.results import key_of
 from experiments.report import traces as module
 from experiments.report.traces import FINISHED, choose_for_tracing, read_traces
+from experiments.rows import key_of
 from tests.experiments.report.toy_run import (
     BUDGET,
     LM,

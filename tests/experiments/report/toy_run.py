@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import gcd
-from experiments.harness.examples import Example, RecordHandler, Sampling, keys_of
-from experiments.harness.methods import METHODS, hmm_settings
-from experiments.harness.results import ResultStore
-from experiments.report.directory import write_about
+from experiments.arms import METHODS, hmm_settings
+from experiments.evaluate import Example, RecordHandler, make_rows, trials_of
+from experiments.report.page import write_about
+from experiments.rows import ResultStore
+from experiments.run import register
 from experiments.tables import as_markdown, as_table, summarize
-from experiments.tasks import register
 from hmm._files import write_json
 from smc.testing import ToyLM
 from tests.experiments import composing
@@ -57,17 +57,18 @@ HANDLING = RecordHandler(
 
 
 def write_run(
-    directory: Path, *overrides: str, task: str = "xlam", traced: int = 3
+    directory: Path, *overrides: str, task: str = "xlam", traced: int = len(LANGUAGES)
 ) -> tuple[Path, list[dict]]:
     """Samples, and leaves all files but the page; returns the directory and its rows."""
     given = ("task.methods=[lcd,gcd]", "task.algorithms=[smc,discrete]", "task.particles=[1,4]")
-    config = composing.composed("+task=xlam", *given, "trace.particles=4", *overrides)
+    config = composing.composed(
+        "+task=xlam", *given, "trace.particles=4", f"trace.examples={traced}", *overrides
+    )
     directory.mkdir(exist_ok=True)
     store = ResultStore(directory)
     proposals = {m: METHODS[m].proposal(hmm_settings(config)) for m in config.task.methods}
-    numbers = range(traced)
-    Sampling(HANDLING, LM, config, proposals, store).run(examples(), traced=numbers)
-    rows = store.merge(keys_of(examples(), config.task))
+    make_rows(store, examples(), HANDLING, LM, config, proposals)
+    rows = store.merge(t.key(e) for t in trials_of(config.task) for e in examples())
     summary = summarize(rows)
     write_json({"methods": summary}, directory / "summary.json")
     settings = {"seed": config.seed, "task": {"methods": list(config.task.methods)}}

@@ -6,7 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import gcd
-from experiments.harness.examples import Example, Trial, row_of, trials_of
+from experiments.evaluate import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.harness.config import DataConfig
-from experiments.harness.records import DataError
+from experiments.config import DataConfig
+from experiments.records import DataError
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.records import load_records, read_xlam
 

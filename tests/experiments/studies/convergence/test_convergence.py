@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 
 import gcd
 from experiments import run as experiment
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, load_model
+from experiments.config import ModelConfig
+from experiments.models import ROOT, load_model
 from experiments.studies.convergence import builtin, task
 from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.headline import headline

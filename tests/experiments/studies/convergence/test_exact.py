@@ -13,8 +13,8 @@ import torch
 from scipy import sparse, stats
 
 import smc
-from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS as ALL_METHODS
+from experiments.arms import METHODS as ALL_METHODS
+from experiments.config import HMMConfig
 from experiments.studies.convergence import measures
 from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.exact import exact, floor_of_draws, total_variation

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from experiments import run as experiment
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, load_model
+from experiments.config import ModelConfig
+from experiments.models import ROOT, load_model
 from experiments.studies.convergence import task
 from experiments.studies.convergence.problems import prepare, read_problems
 from hmm._checkpoint import save

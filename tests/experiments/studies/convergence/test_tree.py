@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS
+from experiments.arms import METHODS
+from experiments.config import HMMConfig
 from experiments.studies.convergence.evaluate import (
     Evaluator,
     load_values,

@@ -23,15 +23,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from experiments.harness import smollm2
-from experiments.harness.config import PROMPTS, ModelConfig
+from experiments import smollm2
+from experiments.config import PROMPTS, ModelConfig
 from gcd import ConstraintError
 from hmm._files import read_json, write_json
 from smc import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
 """The path of a model with random weights (`experiments.studies.latency.models`)."""
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 _HASHED_BYTES = 256 * 1024**2  # larger files are identified by size and modification time
 _HASHED = (
     *(".safetensors", ".bin"),  # weights
@@ -78,7 +78,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         raise ValueError(
             f"expected model.engine=transformers, because this task loads its model with "
             f"load_model, got {settings.engine}; load it with load_engine "
-            "(experiments/harness/vllm_model.py)"
+            "(experiments/vllm_model.py)"
         )
     device = resolve_device(settings.device)
     spread = settings.device_map != "none"

@@ -14,9 +14,9 @@ from gguf import GGUFReader
 
 import gcd
 import smc
-from experiments.harness import smollm2
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, load_model
+from experiments import smollm2
+from experiments.config import ModelConfig
+from experiments.models import ROOT, load_model
 from experiments.studies.convergence.builtin import LOOSE, builtin
 from experiments.studies.convergence.problems import prepare, read_problems
 

@@ -1,17 +1,23 @@
-"""Settings that all tasks share: the typed schema of the files in `configs/`.
+"""Settings that all tasks share: the typed schema of the files in `configs/`, and their checks.
 
 A YAML file in `configs/` names one of these dataclasses as its base. Hydra therefore rejects
 misspelled keys and values of the wrong type before anything is loaded. A task's own settings are a
-dataclass in the task's folder, registered by `experiments.tasks`.
+dataclass in the task's folder, registered by `experiments.run`.
+
+Every check runs before anything is loaded and raises `ValueError` with the key, its value and what
+to give instead.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from smc._inference.algorithms import SMC, Discrete
 
@@ -44,7 +50,7 @@ class ModelConfig:
     adapter: str = "none"  # a directory, "none", or "auto" (the task's adapter in models/, if any)
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
     dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
-    engine: str = "transformers"  # "vllm" (`experiments.harness.vllm_model`)
+    engine: str = "transformers"  # "vllm" (`experiments.vllm_model`)
     chunk: int = 16  # vllm: tokens after which particles may be resampled
     engine_args: dict[str, Any] = field(default_factory=dict)  # vllm: more arguments of vllm.LLM
     device_map: str = "none"  # "auto": one process spreads the layers over all devices
@@ -86,7 +92,7 @@ class HMMConfig:
     )
     paths: dict[str, str] = field(default_factory=dict)  # more HMMs by name, for pgcd:NAME
     # "in_time", "conditional", "joint" or a number from 0 to 1, see `smc.PGCD`; "auto": the number
-    # fitted for this kind of prompt (`experiments.harness.methods`), or "in_time" if none is
+    # fitted for this kind of prompt (`experiments.arms`), or "in_time" if none is
     lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: all tokens
     defense: float = 0.01
@@ -152,3 +158,67 @@ def register() -> None:
     store.store(group="model", name="base_model", node=ModelConfig)
     store.store(group="smc", name="base_smc", node=SMCConfig)
     store.store(group="wandb", name="base_wandb", node=WandbConfig)
+
+
+def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a value that isn't in the list."""
+    if value not in allowed:
+        raise ValueError(f"expected {key} to be one of {', '.join(allowed)}, got {value!r}")
+
+
+def at_least(key: str, value: int | None, least: int) -> None:
+    """Refuse a number below `least`; None is accepted."""
+    if value is not None and value < least:
+        raise ValueError(f"expected {key} to be at least {least}, got {value}")
+
+
+def inside(key: str, value: float, interval: str, holds: bool) -> None:
+    """Refuse a number outside an interval; `holds` tells whether it is inside."""
+    if not holds:
+        raise ValueError(f"expected {key} to be in {interval}, got {value}")
+
+
+def distinct(key: str, values: Sequence[Any]) -> None:
+    """Refuse an empty list and a list with duplicates."""
+    if not values:
+        raise ValueError(f"expected at least one value in {key}, got an empty list")
+    if len(set(values)) != len(values):
+        raise ValueError(f"expected different values in {key}, got {list(values)}")
+
+
+def writable(what: str, key: str, directory: Path) -> None:
+    """Refuse a directory that can't be created or isn't writable."""
+    parent = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"cannot write {what} to {directory}, because {parent} isn't a writable directory; "
+            f"give another one with {key}=DIR"
+        )
+
+
+def refuse_unused(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:
+    """Raise an error for unused settings that differ from the schema's defaults."""
+    usual = OmegaConf.structured(schema)
+    values = {key: OmegaConf.select(config, key) for key in keys}
+    changed = [f"{k}={v}" for k, v in values.items() if v != OmegaConf.select(usual, k)]
+    if changed:
+        raise ValueError(f"{', '.join(changed)} would be ignored: {reason}")
+
+
+def check_model(config: DictConfig) -> None:
+    """Check `model.*`, `wandb.*` and `seed`, which all commands have."""
+    one_of("model.prompt", config.model.prompt, PROMPTS)
+    one_of("model.dtype", config.model.dtype, DTYPES)
+    one_of("model.engine", config.model.engine, ENGINES)
+    at_least("model.chunk", config.model.chunk, 1)
+    one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
+    one_of("model.device_map", config.model.device_map, ("none", "auto"))
+    if config.model.device_map == "auto":
+        reason = "model.device_map=auto takes all devices that there are, in one process"
+        refuse_unused(config, {"model": ModelConfig}, ("model.device",), reason)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError(f"{reason}: run it without torchrun")
+    at_least("model.prompt_mib", config.model.prompt_mib, 0)
+    at_least("seed", config.seed, 0)
+    # torch rejects larger seeds, partly only after hours.
+    inside("seed", config.seed, "[0, 2**63)", config.seed < 1 << 63)

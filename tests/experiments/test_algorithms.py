@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.harness.algorithms import ALGORITHMS, unread
-from experiments.harness.config import DiscreteConfig, SMCConfig
-from experiments.harness.results import results_config
+from experiments.arms import ALGORITHMS, unread
+from experiments.config import DiscreteConfig, SMCConfig
+from experiments.rows import results_config
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
 from smc.testing import ToyLM

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.harness.config import WandbConfig
-from experiments.harness.results import Identity, Row, fingerprint
+from experiments.config import WandbConfig
+from experiments.rows import LOGGED, Row
 from experiments.tables import Group, Table, group_rows
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def resolve_mode(mode: str) -> Any:
 def log(
     settings: WandbConfig,
     directory: Path,
-    identity: Identity,
     shared: Mapping[str, Any],
     overview: Callable[[wandb.Run], None],
     arms: Sequence[LoggedArm] = (),
@@ -97,15 +96,13 @@ def log(
 
     Args:
         settings: `wandb.*` of the configuration.
-        directory: the run directory; wandb's files go to its folder `wandb`.
-        identity: everything that determines the results; ids of runs are derived from it.
+        directory: the run directory, which names the group; files go to its folder `wandb`.
         shared: configuration of all runs of the group.
         overview: logs the tables and figures of the whole experiment.
         arms: the compared arms; empty for a task without a comparison.
     """
-    mode, marker = resolve_mode(settings.mode), directory / "wandb" / "logged"
-    digest = fingerprint([identity, [arm.names for arm in arms]])
-    if mode == "disabled" or (marker.exists() and marker.read_text() == digest):
+    mode, marker = resolve_mode(settings.mode), directory / LOGGED
+    if mode == "disabled" or marker.exists():
         return
     try:
         import wandb  # slow to import
@@ -116,13 +113,11 @@ def log(
             with wandb.init(
                 mode=mode, project=settings.project, entity=settings.entity, job_type=kind,
                 group=directory.name, name=names["arm"], dir=str(directory),
-                id=fingerprint([digest, kind == "arm" and names]), config={**shared, **names},
-                resume="allow" if mode == "online" else None,
+                config={**shared, **names},
                 settings=wandb.Settings(silent=True, console="off", init_timeout=20),
             ) as run:  # fmt: skip
-                if run.starting_step == 0:  # otherwise the server has the same results
-                    write(run)
-        marker.write_text(digest)
+                write(run)
+        marker.touch()
     # wandb's errors have no common base class, and none of them may fail a finished run, whose
     # results are on disk.
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Runs of tasks: checks, run directories, resumption and reports.
+"""Runs of tasks: run directories, rows of results, resumption and reports.
 
 An `ExperimentTask` defines one task. `run_task` runs any task in this order:
 
@@ -6,54 +6,288 @@ An `ExperimentTask` defines one task. `run_task` runs any task in this order:
     read        read the task's inputs (records, problems)
     identity    collect what determines the results (settings, data, weights) and name the directory
     refuse      reject a directory that holds another run or isn't writable
-    run         run the task with a `Run`:
-                    open       create the directory and load the rows of an earlier attempt
-                    sampling   show a progress bar; rows are written as they are made
-                    merged     write the rows in one order
-                    report     write the table and the summary, and log to wandb
+    run         run the task with a `Run`, which opens the directory, takes rows, and reports
 
-Nothing is written before `open`, so a refused task leaves no files behind. An interrupted run
-reports its progress, and the same command resumes it and gives the same result.
+Nothing is written before `Run.open`, so a refused task leaves no files behind. A row is one example
+under one method, algorithm and number of particles, and possibly one of several repetitions. Rows
+are flushed to disk one by one, so an interrupted run loses at most the row being written, and the
+same command resumes it and gives the same result. A truncated last line is dropped when the file is
+read. Seeds are derived from their purpose (`derive_seed`), never from a shared state.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import logging
+import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from experiments.harness import tracking
-from experiments.harness.models import resolve_device, settle, title_of
-from experiments.harness.processes import (
-    bar,
-    processes,
-    refuse_disagreement,
-    wait_for_all,
-)
-from experiments.harness.results import Identity, Key, ResultStore, Row, fingerprint, without_places
-from experiments.harness.settings import writable
-from experiments.report.directory import write_about
-from experiments.report.page import NAME as REPORT
-from experiments.report.page import write_report
+from experiments.arms import names_of_hmms, unread
+from experiments.config import writable
+from experiments.models import resolve_device, settle, title_of
+from experiments.processes import bar, processes, refuse_disagreement, wait_for_all
 from hmm._files import read_json, write_json
 
 if TYPE_CHECKING:
     import wandb
 
+    from experiments import tracking
+
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
-_TABLE = "table.md"
-_SUMMARY = "summary.json"
-_GROWING = ("repeats", "particles")  # of a task with records; rows are the same with more of them
-T = TypeVar("T")
+REPORT, _TABLE, _SUMMARY = "report.html", "table.md", "summary.json"
+LOGGED = "wandb/logged"
+"""The file of a run directory that tells that its results are in wandb."""
+
+Identity = dict[str, Any]
+_PLACES = {
+    "model": ("path",),
+    "hmm": ("path", "paths"),
+    "data": ("path",),
+    "records": ("path",),
+    "task": ("problems", "hmm"),
+}
+
+
+def fingerprint(identity: Any) -> str:
+    """Compute a digest of plain values, such as a run's identity: ten hexadecimal digits."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def without_places(identity: Identity) -> Identity:
+    """Remove the paths of models, HMMs and records from an identity.
+
+    The identity also has digests of the files, and hub names.
+    """
+    kept = dict(identity)
+    for group, places in _PLACES.items():
+        if isinstance(kept.get(group), dict):
+            settings = kept[group].items()
+            kept[group] = {k: v for k, v in settings if k.partition(".")[0] not in places}
+    return kept
+
+
+def plain(config: DictConfig) -> Identity:
+    """Convert the configuration to plain values."""
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+_NOT_RESULTS = (
+    "trace", "wandb", "run_dir", "resume", "data.max_skipped", "task.reference", "smc.max_rows",
+    "hmm.max_table_mib", "model.device", "model.device_map", "model.prompt_mib",
+    "model.engine_args", "model.adapter",  # the files of the adapter count, not its path
+)  # fmt: skip
+
+
+def results_config(config: DictConfig) -> Identity:
+    """Return the part of the configuration that determines the results, as plain values.
+
+    It excludes logging, traces, batching, the device and memory limits, and also settings that no
+    method or algorithm of the run uses.
+    """
+    values, named = plain(config), names_of_hmms(config)
+    if named:
+        paths = values["hmm"].pop("paths")
+        values["hmm"] |= {f"paths.{name}": paths[name] for name in named if name}
+    ignored = [*_NOT_RESULTS, *unread(config), *(["hmm"] if not named else [])]
+    if config.model.engine == "transformers":
+        ignored.append("model.chunk")
+    for key in ignored:
+        group, _, option = key.partition(".")
+        (values[group] if option else values).pop(option or group, None)
+    return {key: value for key, value in values.items() if value != {}}
+
+
+Row = dict[str, Any]
+
+
+class Key(NamedTuple):
+    """Key of a row, unique within a run.
+
+    Attributes:
+        example: name of the example.
+        method: key of `METHODS`, optionally with the name of an HMM, or what the task compares.
+        algorithm: key of `ALGORITHMS`; "smc" if the task doesn't compare algorithms.
+        particles: N.
+        repeat: number of the repetition.
+    """
+
+    example: str
+    method: str
+    algorithm: str
+    particles: int
+    repeat: int = 0
+
+    @property
+    def named(self) -> Row:
+        """The key as columns of a row, without `repeat`."""
+        return {name: getattr(self, name) for name in KEYED}
+
+
+KEYED = ("example", "method", "algorithm", "particles")
+"""Key columns that every row has; `repeat` is optional."""
+
+
+def key_of(row: Row) -> Key:
+    """Return the key of a row."""
+    names = row["example"], row["method"], row["algorithm"]
+    return Key(*names, row["particles"], row.get("repeat", 0))
+
+
+def as_lines(rows: Iterable[Any]) -> str:
+    """Format values as JSON lines."""
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
+class ResultStore:
+    """The complete rows of one run directory, in `results.jsonl`; `merge` sorts them.
+
+    Args:
+        run_dir: directory of the file.
+
+    Raises:
+        ValueError: a line of a file isn't a row.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.path = run_dir / "results.jsonl"
+        self._rows: dict[Key, Row] = {}
+        if self.path.exists():
+            self._rows = {key_of(row): row for row in reversed(read_rows(self.path))}
+            drop_partial_line(self.path)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Append rows, and flush them to the device.
+
+        Raises:
+            OSError: they can't be written; on a full disk the message names the file.
+        """
+        written: dict[Key, Row] = {}
+        with naming_full_disk(self.path), self.path.open("a", encoding="utf-8") as file:
+            for row in rows:
+                file.write(as_lines([row]))
+                written[key_of(row)] = row
+            file.flush()
+            os.fsync(file.fileno())
+        self._rows |= written
+
+    def rows(self, keys: Iterable[Key]) -> list[Row]:
+        """Return the rows with the given keys, in their order."""
+        return [self._rows[key] for key in keys]
+
+    def merge(self, keys: Iterable[Key]) -> list[Row]:
+        """Rewrite `results.jsonl` with the rows of the given keys, in their order.
+
+        Raises:
+            KeyError: a row is missing; the file stays unchanged.
+        """
+        rows = self.rows(keys)
+        partial = self.path.with_suffix(".jsonl.tmp")
+        with naming_full_disk(partial):
+            partial.write_text(as_lines(rows), encoding="utf-8")
+        partial.replace(self.path)
+        return rows
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Name the file in the error that is raised in this context if the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f"cannot write {path}: {error.strerror}; make space and repeat the command, which "
+            "resumes the run"
+        ) from error
+
+
+def read_rows(
+    path: Path,
+    *,
+    needs: Sequence[str] = KEYED,
+    remedy: str = "remove that line and its row is made again, or start over with resume=false",
+) -> list[Row]:
+    """Read the complete rows of a file.
+
+    Args:
+        path: the file.
+        needs: keys that every row must have.
+        remedy: advice in the error message.
+
+    Raises:
+        ValueError: a line isn't a row; the message has its number.
+    """
+    # Text after the last newline was truncated by an interruption, and the row is made again.
+    # `splitlines` would also split at line separators within JSON strings.
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"got {row!r} instead of a JSON object")
+            missing = [name for name in needs if name not in row]
+            if missing:
+                raise ValueError(f"got a row without {', '.join(missing)}")
+            rows.append(row)
+        except ValueError as error:
+            raise ValueError(
+                f"expected a row of results in line {number} of {path} ({error}); {remedy}"
+            ) from error
+    return rows
+
+
+def refuse_cut_short(path: Path, remedy: str) -> None:
+    """Refuse a file of rows that is empty or truncated, as after an interruption.
+
+    Raises:
+        ValueError: the file is empty or doesn't end with a complete row.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read() != b"\n":
+            what = "ends within a row" if size else "is empty"
+            raise ValueError(f"expected a complete last row in {path}, but it {what}; {remedy}")
+
+
+def drop_partial_line(path: Path) -> None:
+    """Truncate the file after its last complete line; remove it if there is none."""
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        whole = content[: content.rfind(b"\n") + 1]
+        # Concurrent readers must never see fewer complete lines.
+        os.truncate(path, len(whole)) if whole else path.unlink()
+
+
+def derive_seed(*parts: object) -> int:
+    """Compute a seed by hashing the given values; different values give unrelated seeds."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])
+
+
+# -- tasks and runs
 
 
 @dataclass(frozen=True)
@@ -164,14 +398,14 @@ class Run:
     def _list_files(self) -> Iterator[Path]:
         """Yield the files of a run: rows, files to resume from, and the report."""
         rows = (f"{self._task.rows_in}/{name}*.jsonl" for name in ("results", "traces"))
-        for pattern in (*rows, *self._task.kept, REPORT, _TABLE, _SUMMARY):
+        reports = (REPORT, _TABLE, _SUMMARY, LOGGED)
+        for pattern in (*rows, *self._task.kept, *reports):
             yield from self.directory.glob(pattern)
 
     def refuse_another(self) -> None:
         """Refuse a directory with rows of other or unknown settings, data or weights.
 
-        A run with more repetitions or numbers of particles continues the same run. A directory
-        without any finished row is reused.
+        A directory without any finished row is reused.
 
         Raises:
             ValueError: the directory has another run; the message lists the differences.
@@ -185,7 +419,7 @@ class Run:
             )
         if saved.exists() and any(self._list_files()):
             before = read_json(saved, remedy=remedy)
-            if _differences(_as_large(without_places(before), self._name), self._name):
+            if without_places(before) != self._name:
                 changed = _differences(before, self.identity)
                 raise ValueError(
                     f"expected the same run in {self.directory}, got another one: "
@@ -229,7 +463,7 @@ class Run:
             if keys:
                 self.store = ResultStore(rows_dir)
                 if any(key not in self.store for key in keys):  # the report would be of fewer rows
-                    for name in (REPORT, _TABLE, _SUMMARY):
+                    for name in (REPORT, _TABLE, _SUMMARY, LOGGED):
                         (self.directory / name).unlink(missing_ok=True)
         self.wait()
         if keys and len(self.store):
@@ -297,8 +531,12 @@ class Run:
             arms: compared arms, with a wandb run for each.
             screen: text to print in place of the table.
         """
+        from experiments import tracking
+        from experiments.report.page import write_about, write_report
+
         (self.directory / _TABLE).write_text(table, encoding="utf-8")
         write_json(summary, self.directory / _SUMMARY)
+
         write_about(self.directory, self._task.name)
         write_report(self.directory)
         shared = {
@@ -307,8 +545,7 @@ class Run:
             "seed": self.config.seed,
             "settings": self.identity,
         }
-        settings = self.config.wandb
-        tracking.log(settings, self.directory, self._name, shared, log, arms)
+        tracking.log(self.config.wandb, self.directory, shared, log, arms)
         print(screen or table)
         names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
         print(f"Results: {self.directory}/ ({names}){also}")
@@ -317,23 +554,6 @@ class Run:
 def _subject(config: DictConfig) -> str:
     """Return the name of the task whose prompts the model answers."""
     return str(config.task.name if "task" in config else config.get("source", ""))
-
-
-def _as_large(before: Identity, now: Identity) -> Identity:
-    """Give an earlier run's identity the current repetitions and numbers of particles.
-
-    It is unchanged if the current run doesn't include all of the earlier ones.
-    """
-    old, new = before.get("task"), now.get("task")
-    if (
-        not isinstance(old, dict)
-        or not isinstance(new, dict)
-        or not ({*_GROWING} <= old.keys() & new.keys())
-    ):
-        return before
-    if old["repeats"] > new["repeats"] or not {*old["particles"]} <= {*new["particles"]}:
-        return before
-    return {**before, "task": {**old, **{name: new[name] for name in _GROWING}}}
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:

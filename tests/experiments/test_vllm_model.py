@@ -12,11 +12,10 @@ from hydra import compose, initialize_config_dir
 
 import gcd_vllm
 import hmm
-from experiments.harness.examples import Trial
-from experiments.harness.results import results_config
-from experiments.harness.settings import check_shared
-from experiments.harness.vllm_model import VllmModel, load_engine
-from experiments.tasks import register
+from experiments.evaluate import Trial
+from experiments.rows import results_config
+from experiments.run import check_shared, register
+from experiments.vllm_model import VllmModel, load_engine
 from tests.processes import ROOT
 
 COMMON = ("+task=xlam", "task.methods=[gcd]", "wandb=disabled")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from experiments.harness import models, smollm2
-from experiments.harness.config import ModelConfig
-from experiments.harness.models import (
+from experiments import models, smollm2
+from experiments.config import ModelConfig
+from experiments.models import (
     ROOT,
     digest_of,
     identity_of,

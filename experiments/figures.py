@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
+    LogLocator,
     NullLocator,
     ScalarFormatter,
 )
 
-from experiments.harness.algorithms import ALGORITHMS, Arm, arms_in
-from experiments.harness.methods import method_of
-from experiments.harness.settings import FACTORS, multiple_in
+from experiments.arms import ALGORITHMS, Arm, arms_in, method_of
+from experiments.budgets import FACTORS, multiple_in
 from experiments.tables import WEIGHTED, Group, Metric, styles_in
 
 Records = Sequence[dict[str, Any]]
@@ -37,16 +36,11 @@ def plain(axis: Any) -> None:
 
 
 def log_axis(axis: Any) -> None:
-    """Make the horizontal axis logarithmic and at least a decade wide."""
+    """Make the horizontal axis logarithmic, with plain numbers at 1, 2 and 5."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    spare = max(1.0, (10 / (high / low)) ** 0.5)
-    low, high = low / spare, high * spare
-    axis.set_xlim(low, high)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if len(decades) < 4 else (1,)
-    ticks = [d * 10.0**k for k in decades for d in digits]
-    axis.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.set_xlim(min(low, high / 10), high)  # at least a decade
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e3 else (1,)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
 
@@ -74,41 +68,48 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
     ]
 
 
-def plot_comparison(
-    name: str,
+def plot_all(
     summary: Records,
-    path: Path,
+    differences: Records,
+    directory: Path,
     title: str,
     settings: str,
     metric: Metric = WEIGHTED,
-) -> None:
-    """Write one of `COMPARISONS`: two panels side by side for each style of answers.
+) -> dict[str, Path]:
+    """Write the figures of a comparison, and return their files by name.
+
+    Each of `COMPARISONS` has two panels side by side for each style of answers, in which an arm is
+    a line over its numbers of particles. A run with budgets that are multiples also has a figure of
+    the budgets.
 
     Args:
-        name: key of `COMPARISONS`.
-        summary: records of `summarize`; each arm is a line over its numbers of particles, with
-            bootstrap intervals.
-        path: the image file.
+        summary: records of `experiments.tables.summarize`.
+        differences: records of `experiments.tables.differences`.
+        directory: directory of the images.
         title: the question of the comparison.
         settings: the settings, in smaller print.
         metric: a share with an interval.
     """
-    styles = styles_in(summary)
-    figure = Figure(figsize=(10, 0.6 + 4 * len(styles)), layout="constrained")
-    axes = figure.subplots(len(styles), 2, squeeze=False)
-    for style, panels in zip(styles, axes, strict=True):
-        records = [s for s in summary if s.get("style", "") == style]
-        COMPARISONS[name](records, panels, metric)
-        for axis in panels:
-            plain(axis)
-            if len(styles) > 1:
-                axis.set_title(style if ":" in style else f"{style} style", fontsize="medium")
-    _finish(figure, arms_in(summary), title, settings, path)
+    styles, files = styles_in(summary), {}
+    for name, draw in COMPARISONS.items():
+        figure = Figure(figsize=(10, 0.6 + 4 * len(styles)), layout="constrained")
+        axes = figure.subplots(len(styles), 2, squeeze=False)
+        for style, panels in zip(styles, axes, strict=True):
+            draw([s for s in summary if s.get("style", "") == style], panels, metric)
+            for axis in panels:
+                plain(axis)
+                if len(styles) > 1:
+                    axis.set_title(style if ":" in style else f"{style} style", fontsize="medium")
+        files[name] = _finish(figure, summary, title, settings, directory / f"{name}.png")
+    if any(multiple_in(s.get("style", "")) for s in summary):
+        path = directory / "budgets.png"
+        files["budgets"] = _plot_budgets(summary, differences, path, title, settings, metric)
+    return files
 
 
-def _finish(figure: Any, arms: Sequence[Arm], title: str, settings: str, path: Path) -> None:
+def _finish(figure: Any, summary: Records, title: str, settings: str, path: Path) -> Path:
     """Add title, legend and settings, and write the figure."""
-    handles = legend_of(arms)
+    handles = legend_of(arms_in(summary))
     legend = figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False,
         title=textwrap.fill(settings, _SETTINGS_WIDTH), title_fontsize="small",
@@ -116,6 +117,7 @@ def _finish(figure: Any, arms: Sequence[Arm], title: str, settings: str, path: P
     legend.get_title().set(color="0.35", horizontalalignment="center")
     figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
     figure.savefig(path, dpi=150)
+    return path
 
 
 def _accuracy(records: Records, panels: Sequence[Any], metric: Metric) -> None:
@@ -177,75 +179,68 @@ COMPARISONS: dict[str, Callable[[Records, Sequence[Any], Metric], None]] = {
 """Functions that draw the figures of a comparison, by the name of the figure."""
 
 
-def plot_budgets(
+def _plot_budgets(
     summary: Records,
     differences: Records,
     path: Path,
     title: str,
     settings: str,
     metric: Metric,
-) -> None:
+) -> Path:
     """Write a figure of the share of finished, valid answers and of the metric by budget.
 
     A bar is the paired interval of the difference to the reference, drawn around the arm's own
     point. If it doesn't contain the reference's point, the difference is significant. The reference
     has no bars.
-
-    Args:
-        summary: records of `summarize`; only budgets that are multiples are drawn
-            (`experiments.harness.settings.part_of`).
-        differences: records of `paired.differences`, in "valid" and in `metric`.
-        path: the image file.
-        title: the question of the comparison.
-        settings: the settings, in smaller print.
-        metric: a share.
     """
     shown = {"valid": "finished and valid", metric.name: metric.label or metric.title}
     points = [(*multiple, s) for s in summary if (multiple := multiple_in(s.get("style", "")))]
     styles = list(dict.fromkeys(style for style, _, _ in points))
-    factors = sorted({factor for _, factor, _ in points})
     counts = sorted({s["particles"] for _, _, s in points})
-    arms = arms_in(s for _, _, s in points)
     paired = {Group.of(d): d for d in differences}
     columns = [(name, N) for name in shown for N in counts]
     parts = "".join(s["style"] for _, _, s in points)
     tokens = " or ".join(text for kind, text in FACTORS.items() if f"{kind}:" in parts)
     size = (max(10, 1 + 3 * len(columns)), 0.9 + 3 * len(styles))
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(styles), len(columns), squeeze=False)
-    gap = 0.08 * (factors[-1] - factors[0] or 1) / max(1, len(arms))
+    axes = figure.subplots(len(styles), len(columns), squeeze=False, sharex=True)
     for style, panels in zip(styles, axes, strict=True):
         for (name, N), axis in zip(columns, panels, strict=True):
-            for number, arm in enumerate(arms):
-                moved = gap * (number - (len(arms) - 1) / 2)  # so that bars don't overlap
-                own = sorted(
-                    (factor + moved, s[name], paired.get(Group.of(s), {}))
-                    for of, factor, s in points
-                    if (of, s["particles"], Arm.of(s)) == (style, N, arm)
-                )
-                axis.plot([x for x, _, _ in own], [y for _, y, _ in own], markersize=5, **arm.style)
-                for x, y, d in own:
-                    if name in d:
-                        ends = (y - d[name] + d[f"{name}_{end}"] for end in ("low", "high"))
-                        axis.vlines(x, *ends, color=arm.style["color"], linewidth=1)
-            plain(axis)
-            axis.yaxis.set_major_formatter(PERCENT)
-            axis.xaxis.set_major_locator(FixedLocator(factors))
+            own = [(x, s) for of, x, s in points if (of, s["particles"]) == (style, N)]
+            _lines_by_budget(axis, own, name, paired)
             axis.set_title(
                 f"{shown[name]}\n{N} particle{'s' * (N > 1)}{f', {style} style' * bool(style)}",
                 fontsize="small",
             )
     for axis in axes[-1]:
         axis.set_xlabel(f"budget / {tokens}")
-    for name in shown:  # one scale per measure
-        same = list(axes[:, [column for column, _ in columns] == np.array(name)].flat)
-        low, high = zip(*(axis.get_ylim() for axis in same), strict=True)
-        for axis in same:
-            axis.set_ylim(max(min(low), -0.02), min(max(high), 1.02))
     if differences:
         reference = method_of(differences[0]["reference"]).title
         settings += f" Bars: paired 95% intervals of the difference to {reference}."
-    _finish(figure, arms, title, settings, path)
+    return _finish(figure, [s for _, _, s in points], title, settings, path)
+
+
+def _lines_by_budget(
+    axis: Any,
+    points: Sequence[tuple[float, dict[str, Any]]],
+    name: str,
+    paired: Mapping[Group, dict[str, Any]],
+) -> None:
+    """Draw one panel: a line for each arm, with its records by the factor of the budget."""
+    arms = arms_in(s for _, s in points)
+    for number, arm in enumerate(arms):
+        moved = 0.02 * (number - (len(arms) - 1) / 2)  # so that bars don't overlap
+        own = sorted(((x + moved, s) for x, s in points if Arm.of(s) == arm), key=itemgetter(0))
+        axis.plot([x for x, _ in own], [s[name] for _, s in own], markersize=5, **arm.style)
+        for x, s in own:
+            d = paired.get(Group.of(s), {})
+            if name in d:
+                ends = (s[name] - d[name] + d[f"{name}_{end}"] for end in ("low", "high"))
+                axis.vlines(x, *ends, color=arm.style["color"], linewidth=1)
+    plain(axis)
+    axis.set_ylim(-0.02, 1.02)
+    axis.yaxis.set_major_formatter(PERCENT)
+    axis.xaxis.set_major_locator(FixedLocator(sorted({x for x, _ in points})))
 
 
 def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:

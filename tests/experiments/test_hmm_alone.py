@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import smc
-from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS
+from experiments.arms import METHODS
+from experiments.config import HMMConfig
 from hmm._model import HMM
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY

@@ -20,19 +20,19 @@ from omegaconf import DictConfig, OmegaConf
 
 import gcd_vllm
 import smc
-from experiments.harness.algorithms import ALGORITHMS, algorithms_of, is_discrete
-from experiments.harness.config import ModelConfig, SMCConfig
-from experiments.harness.methods import (
-    AUTO,
-    UNFITTED,
+from experiments.arms import (
+    ALGORITHMS,
+    algorithms_of,
     hmm_directory,
     hmm_settings,
     hmms_of,
-    list_fitted_lookaheads,
+    is_discrete,
     method_of,
     methods_of,
+    names_of_hmms,
 )
-from experiments.harness.models import load_model, resolve
+from experiments.config import ModelConfig, SMCConfig
+from experiments.models import load_model, resolve
 from gcd import Vocabulary
 
 _HMMS = "GCD_VLLM_HMMS"
@@ -183,12 +183,10 @@ def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
     """Return the proposal in the engine's form."""
     if not method_of(method).needs_hmm:
         return proposal
-    name, settings = method.partition(":")[2], hmm_settings(config)
-    if settings.lookahead == AUTO:
-        settings = replace(settings, lookahead=list_fitted_lookaheads(config).get(name, UNFITTED))
-    settings = replace(settings, **method_of(method).fixed)
+    hmm = hmms_of(config)[method.partition(":")[2]]
+    settings = replace(hmm_settings(config, hmm.fitted), **method_of(method).fixed)
     return gcd_vllm.PGCD(
-        hmm_directory(config, name).resolve().name,
+        hmm.directory.resolve().name,
         lookahead=settings.lookahead,
         exact_top_k=settings.exact_top_k,
         defense=settings.defense,
@@ -197,7 +195,7 @@ def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
 
 def _parents(config: DictConfig) -> set[Path]:
     """Return the directories that the run's HMMs are in."""
-    return {hmm_directory(config, each).resolve().parent for each in hmms_of(config)}
+    return {hmm_directory(config, each).resolve().parent for each in names_of_hmms(config)}
 
 
 def check_engine(config: DictConfig) -> None:

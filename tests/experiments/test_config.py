@@ -9,8 +9,8 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from experiments import run as experiment
-from experiments.harness.results import fingerprint, results_config
-from experiments.tasks import TASKS
+from experiments.rows import fingerprint, results_config
+from experiments.run import TASKS
 from tests.experiments import composing
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.harness.models import ROOT, settle
-from experiments.harness.run import Run
-from experiments.tasks import TASKS, register
+from experiments.models import ROOT, settle
+from experiments.rows import Run
+from experiments.run import TASKS, register
 from hmm._checkpoint import save
 from hmm._model import HMM
 from tests.experiments import composing

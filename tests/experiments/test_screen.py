@@ -1,22 +1,27 @@
-"""A run's output is narrow, and its sentence is computed from its rows."""
+"""A run's output is narrow, and has the intervals of its differences."""
 
 from __future__ import annotations
 
-from experiments.harness.algorithms import ALGORITHMS
-from experiments.harness.comparison import WIDTH, on_screen
-from experiments.harness.methods import METHODS
-from experiments.tables import COMPARED, WEIGHTED, differences, evidence_reference, summarize
-from tests.experiments.harness.test_summary import row
+from experiments.arms import ALGORITHMS, METHODS
+from experiments.evaluate import WIDTH, on_screen
+from experiments.tables import (
+    WEIGHTED,
+    as_paired_table,
+    differences,
+    evidence_reference,
+    summarize,
+)
+from tests.experiments.test_summary import row
 
 TITLE = "xlam: 96 requests (xLAM 500 to 599), json and python style, budget gold:1.0 and gold:2.0, "
 
 
 def printed(rows: list[dict]) -> str:
-    found, evidence = differences(rows), evidence_reference(rows)
-    return on_screen(TITLE * 2, summarize(rows), found, WEIGHTED, COMPARED, evidence)
+    pairs = as_paired_table(differences(rows))
+    return on_screen(TITLE * 2, summarize(rows), WEIGHTED, pairs, "gcd")
 
 
-def test_the_widest_table_fits_120_columns() -> None:
+def test_the_widest_table_fits_the_terminal() -> None:
     """Every method and algorithm, styles and budgets, and no column with one value."""
     arms = [(method, algorithm) for method in METHODS for algorithm in ALGORITHMS]
     rows = [
@@ -28,28 +33,24 @@ def test_the_widest_table_fits_120_columns() -> None:
     ]
     lines = printed(rows).splitlines()
     assert max(map(len, lines)) <= WIDTH
-    heads = [line for line in lines if line.startswith("method")]
-    assert len(heads) == 2
-    assert " ".join(heads[0].split()) == (
-        "method algorithm particles accuracy % valid % dead rows evidence % read LM calls"
-    )
+    heads = [" ".join(line.split()) for line in lines if line.startswith(("method", "style"))]
+    assert heads == [
+        *["method algorithm particles accuracy % valid % dead rows evidence % read LM calls"] * 2,
+        "style method algorithm particles accuracy, points log evidence",
+    ]
 
 
-def test_the_sentence_names_finished_rows_and_differences() -> None:
+def test_differences_are_printed_with_their_intervals() -> None:
     rows = [
         *(row("lcd", 1, 0.0, example=e, dead=e == "0", log_evidence=-1.0) for e in "0123"),
         *(row("gcd", 1, 0.2, example=e, log_evidence=-1.0) for e in "0123"),
         *(row("pgcd", 1, 0.4 * (e in "03"), example=e, log_evidence=-0.9) for e in "0123"),
     ]
     flat = " ".join(printed(rows).split())
-    assert "GCD and P-GCD finished every request; LCD left up to 1 of 4 unfinished; " in flat
-    assert "by more than chance (paired 95% intervals) in 1 of 1 rows of LCD. method" in flat
-    assert "In every row: algorithm SMC, particles 1, " in flat
-    assert "Evidence found is a share of the estimate of P-GCD, SMC, 1 particle; it is 0" in flat
-    flat = " ".join(printed(rows[4:]).split())
-    assert "GCD and P-GCD finished every request; accuracy" in flat
-    assert "by more than chance (paired 95% intervals) in no row. method" in flat
-    assert "differs" not in printed(rows[:4])
+    assert "In every row: algorithm SMC, particles 1" in flat
+    assert "Difference to GCD, with 95% intervals:" in flat
+    assert "LCD SMC 1 -20.0 [-20.0, -20.0]" in flat
+    assert "Difference" not in printed(rows[:4])
 
 
 def test_enumerated_evidence_is_named_as_the_reference() -> None:

@@ -1,1 +1,0 @@
-"""Code shared by all tasks: settings, methods, runs, results, figures and tracking."""
