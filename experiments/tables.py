@@ -329,7 +329,6 @@ def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, flo
 # -- summary of a run
 
 _MEANS = ("complete", "share_finished", "enumerated", "read", "forced")
-_AHEAD = ("drafted", "used", "landed")
 _COSTS = ("lm_calls", "tokens", "seconds")
 
 
@@ -356,8 +355,7 @@ def _record(group: Group, rows: Sequence[Row], metrics: Mapping[str, Any]) -> di
 
     frame = pd.DataFrame(
         [{k: v for k, v in row.items() if not isinstance(v, list | dict)} for row in rows]
-    ).reindex(columns=[*dict.fromkeys([*rows[0], *_AHEAD])])
-    frame = frame.fillna(dict.fromkeys(_AHEAD, 0)).infer_objects()
+    )
     evidence = frame.dropna(subset="log_evidence").astype({"log_evidence": float})
     estimates = evidence.groupby("example", sort=False)["log_evidence"]
     repeats = frame.groupby("example")["method"].count()
@@ -371,7 +369,7 @@ def _record(group: Group, rows: Sequence[Row], metrics: Mapping[str, Any]) -> di
         "examples": len(repeats),
         "repeats": int(repeats.max()),
         **metrics,
-        **{key: _mean(frame[key]) for key in (*_MEANS, *_AHEAD)},
+        **{key: _mean(frame[key]) for key in _MEANS},
         "dead": int(frame["dead"].sum()),
         "ess_fraction": _mean(drawn["ess"] / group.particles),
         "log_evidence": _mean(estimates.mean()),
@@ -429,7 +427,6 @@ def as_table(summary: Sequence[dict[str, Any]], metrics: Iterable[Metric] = ()) 
         line |= {
             "read": number(s["read"], 0),
             "forced": number(s["forced"], 0),
-            **_read_ahead(s, summary),
             "LM calls": number(s["lm_calls_each"], 1),
             "tokens": number(s["tokens_each"], 0),
             "seconds": number(s["seconds_each"], 2),
@@ -448,21 +445,6 @@ def log_evidence_of(record: Mapping[str, Any], digits: int = 3) -> str:
     """Format a mean log evidence, with the number of examples if some have none."""
     some, every = record["log_evidence_examples"], record["examples"]
     return number(record["log_evidence"], digits) + (f" (of {some})" if 0 < some < every else "")
-
-
-def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Row:
-    """Return the table cells on read-ahead tokens; empty if no record in `among` has any."""
-    if not any(each.get("drafted") for each in among):
-        return {}
-    share = each = ""
-    if record["drafted"]:
-        share = f" ({100 * record['used'] / record['drafted']:.0f}%)"
-        each = f" ({record['landed'] / record['lm_calls_each']:.2f} a call)"
-    return {
-        "read ahead": number(record["drafted"], 1),
-        "of it used": number(record["used"], 1) + share,
-        "choices without a pass": number(record["landed"], 1) + each,
-    }
 
 
 def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Row]:

@@ -13,7 +13,7 @@ from experiments.rows import fingerprint, results_config
 from experiments.run import TASKS
 from tests.experiments import composing
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 GROUPS = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(CONFIGS.glob("*/*.yaml"))
@@ -136,7 +136,7 @@ def test_a_model_over_all_devices_is_for_one_process(monkeypatch):
 
 def test_a_setting_that_every_method_of_the_run_fixes_is_refused():
     own = ("task.methods=[gcd,pgcd_tied]", "hmm.exact_top_k=8")
-    with pytest.raises(ValueError, match=r"hmm\.exact_top_k=8 would be ignored: all methods"):
+    with pytest.raises(ValueError, match=r"hmm\.exact_top_k=8 would be ignored: no method"):
         experiment.check(composed("+task=xlam", *own))
     experiment.check(composed("+task=xlam", "task.methods=[pgcd,pgcd_tied]", own[1]))
 

@@ -21,7 +21,7 @@ from experiments.studies.convergence.problems import read_problems
 from experiments.tool_calling.records import read_xlam
 from tests import processes
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
 MARK = b"\xef\xbb\xbf"
 TOOLS = ROOT / "data" / "xlam" / "records_500_599.jsonl"

@@ -36,7 +36,7 @@ def test_the_widest_table_fits_the_terminal() -> None:
     heads = [" ".join(line.split()) for line in lines if line.startswith(("method", "style"))]
     assert heads == [
         *["method algorithm particles accuracy % valid % dead rows evidence % read LM calls"] * 2,
-        "style method algorithm particles accuracy, points log evidence",
+        "style method algorithm particles accuracy (weighted), points log evidence",
     ]
 
 

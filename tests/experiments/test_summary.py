@@ -184,17 +184,6 @@ def test_the_reference_is_a_mean_of_estimates_not_of_their_logs():
     assert record["evidence_found"] == pytest.approx(1.0)
 
 
-def test_reading_ahead_has_columns_where_there_was_some():
-    ahead = row("gcd", 4, 1.0) | {"drafted": 8, "used": 2, "landed": 1}
-    table = as_table(
-        summarize([ahead, ahead | {"drafted": 0, "used": 0, "landed": 0}, row("lcd", 4, 1.0)])
-    )
-    assert [line["read ahead"] for line in table] == ["4.0", "0.0"]
-    assert [line["of it used"] for line in table] == ["1.0 (25%)", "0.0"]
-    assert [line["choices without a pass"] for line in table] == ["0.5 (0.05 a call)", "0.0"]
-    assert "read ahead" not in as_table(summarize([row("gcd", 4, 1.0)]))[0]
-
-
 def test_constant_columns_are_said_in_a_sentence():
     table = [
         {"method": "LCD", "N": 1, "valid %": "50.0", "complete %": "50.0", "dead": "0"},
