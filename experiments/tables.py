@@ -1,7 +1,7 @@
 """Tables of rows: metrics, means with intervals, paired differences, and the paper's own tables.
 
     python -m experiments.tables table1 RUN...     # of the paper; also table2, table3 and figure2
-    python -m experiments.tables readme RUN...     # finished answers by budget, as in README.md
+    python -m experiments.tables readme RUN...     # finished answers by budget
 
 A RUN is a run directory, or an archive of one such as those in data/rows; the rows of several are
 joined, and rows with the same key count once.
@@ -712,7 +712,7 @@ def figure2(rows: Sequence[Row]) -> Table:
 
 
 def readme(rows: Sequence[Row]) -> Table:
-    """Lay out README's table: % of finished and valid answers with one sample, by budget."""
+    """Lay out README's second table: % of finished and valid answers, by budget."""
     return pivot([row for row in _drawn(rows) if row["particles"] == 1], _style, _method, "valid")
 
 

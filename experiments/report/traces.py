@@ -2,9 +2,19 @@
 
 A `Recorder` observes batches (`smc._inference.observation`) and converts the steps of the chosen
 examples to plain values. `TraceStore` writes them to `traces.jsonl`, one line per example and
-trial. For each distinct prefix the line has only some next tokens: the most probable under the
-language model, the most probable under the proposal, and all drawn ones. `docs/report.md` documents
-the format.
+trial. A line has the key of the row, `budget`, `prompt`, and
+
+    tokens      the bytes of every token that occurs, as Latin-1 text; empty for EOS
+    start       forced tokens that every answer begins with
+    steps       for each step:
+      prefixes    the distinct prefixes: `left` (remaining budget), `needed` (fewest tokens to an
+                  end), `log_allowed` (log of the model's probability of tokens with g > 0),
+                  `log_z` (log of the sum of p g), and `next`, a list of [token, log p, log q]: the
+                  most probable under the model and under the proposal, and all drawn ones
+      at, log_weight   of each sequence: the index of its prefix (-1: ended), and its weight
+      after       the sequences after the step: `from` (the ancestor), `tokens`, `log_weight`,
+                  `fate` (0 running, 1 finished, 2 dead), `landed` (those without a forward pass)
+      ended       with the discrete filter, answers that ended in this step
 
 Cost: for batches with a traced example, one pass over R x V numbers and two top-k searches in that
 example's rows. It isn't included in the seconds of rows.
