@@ -31,7 +31,7 @@ from experiments.budgets import budget_of
 from experiments.config import ModelConfig
 from experiments.models import ROOT, load_model, resolve_device
 from experiments.studies.latency.timing import seconds_of
-from experiments.tool_calling.prompts import compact_prompt
+from experiments.tool_calling.records import compact_prompt
 
 SIDES: dict[str, dict[str, Any]] = {
     "one by one": {"forced_runs": False, "execution": "eager"},

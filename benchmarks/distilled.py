@@ -62,8 +62,7 @@ def tools(count: int) -> Iterator[Problem]:
 
 def sentences(count: int) -> Iterator[Problem]:
     """Yield concept sets, with sentences of a determiner, the concepts, and words between them."""
-    from experiments.commongen.prompts import build_prompt
-    from experiments.commongen.records import read_file
+    from experiments.commongen.records import build_prompt, read_file
 
     lm = load_adapted("smollm2-commongen")
     records = [r for r in read_file("data/commongen/dev_100.jsonl").records if len(r.concepts) == 3]

@@ -284,8 +284,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
     """Yield problems with SmolLM2: tool names, dates and numbers."""
-    from experiments.tool_calling.prompts import signature
-    from experiments.tool_calling.records import read_xlam
+    from experiments.tool_calling.records import read_xlam, signature
 
     names = [f"real {k}" for k in range(count)]
     if set(names) <= done:

@@ -20,8 +20,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import smollm2
-from experiments.commongen.records import ConceptSet
-from experiments.commongen.training import prompt_of, read_training
+from experiments.commongen.records import ConceptSet, prompt_of, read_training
 from experiments.config import (
     MAX_SKIPPED,
     ModelConfig,
@@ -39,8 +38,7 @@ from experiments.sql.databases import read_databases
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.answers import STYLES, write_answer
-from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import ToolRecord, read_xlam
+from experiments.tool_calling.records import ToolRecord, compact_prompt, read_xlam
 from hmm._files import read_json, write_json
 
 _SENTENCES = 4  # per concept set and epoch

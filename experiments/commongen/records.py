@@ -1,4 +1,4 @@
-"""Concept sets of CommonGen from files and the hub, with the inflections that count.
+"""Concept sets of CommonGen, with the inflections that count, and their prompts.
 
 A record has concepts, reference sentences and, if known, the inflections of each concept. The
 public file has `field_N#look_V#stand_V` and all sentences of a set in one row. The hub has a list
@@ -8,11 +8,25 @@ Inflections are words as they appear within a sentence. A capitalized form is dr
 word without a capital is in the list, because the first word of a sentence is capitalized anyway.
 Without a given list, lemminflect (MIT license) makes the inflections by rule, for the part of
 speech of the concept if it is known and for all parts of speech otherwise.
+
+**Prompts.** `compact` is the format that adapters are trained on. The sentence follows the line
+feed and starts with its capital letter:
+
+    Concepts: dog, ball, park
+    Sentence:
+
+`chat` states the task in words, in the tokenizer's chat template. A prompt can name all concepts,
+all but one (`some`), or none (`told`), although the constraint always requires all of them.
+
+**Training sentences** are in a file with one line per sentence: concepts, a tab, the sentence. Many
+are captions without a capital letter or a full stop, or are very long. They are corrected or
+dropped.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records as reading
-from experiments.commongen.config import AUTO, LEMMINFLECT
-from experiments.records import ReadResult, check_fields
+from experiments.commongen.config import AUTO, LEMMINFLECT, TOLD
+from experiments.config import one_of
+from experiments.models import chat, is_chat
+from experiments.records import DataError, ReadResult, check_fields, read_text
 
 _PARTS = {"N": "NOUN", "V": "VERB"}
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
@@ -165,3 +181,99 @@ def without_capitals(words: Iterable[str]) -> tuple[str, ...]:
     distinct = dict.fromkeys(words)
     return tuple(w for w in distinct if w[:1].lower() + w[1:] == w
                  or w[:1].lower() + w[1:] not in distinct)  # fmt: skip
+
+
+_WORDED = (
+    "Write one short sentence about an everyday scene. It must use all of the given words, in any "
+    "form and in any order. Reply with the sentence only."
+)
+_FREE = "Write one short sentence about an everyday scene. Reply with the sentence only."
+
+
+def build_prompt(
+    record: ConceptSet, *, told: str = "all", tokenizer: Any = None, kind: str = "auto"
+) -> str:
+    """Build a prompt, to be tokenized without adding special tokens.
+
+    Args:
+        record: the concept set.
+        tokenizer: tokenizer whose chat template is used.
+        kind: "compact", "chat", or "auto".
+        told: how many concepts to name, one of `TOLD`. The concept that "some" leaves out depends
+            only on the set.
+
+    Raises:
+        ValueError: `kind` or `told` is unknown, or `kind` is `chat` without a chat template.
+    """
+    concepts = ", ".join(_choose_concepts(record, told))
+    if is_chat(kind, tokenizer):
+        return chat(
+            tokenizer,
+            _WORDED if concepts else _FREE,
+            f"Words: {concepts}" if concepts else "A sentence, please.",
+        )
+    return f"Concepts: {concepts}".rstrip() + "\nSentence:\n"
+
+
+def _choose_concepts(record: ConceptSet, told: str) -> list[str]:
+    one_of("told", told, tuple(TOLD))
+    if told == "none":
+        return []
+    named = list(record.concepts)
+    if told == "some":
+        named.pop(random.Random(f"told-{record.id}").randrange(len(named)))
+    return named
+
+
+FEWEST, MOST = 3, 5  # concepts, as in the development set
+_WORDS = range(4, 25)
+_UNUSUAL = set('.!?;:"()<>[]/')
+_SPLIT = (" '", "'"), (" ,", ","), (" n't", "n't")  # join tokenized contractions
+
+
+def read_training(paths: Sequence[Path], limit: int | None = None) -> list[ConceptSet]:
+    """Read the concept sets that have a well-formed sentence.
+
+    Args:
+        paths: the files.
+        limit: number of lines to read of each file; None for all.
+
+    Raises:
+        DataError: a file can't be read, or there is no such set.
+    """
+    sets: dict[str, list[str]] = {}
+    for path in paths:
+        for line in read_text(path).splitlines()[:limit]:
+            concepts, _, written = line.partition("\t")
+            sentence = well_formed(written)
+            if sentence is not None and FEWEST <= len(concepts.split()) <= MOST:
+                sets.setdefault(concepts, []).append(sentence)
+    if not sets:
+        raise DataError(
+            f"expected lines with {FEWEST} to {MOST} concepts, a tab and a sentence in "
+            f"{', '.join(map(str, paths))}; got no well-formed line"
+        )
+    return [
+        ConceptSet(concepts, tuple(concepts.split()), tuple(sentences), ())
+        for concepts, sentences in sets.items()
+    ]
+
+
+def well_formed(text: str) -> str | None:
+    """Return the sentence with a capital letter and a full stop, or None if it is malformed."""
+    words = " ".join(text.split())
+    for apart, joined in _SPLIT:
+        words = words.replace(apart, joined)
+    words = words.rstrip(" .")
+    if len(words.split()) not in _WORDS or not words.isascii() or _UNUSUAL & set(words):
+        return None
+    return words[0].upper() + words[1:] + "." if words[0].isalpha() else None
+
+
+def prompt_of(concepts: ConceptSet, rng: random.Random, told: str = "all") -> str:
+    """Return the compact prompt, with the concepts in an order independent of the sentence."""
+    words = list(concepts.concepts)
+    rng.shuffle(words)
+    return build_prompt(
+        ConceptSet(concepts.id, tuple(words), concepts.references, ()), told=told, kind="compact"
+    )

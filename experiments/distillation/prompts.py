@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from experiments.commongen.training import prompt_of, read_training
+from experiments.commongen.records import prompt_of, read_training
 from experiments.json_schema import records as schema_records
 from experiments.models import encode
 from experiments.sql.databases import read_databases
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
 from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import load_records
+from experiments.tool_calling.records import build_prompt, load_records
 
 
 class PromptSource(NamedTuple):

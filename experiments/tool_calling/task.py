@@ -22,8 +22,7 @@ from experiments.records import ReadResult
 from experiments.rows import ExperimentTask, Row, Run
 from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import ToolRecord, load_records
+from experiments.tool_calling.records import ToolRecord, build_prompt, load_records
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
 from gcd._languages.json_schema.schema import FORMATS

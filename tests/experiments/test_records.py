@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments.commongen import records as commongen
-from experiments.commongen.training import read_training
+from experiments.commongen.records import read_training
 from experiments.config import DataConfig
 from experiments.json_schema.records import load_records
 from experiments.records import DataError, ReadResult, at_most_skipped, read_lines

@@ -23,8 +23,7 @@ import gcd
 import smc
 from experiments.studies.convergence.problems import Problem, largest_budget, vocabulary_of
 from experiments.tool_calling.answers import write_answer
-from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import ToolRecord, read_xlam
+from experiments.tool_calling.records import ToolRecord, build_prompt, read_xlam
 
 LOOSE = 20_000
 """Largest tree of a loose budget: a tenth of the limit, so that all problems run in minutes."""
@@ -62,7 +61,7 @@ def builtin(
         suite: "toolcalls" or "stories".
         lm: the language model.
         tokenizer: its tokenizer.
-        prompt_kind: kind of prompt for tool calls; see `experiments.tool_calling.prompts`.
+        prompt_kind: kind of prompt for tool calls; see `experiments.tool_calling.records`.
 
     Raises:
         ValueError: no token of the model starts with the end of the suite's answers.

@@ -19,8 +19,7 @@ from experiments.commongen.metrics import (
     rouge_l,
 )
 from experiments.commongen.records import read_file
-from experiments.commongen.summary import as_table, metrics_of
-from experiments.commongen.task import EMBEDDED
+from experiments.commongen.task import EMBEDDED, as_table, metrics_of
 from experiments.tables import summarize
 from smc.testing import ToyLM
 

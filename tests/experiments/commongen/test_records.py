@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import (
     ConceptSet,
+    build_prompt,
     by_rule,
     read_file,
     read_hub,

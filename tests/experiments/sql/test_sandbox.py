@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.sql.expected import run_gold
+from experiments.sql.judge import run_gold
 from experiments.sql.sandbox import QueryError, Sandbox, comparable
 
 SCRIPT = """
