@@ -390,7 +390,7 @@ def sample(
         lm,
         [example.prompt for example in examples],
         [example.constraint for example in examples],
-        budget=[example.budget for example in examples],
+        max_tokens=[example.budget for example in examples],
         particles=trial.particles,
         proposal=proposal,
         **ALGORITHMS[trial.algorithm].arguments(config),

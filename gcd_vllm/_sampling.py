@@ -19,18 +19,20 @@ from smc._inference.algorithms import SMC, Options, algorithm
 from smc._inference.settings import check_temperature, real, whole
 from smc._models.checks import check_list
 from smc._models.protocol import check_ids, check_length
+from smc._removed import accept_budget
 
 Constraint = Mapping[str, Any] | str | TokenAutomaton
 """A constraint in the form of a request, such as `{"json_schema": {...}}`, or its JSON text. In the
 engine's own process, it can also be an automaton over the engine's vocabulary."""
 
 
+@accept_budget
 def sample(
     llm: Any,
     prompts: Sequence[str | Sequence[int]],
     constraint: Constraint | Sequence[Constraint],
     *,
-    budget: int | Sequence[int],
+    max_tokens: int | Sequence[int],
     particles: int,
     proposal: str | GCD | LCD | PGCD = "gcd",
     temperature: float | int = 1.0,
@@ -40,15 +42,15 @@ def sample(
     draw: Draw | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
-    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= budget) in a vLLM engine.
+    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= max_tokens), in vLLM.
 
     Args:
         llm: a `vllm.LLM`, started with `worker_extension_cls="gcd_vllm.WorkerExtension"`.
         prompts: text, or token ids, used as given.
         constraint: C, in the form of a request's constraint (`docs/vllm.md`), or as the automaton
             of `gcd.lift` with `vocabulary_of(llm)`; one for all prompts, or one per prompt.
-        budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
-            per prompt.
+        max_tokens: maximum number of tokens of an answer, including EOS (the budget); one for all
+            prompts, or one per prompt.
         particles: N, the number of particles per prompt.
         proposal: "gcd" or `smc.GCD()`; "lcd" or `smc.LCD()`; or, if the engine was started with a
             directory of HMMs, `gcd_vllm.PGCD(...)`.
@@ -80,7 +82,7 @@ def sample(
     """
     engine = InProcessEngine(llm)
     return sample_with(
-        engine, engine.cache, prompts, constraint, budget=budget, particles=particles,
+        engine, engine.cache, prompts, constraint, max_tokens=max_tokens, particles=particles,
         proposal=proposal, temperature=temperature, seed=seed, example_ids=example_ids,
         chunk=chunk, draw=draw, options=options,
     )  # fmt: skip
@@ -98,13 +100,14 @@ def vocabulary_of(llm: Any) -> Vocabulary:
     return InProcessEngine(llm).vocabulary
 
 
+@accept_budget
 def sample_from_server(
     url: str,
     prompts: Sequence[str | Sequence[int]],
     constraint: Constraint | Sequence[Constraint],
     *,
     vocabulary: Vocabulary,
-    budget: int | Sequence[int],
+    max_tokens: int | Sequence[int],
     particles: int,
     proposal: str | GCD | LCD | PGCD = "gcd",
     seed: int = 0,
@@ -125,7 +128,7 @@ def sample_from_server(
 
     Args:
         url: address of the server.
-        prompts, constraint, budget, particles, proposal, seed, example_ids, chunk, draw: as in
+        prompts, constraint, max_tokens, particles, proposal, seed, example_ids, chunk, draw: as in
             `sample`.
         vocabulary: vocabulary of the server's model, such as
             `gcd.Vocabulary.from_tokenizer(tokenizer, size=number_of_logits)`.
@@ -148,7 +151,7 @@ def sample_from_server(
         connections=_positive("connections", connections),
     )
     return sample_with(
-        engine, ConstraintCache(vocabulary), prompts, constraint, budget=budget,
+        engine, ConstraintCache(vocabulary), prompts, constraint, max_tokens=max_tokens,
         particles=particles, proposal=proposal, temperature=1.0, seed=seed,
         example_ids=example_ids, chunk=chunk, draw=draw, options=options,
     )  # fmt: skip
@@ -160,7 +163,7 @@ def sample_with(
     prompts: Sequence[str | Sequence[int]],
     constraint: Constraint | Sequence[Constraint],
     *,
-    budget: int | Sequence[int],
+    max_tokens: int | Sequence[int],
     particles: int,
     proposal: str | GCD | LCD | PGCD,
     temperature: float | int,
@@ -184,11 +187,15 @@ def sample_with(
         constraints: list[Any] = list(constraint)
     else:
         constraints = [constraint] * len(prompts)
-    if isinstance(budget, Sequence) and not isinstance(budget, str):
-        budgets = [whole("budget", each) for each in budget]
+    if isinstance(max_tokens, Sequence) and not isinstance(max_tokens, str):
+        budgets = [whole("max_tokens", each) for each in max_tokens]
     else:
-        budgets = [whole("budget", budget)] * len(prompts)
-    for what, given in (("constraints", constraints), ("budgets", budgets), ("example_ids", names)):
+        budgets = [whole("max_tokens", max_tokens)] * len(prompts)
+    for what, given in (
+        ("constraints", constraints),
+        ("max_tokens", budgets),
+        ("example_ids", names),
+    ):
         if len(given) != len(prompts):
             raise ValueError(
                 f"expected {len(prompts)} {what}, one for each prompt; got {len(given)}"
@@ -239,7 +246,7 @@ def _compile(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str,
         if member in constraint:
             raise ConstraintError(
                 f"expected a constraint without {member!r}, got {constraint[member]!r}; pass "
-                "budget= instead, because weights of answers under a deadline aren't known"
+                "max_tokens= instead, because weights of answers under a deadline aren't known"
             )
     text = json.dumps({**constraint, "budget": budget})
     return text, cache.get(ConstraintRequest.parse(text))

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 REMOVED = {
     "BudgetBatchProcessor": "use smc.BudgetLogitsProcessor or smc.generate in model.generate",
     "DenseGuide": "return smc.Factors.dense(log_g) from guide; the sampler computes log Z",
@@ -20,3 +28,16 @@ REMOVED = {
     "score=": "return smc.Factors with `defense` from guide",
     "Walk": "use smc.AutomatonPosition",
 }
+
+
+def accept_budget(function: Callable[P, R]) -> Callable[P, R]:
+    """Accept `budget=`, the former name of `max_tokens=`, with a DeprecationWarning."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if "budget" in kwargs and "max_tokens" not in kwargs:
+            warnings.warn("budget= is deprecated; pass max_tokens=", DeprecationWarning, 2)
+            kwargs["max_tokens"] = kwargs.pop("budget")
+        return function(*args, **kwargs)
+
+    return call

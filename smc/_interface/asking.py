@@ -42,6 +42,7 @@ from smc._models.checks import check_list, check_model, check_thoughts
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
+from smc._removed import accept_budget
 from smc._results.fields import NARROW, Field, leaves, shorten, show_probability
 from smc._results.posterior import Posterior, rank, sufficient_budget
 from smc._results.reliability import Reliability
@@ -251,12 +252,13 @@ class Reply:
         return f"<table>{rows}</table>"
 
 
+@accept_budget
 def ask(
     lm: LanguageModel,
     prompt: Prompt | Messages,
     kind: Any,
     *,
-    budget: int,
+    max_tokens: int,
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
@@ -276,7 +278,7 @@ def ask(
             tools, a list of strings to choose from, or a constraint (lifted or not). The value of a
             constraint is the text of the answer, even if it is JSON. With messages, the chat
             template shows tools to the model.
-        budget: maximum number of tokens of an answer, including EOS.
+        max_tokens: maximum number of tokens of an answer, including EOS (the budget).
         particles: number of distinct prefixes kept at a time: up to half of them, and at most four,
             are the most probable ones, and the others a random sample for estimates; see
             `smc.sample`. By default, at most the four most probable prefixes, and no sample. With
@@ -302,19 +304,20 @@ def ask(
     """
     check_model(lm)
     [reply] = ask_all(
-        lm, [prompt], kind, budget=budget, particles=particles, proposal=proposal,
+        lm, [prompt], kind, max_tokens=max_tokens, particles=particles, proposal=proposal,
         algorithm=algorithm, whitespace=whitespace, literals=literals, temperature=temperature,
         chat_template_kwargs=chat_template_kwargs, **options,
     )  # fmt: skip
     return reply
 
 
+@accept_budget
 def ask_all(
     lm: LanguageModel,
     prompts: Sequence[Prompt | Messages],
     kind: Any,
     *,
-    budget: int,
+    max_tokens: int,
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
@@ -350,11 +353,11 @@ def ask_all(
         )
     N, algorithm, settings = _search_options(particles, algorithm, options)
     posteriors = sample(
-        lm, written, constraint, budget=budget, particles=N, algorithm=algorithm,
+        lm, written, constraint, max_tokens=max_tokens, particles=N, algorithm=algorithm,
         proposal=GCD() if proposal is None else proposal, temperature=temperature, **settings,
     )  # fmt: skip
-    budgets = budget if isinstance(budget, Sequence) else [budget] * len(posteriors)
-    return [Reply(each, parser, int(n)) for each, n in zip(posteriors, budgets, strict=True)]
+    most = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * len(posteriors)
+    return [Reply(each, parser, int(n)) for each, n in zip(posteriors, most, strict=True)]
 
 
 def _search_options(

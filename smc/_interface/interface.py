@@ -37,6 +37,7 @@ from smc._models.checks import check_example, check_lifted, check_list, check_mo
 from smc._models.protocol import LanguageModel, Prompt
 from smc._proposals import Batch, Proposal
 from smc._proposals.budget_effect import BudgetEffect
+from smc._removed import accept_budget
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
 from smc._search.certifying import Sampled, read_on
@@ -46,12 +47,13 @@ MOST_AUTOMATA = 2 << 30
 """Maximum size of the tables of all automata in a batch, in bytes."""
 
 
+@accept_budget
 def sample(
     lm: LanguageModel,
     prompts: Sequence[Prompt],
     constraint: TokenAutomaton | Sequence[TokenAutomaton],
     *,
-    budget: int | Sequence[int],
+    max_tokens: int | Sequence[int],
     particles: int,
     proposal: Proposal[Any],
     algorithm: str = "auto",
@@ -72,15 +74,15 @@ def sample(
     observe: Observe | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
-    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= budget).
+    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= max_tokens).
 
     Args:
         lm: the language model.
         prompts: one text or one list of token ids per prompt. Token ids are used as given.
         constraint: the constraint C, lifted to the model's vocabulary; one for all prompts, or one
             per prompt.
-        budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
-            per prompt.
+        max_tokens: maximum number of tokens of an answer, including EOS (the budget); one for all
+            prompts, or one per prompt.
         particles: N, the number of particles per prompt. For the discrete filter, the number of
             distinct prefixes that it keeps at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
@@ -149,8 +151,8 @@ def sample(
     automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
     if isinstance(constraint, Sequence) and not isinstance(constraint, str):
         automata = constraint
-    budgets = _one_each("budget", budget, len(prompts))
-    for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
+    budgets = _one_each("max_tokens", max_tokens, len(prompts))
+    for what, given in (("constraints", automata), ("max_tokens", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(
                 f"expected as many {what} as prompts ({len(prompts)}), got {len(given)}"

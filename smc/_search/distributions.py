@@ -30,6 +30,7 @@ from smc._inference.progress import progress
 from smc._inference.settings import check_temperature, real, whole
 from smc._models.checks import check_example, check_lifted, check_list, check_model
 from smc._models.protocol import LanguageModel, Prompt, of_example
+from smc._removed import accept_budget
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._search.enumerating import NARROW, Tree, read_trees
 from smc._search.language_size import count_prefixes, longest_answer
@@ -52,19 +53,20 @@ class TreeTask(NamedTuple):
     budget: int
 
 
+@accept_budget
 def distribution(
     lm: LanguageModel,
     prompts: Sequence[Prompt],
     constraint: Constraint | Sequence[Constraint],
     *,
-    budget: int | Sequence[int] | None = None,
+    max_tokens: int | Sequence[int] | None = None,
     spellings: str = "all",
     temperature: float | int = 1.0,
     max_prefixes: int = PREFIXES,
     certify: float | int = 1.0,
     max_rows: int = 256,
 ) -> list[Posterior]:
-    """Compute the posterior over a finite language, p_lm(x | x in C, |x| <= budget).
+    """Compute the posterior over a finite language, p_lm(x | x in C, |x| <= max_tokens).
 
     If the language has at most `max_prefixes` prefixes, all of them are computed, and the posterior
     is the target itself (`Posterior.enumerated`). Otherwise the most probable branches are computed
@@ -77,8 +79,8 @@ def distribution(
         prompts: for each prompt, text or token ids (used as given).
         constraint: the constraint C, one for all prompts or one per prompt. A `gcd.Automaton` is
             lifted to the model's vocabulary; a `gcd.TokenAutomaton` is used as given.
-        budget: maximum number of tokens of an answer, including EOS; one for all prompts or one per
-            prompt. By default, the length of the longest tokenization of any answer.
+        max_tokens: maximum number of tokens of an answer, including EOS; one for all prompts or one
+            per prompt. By default, the length of the longest tokenization of any answer.
         spellings: "all" counts every tokenization of a text. "canonical" counts only the
             tokenizer's own, like `gcd.lift(..., literals="canonical")`; the target is then the
             model's distribution over these.
@@ -112,8 +114,8 @@ def distribution(
     count = len(prompts)
     several = isinstance(constraint, Sequence) and not isinstance(constraint, str)
     constraints: list[Constraint] = list(constraint) if several else [constraint] * count  # type: ignore
-    budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
-    for what, size in (("constraints", len(constraints)), ("budgets", len(budgets))):
+    budgets = list(max_tokens) if isinstance(max_tokens, Sequence) else [max_tokens] * count
+    for what, size in (("constraints", len(constraints)), ("max_tokens", len(budgets))):
         if size != count:
             raise ValueError(f"expected as many {what} as prompts ({count}), got {size}")
     lifted: dict[int, TokenAutomaton] = {}
@@ -129,7 +131,7 @@ def distribution(
                 longest[id(given)] = longest_answer(automaton)
             most = _finite(longest[id(given)], name)
         ids = tuple(lm.encode(prompt))
-        check_example(lm, ids, automaton, whole("budget", most), name)
+        check_example(lm, ids, automaton, whole("max_tokens", most), name)
         tasks.append(TreeTask(ids, automaton, int(most)))
     return read_distributions(
         lm, tasks, temperature=temperature, max_prefixes=max_prefixes, certify=certify,

@@ -52,6 +52,7 @@ from smc._proposals import GCD, Batch, Proposal
 from smc._proposals.forced import follow
 from smc._proposals.lookahead import Lookahead
 from smc._proposals.twisted import Twisted, looking_ahead
+from smc._removed import accept_budget
 from smc._results.posterior import content
 from smc._vocabulary.mixture import defend
 
@@ -109,13 +110,14 @@ class SearchResult:
         return self.answers[0] if self.answers else None
 
 
+@accept_budget
 @torch.inference_mode()
 def search(
     lm: LanguageModel,
     prompt: Prompt,
     constraint: TokenAutomaton,
     *,
-    budget: int,
+    max_tokens: int,
     beams: int = 4,
     answers: int | None = None,
     algorithm: str = "beams",
@@ -124,14 +126,14 @@ def search(
     max_reads: int | None = None,
     deadline: float | int | None = None,
 ) -> SearchResult:
-    """Find the answers x with the highest p_lm(x), among those in C with |x| <= budget.
+    """Find the answers x with the highest p_lm(x), among those in C with |x| <= max_tokens.
 
     Args:
         lm: the language model.
         prompt: text, or token ids (used as given).
         constraint: the constraint C, lifted to the model's vocabulary. With `literals="canonical"`
             most texts have a single tokenization, so that the answers are different texts.
-        budget: maximum number of tokens of an answer, including EOS.
+        max_tokens: maximum number of tokens of an answer, including EOS.
         beams: number of prefixes that are kept and computed at a time.
         answers: maximum number of answers; by default the number of beams.
         algorithm: "beams", or "best_first", which continues until the answers are proved.
@@ -178,10 +180,10 @@ def search(
     check_model(lm)
     check_lifted(constraint)
     ids = lm.encode(prompt)
-    check_example(lm, ids, constraint, whole("budget", budget))
-    proposal.check([constraint], [budget])
+    check_example(lm, ids, constraint, whole("max_tokens", max_tokens))
+    proposal.check([constraint], [max_tokens])
     automata = AutomatonBatch([constraint], device=lm.device)
-    state = proposal.start(Batch(automata, torch.tensor([int(budget)], device=lm.device)))
+    state = proposal.start(Batch(automata, torch.tensor([int(max_tokens)], device=lm.device)))
     reader = PrefixReader(lm, ids, float(temperature))
     tree = _Tree(proposal, constraint, state, reader, wanted, limit)
     run = _best_first if best_first else _in_beams

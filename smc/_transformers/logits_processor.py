@@ -1,7 +1,7 @@
 """Logits processor that makes `generate` of `transformers` obey a constraint within a budget.
 
     model.generate(**inputs, max_new_tokens=60,
-                   logits_processor=[smc.BudgetLogitsProcessor(constraint, budget=60)])
+                   logits_processor=[smc.BudgetLogitsProcessor(constraint, max_tokens=60)])
 
 In each step, tokens after which the answer can't be finished in time get the score -inf (GCD's
 mask). Greedy search, sampling and beam search therefore end with complete, valid answers. With a
@@ -41,6 +41,7 @@ from smc._inference.settings import whole
 from smc._proposals import GCD, AutomatonPosition, Batch
 from smc._proposals.lookahead import Lookahead
 from smc._proposals.twisted import Twisted, looking_ahead
+from smc._removed import accept_budget
 from smc._transformers.generate_call import GenerateCall, generate_call
 from smc._vocabulary.mixture import defend
 
@@ -72,8 +73,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
     Args:
         constraint: a constraint for all prompts, or one per prompt, lifted to the model's
             vocabulary.
-        budget: maximum number of tokens of an answer, including EOS; one for all constraints or one
-            per constraint. `max_new_tokens` must equal the largest budget.
+        max_tokens: maximum number of tokens of an answer, including EOS; one for all constraints or
+            one per constraint. `max_new_tokens` of `generate` must equal the largest one.
         lookahead: a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a `smc.Lookahead`. None
             uses only GCD's mask.
         prompt_length: number of columns of `input_ids` before the answer; by default, the prompt
@@ -88,10 +89,11 @@ class BudgetLogitsProcessor(LogitsProcessor):
         ValueError: another argument is invalid.
     """
 
+    @accept_budget
     def __init__(
         self,
         constraint: TokenAutomaton | Sequence[TokenAutomaton],
-        budget: int | Sequence[int],
+        max_tokens: int | Sequence[int],
         lookahead: Twisted[Any] | Lookahead[Any] | None = None,
         *,
         prompt_length: int | None = None,
@@ -99,10 +101,10 @@ class BudgetLogitsProcessor(LogitsProcessor):
         self.constraints = check_constraints(constraint)
         self._one_each = isinstance(constraint, Sequence)
         count = len(self.constraints)
-        budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
+        budgets = list(max_tokens) if isinstance(max_tokens, Sequence) else [max_tokens] * count
         if len(budgets) != count:
             raise ValueError(
-                f"expected one budget, or one per constraint ({count}), got {len(budgets)}"
+                f"expected one max_tokens, or one per constraint ({count}), got {len(budgets)}"
             )
         self.vocabulary = self.constraints[0].vocabulary
         if not self.vocabulary.eos_ids:
