@@ -39,7 +39,7 @@ from smc._inference.algorithms import chosen
 from smc._inference.settings import COLDEST, check_options, whole
 from smc._interface.interface import sample
 from smc._models.checks import check_list, check_model, check_thoughts
-from smc._models.protocol import LanguageModel, Prompt
+from smc._models.protocol import LanguageModel, Messages, Prompt, chat_tokenizer, is_messages
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
 from smc._removed import accept_budget
@@ -47,8 +47,6 @@ from smc._results.fields import NARROW, Field, leaves, shorten, show_probability
 from smc._results.posterior import Posterior, rank, sufficient_budget
 from smc._results.reliability import Reliability
 
-Messages: TypeAlias = Sequence[Mapping[str, Any]]
-"""A conversation for the tokenizer's chat template, each message with `role` and `content`."""
 Parser: TypeAlias = Callable[[str], Any]
 BEAMS = 4
 """Number of prefixes without `particles`, and of the prefixes that are kept with certainty."""
@@ -422,13 +420,6 @@ def _is_tools(kind: Any) -> bool:
     return all(isinstance(each, Mapping) or callable(each) for each in kind)
 
 
-def _is_messages(prompt: Any) -> bool:
-    """Return whether a prompt consists of messages."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not len(prompt):
-        return False
-    return all(isinstance(message, Mapping) for message in prompt)
-
-
 def _write(
     lm: LanguageModel, prompts: Sequence[Any], kind: Any, arguments: Mapping[str, Any] | None
 ) -> list[Prompt]:
@@ -436,7 +427,7 @@ def _write(
 
     The ids end with the template's generation prompt, after which the model writes its answer.
     """
-    chats = [prompt for prompt in prompts if _is_messages(prompt)]
+    chats = [prompt for prompt in prompts if is_messages(prompt)]
     if arguments is not None and not (isinstance(arguments, Mapping) and chats):
         raise ValueError(
             "expected chat_template_kwargs as a mapping, with a prompt of messages, got "
@@ -445,7 +436,7 @@ def _write(
         )
     tools = _tools_for_chat(kind) if chats and _is_tools(kind) else []
     written = [
-        _apply_template(lm, prompt, tools, arguments or {}) if _is_messages(prompt) else prompt
+        _apply_template(lm, prompt, tools, arguments or {}) if is_messages(prompt) else prompt
         for prompt in prompts
     ]
     for prompt in written:
@@ -460,14 +451,8 @@ def _apply_template(
     arguments: Mapping[str, Any],
 ) -> list[int]:
     """Apply the tokenizer's chat template to messages; warn of what the template doesn't read."""
-    tokenizer = getattr(lm, "tokenizer", None)
-    template = getattr(tokenizer, "chat_template", None)
-    if template is None:
-        raise ValueError(
-            "expected a tokenizer with a chat template for a prompt of messages, but "
-            f"{type(lm).__name__} has none; pass the prompt as text"
-        )
-    assert tokenizer is not None
+    tokenizer = chat_tokenizer(lm)
+    template = tokenizer.chat_template
     apply, chat = tokenizer.apply_chat_template, list(messages)
     options = {"add_generation_prompt": True, **arguments, "tokenize": True, "return_dict": False}
     known = {*inspect.signature(apply).parameters, "enable_thinking"}

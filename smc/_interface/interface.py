@@ -34,7 +34,7 @@ from smc._inference.outcome import Outcome
 from smc._inference.progress import progress
 from smc._inference.settings import MAX_TOKENS_READ, Settings, check_options, settings_of, whole
 from smc._models.checks import check_example, check_lifted, check_list, check_model
-from smc._models.protocol import LanguageModel, Prompt
+from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt
 from smc._proposals import Batch, Proposal
 from smc._proposals.budget_effect import BudgetEffect
 from smc._removed import accept_budget
@@ -50,7 +50,7 @@ MOST_AUTOMATA = 2 << 30
 @accept_budget
 def sample(
     lm: LanguageModel,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Prompt | Messages],
     constraint: TokenAutomaton | Sequence[TokenAutomaton],
     *,
     max_tokens: int | Sequence[int],
@@ -78,7 +78,8 @@ def sample(
 
     Args:
         lm: the language model.
-        prompts: one text or one list of token ids per prompt. Token ids are used as given.
+        prompts: for each prompt, text, token ids (used as given), or messages for the chat template
+            of the model's tokenizer.
         constraint: the constraint C, lifted to the model's vocabulary; one for all prompts, or one
             per prompt.
         max_tokens: maximum number of tokens of an answer, including EOS (the budget); one for all
@@ -169,7 +170,7 @@ def sample(
         read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
-        PromptTask(name, tuple(lm.encode(prompt)), automaton, n)
+        PromptTask(name, tuple(encode_prompt(lm, prompt)), automaton, n)
         for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
     ]
     for name, task in zip(called, tasks, strict=True):
@@ -471,7 +472,7 @@ def in_batches(
 
 async def sample_async(
     lm: LanguageModel,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Prompt | Messages],
     constraint: TokenAutomaton | Sequence[TokenAutomaton],
     **options: Any,
 ) -> list[Posterior]:

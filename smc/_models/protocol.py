@@ -19,7 +19,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -30,6 +30,8 @@ from gcd._errors import PickledError
 
 Prompt = str | Sequence[int]
 """A prompt: text, which the model's tokenizer encodes with its special tokens, or token ids."""
+Messages = Sequence[Mapping[str, Any]]
+"""Messages for the chat template of the model's tokenizer."""
 
 
 def of_example(name: int | None) -> str:
@@ -114,6 +116,32 @@ class LanguageModel(Protocol):
         ...
 
 
+def is_messages(prompt: object) -> bool:
+    """Return whether a prompt consists of chat messages."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not len(prompt):
+        return False
+    return all(isinstance(message, Mapping) for message in prompt)
+
+
+def chat_tokenizer(lm: LanguageModel) -> Any:
+    """Return the tokenizer of a model; raise ValueError if it has no chat template."""
+    tokenizer = getattr(lm, "tokenizer", None)
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise ValueError(
+            "expected a tokenizer with a chat template for a prompt of messages, but "
+            f"{type(lm).__name__} has none; pass the prompt as text"
+        )
+    return tokenizer
+
+
+def encode_prompt(lm: LanguageModel, prompt: Prompt | Messages) -> list[int]:
+    """Return the token ids of a prompt; messages end with the template's generation prompt."""
+    if not is_messages(prompt):
+        return list(lm.encode(prompt))  # type: ignore[arg-type]
+    apply = chat_tokenizer(lm).apply_chat_template
+    return list(apply(list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False))
+
+
 def token_ids(prompt: Sequence[int]) -> list[int]:
     """Convert the token ids of a prompt to a list of integers.
 
@@ -126,7 +154,7 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
     except TypeError:
         pass
     remedy = (
-        "for chat messages use smc.ask, or pass tokenizer.apply_chat_template(messages, "
+        "for chat messages pass tokenizer.apply_chat_template(messages, "
         "add_generation_prompt=True, return_dict=False)"
     )
     if isinstance(prompt, Mapping):

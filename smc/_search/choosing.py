@@ -30,7 +30,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, choice, lift
 from gcd._tokens.spellings import LITERALS
 from smc._inference.settings import whole
 from smc._models.checks import check_example, check_list, check_model, check_thoughts
-from smc._models.protocol import LanguageModel, Prompt, of_example
+from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt, of_example
 from smc._results.posterior import Posterior
 from smc._search.distributions import PREFIXES, TreeTask, read_distributions
 from smc._search.language_size import longest_answer
@@ -38,7 +38,7 @@ from smc._search.language_size import longest_answer
 CERTIFIED = 0.999
 """Default share of the evidence that is found."""
 
-PromptOfOptions = Callable[[Sequence[str]], Prompt]
+PromptOfOptions = Callable[[Sequence[str]], Prompt | Messages]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Choice:
 
 def choose(
     lm: LanguageModel,
-    prompts: Sequence[Prompt | PromptOfOptions],
+    prompts: Sequence[Prompt | Messages | PromptOfOptions],
     options: Sequence[str] | Sequence[Sequence[str]],
     *,
     orders: int = 1,
@@ -90,8 +90,8 @@ def choose(
 
     Args:
         lm: the language model.
-        prompts: for each prompt, text, token ids (used as given), or a function that takes the
-            options in some order and returns text or token ids.
+        prompts: for each prompt, text, token ids (used as given), messages for the chat template,
+            or a function that takes the options in some order and returns one of these.
         options: the options, the same for all prompts; or a list of options for each prompt.
         orders: number of orders of the options to average over, each with its own prompt. If there
             is more than one order, prompts must be functions.
@@ -145,8 +145,8 @@ def choose(
                     f"orders={orders} requires, got {type(prompt).__name__}; pass a function, or "
                     "orders=1"
                 )
-            ids = tuple(lm.encode(written))
-            check_thoughts(lm, written)
+            ids = tuple(encode_prompt(lm, written))
+            check_thoughts(lm, written if isinstance(written, str) else ids)
             check_example(lm, ids, automaton, budget, name)
             tasks.append(TreeTask(ids, automaton, budget))
     found = read_distributions(

@@ -29,7 +29,7 @@ from smc._forward.revisiting import TreeReader
 from smc._inference.progress import progress
 from smc._inference.settings import check_temperature, real, whole
 from smc._models.checks import check_example, check_lifted, check_list, check_model
-from smc._models.protocol import LanguageModel, Prompt, of_example
+from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt, of_example
 from smc._removed import accept_budget
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._search.enumerating import NARROW, Tree, read_trees
@@ -56,7 +56,7 @@ class TreeTask(NamedTuple):
 @accept_budget
 def distribution(
     lm: LanguageModel,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Prompt | Messages],
     constraint: Constraint | Sequence[Constraint],
     *,
     max_tokens: int | Sequence[int] | None = None,
@@ -76,7 +76,8 @@ def distribution(
 
     Args:
         lm: the language model.
-        prompts: for each prompt, text or token ids (used as given).
+        prompts: for each prompt, text, token ids (used as given), or messages for the chat
+            template.
         constraint: the constraint C, one for all prompts or one per prompt. A `gcd.Automaton` is
             lifted to the model's vocabulary; a `gcd.TokenAutomaton` is used as given.
         max_tokens: maximum number of tokens of an answer, including EOS; one for all prompts or one
@@ -130,7 +131,7 @@ def distribution(
             if id(given) not in longest:
                 longest[id(given)] = longest_answer(automaton)
             most = _finite(longest[id(given)], name)
-        ids = tuple(lm.encode(prompt))
+        ids = tuple(encode_prompt(lm, prompt))
         check_example(lm, ids, automaton, whole("max_tokens", most), name)
         tasks.append(TreeTask(ids, automaton, int(most)))
     return read_distributions(

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from gcd import json_schema
 from smc._models.checks import check_model, check_thoughts
-from smc._models.protocol import LanguageModel, Prompt
+from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt
 from smc._results.fields import canonical_json
 from smc._results.posterior import Posterior
 from smc._search.choosing import CERTIFIED
@@ -23,7 +23,7 @@ from smc._search.distributions import PREFIXES, distribution
 
 def joint(
     lm: LanguageModel,
-    prompt: Prompt,
+    prompt: Prompt | Messages,
     fields: Mapping[str, Any],
     *,
     whitespace: str = "compact",
@@ -37,7 +37,8 @@ def joint(
 
     Args:
         lm: the language model.
-        prompt: text, or token ids (used as given); it should ask for the object.
+        prompt: text, token ids (used as given), or messages for the chat template; it should ask
+            for the object.
         fields: for each field name, in order, the possible values: `bool`, a range of integers such
             as `range(1, 6)` for a score, an enum, a `Literal[...]`, or a list of JSON scalars.
         whitespace: whitespace of the object, as in `gcd.json_schema`.
@@ -58,7 +59,8 @@ def joint(
     if not fields:
         raise ValueError("expected at least one field, got an empty mapping")
     check_model(lm)
-    check_thoughts(lm, prompt)
+    ids = encode_prompt(lm, prompt)
+    check_thoughts(lm, prompt if isinstance(prompt, str) else ids)
     members = {name: {"enum": _values(name, given)} for name, given in fields.items()}
     schema = {
         "type": "object",
@@ -67,7 +69,7 @@ def joint(
         "additionalProperties": False,
     }
     [found] = distribution(
-        lm, [prompt], json_schema(schema, whitespace=whitespace), spellings=spellings,
+        lm, [ids], json_schema(schema, whitespace=whitespace), spellings=spellings,
         temperature=temperature, max_prefixes=max_prefixes, certify=certify, max_rows=max_rows,
     )  # fmt: skip
     return found

@@ -47,7 +47,7 @@ from smc._forward.revisiting import PrefixReader
 from smc._inference.deadlines import TimeLimit, time_limit
 from smc._inference.settings import COLDEST, whole
 from smc._models.checks import check_example, check_lifted, check_model
-from smc._models.protocol import LanguageModel, Prompt
+from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt
 from smc._proposals import GCD, Batch, Proposal
 from smc._proposals.forced import follow
 from smc._proposals.lookahead import Lookahead
@@ -114,7 +114,7 @@ class SearchResult:
 @torch.inference_mode()
 def search(
     lm: LanguageModel,
-    prompt: Prompt,
+    prompt: Prompt | Messages,
     constraint: TokenAutomaton,
     *,
     max_tokens: int,
@@ -130,7 +130,7 @@ def search(
 
     Args:
         lm: the language model.
-        prompt: text, or token ids (used as given).
+        prompt: text, token ids (used as given), or messages for the chat template.
         constraint: the constraint C, lifted to the model's vocabulary. With `literals="canonical"`
             most texts have a single tokenization, so that the answers are different texts.
         max_tokens: maximum number of tokens of an answer, including EOS.
@@ -179,7 +179,7 @@ def search(
     proposal = looking_ahead(lookahead)
     check_model(lm)
     check_lifted(constraint)
-    ids = lm.encode(prompt)
+    ids = encode_prompt(lm, prompt)
     check_example(lm, ids, constraint, whole("max_tokens", max_tokens))
     proposal.check([constraint], [max_tokens])
     automata = AutomatonBatch([constraint], device=lm.device)

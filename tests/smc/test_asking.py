@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -181,6 +181,32 @@ def test_messages_go_through_the_chat_template() -> None:
     assert lm.tokenizer.seen[2:] == [PLAIN | given]  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="reads lang,"):
         smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs={"lang": "fi"})
+
+
+def test_every_call_takes_messages() -> None:
+    lm, constraint = chatting(reads_tools=False), gcd.lift(gcd.choice(["a", "b"]), VOCABULARY)
+    ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
+    options: Any = {"max_tokens": 4, "particles": 3, "proposal": smc.GCD()}
+    calls: list[Callable[[Any], Any]] = [
+        lambda prompt: smc.sample(lm, [prompt], constraint, **options)[0].probabilities,
+        lambda prompt: smc.distribution(lm, [prompt], constraint, max_tokens=4)[0].probabilities,
+        lambda prompt: smc.search(lm, prompt, constraint, max_tokens=4).best,
+        lambda prompt: smc.choose(lm, [prompt], ["a", "b"])[0].probabilities,
+        lambda prompt: smc.joint(lm, prompt, {"a": [1, 2]}).probabilities,
+    ]
+    for call in calls:
+        assert call(MESSAGES) == call(ids)
+        assert lm.tokenizer.seen.pop() == PLAIN  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="chat template"):
+        smc.choose(LM, [MESSAGES], ["a", "b"])
+
+
+def test_the_former_name_of_max_tokens_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="pass max_tokens="):
+        former: Any = smc.ask(LM, "hello", Day, budget=16)  # type: ignore[call-arg]
+    assert former.text == smc.ask(LM, "hello", Day, max_tokens=16).text
+    with pytest.raises(TypeError, match="budget"):
+        smc.search(LM, "x", gcd.lift(gcd.choice(["a"]), VOCABULARY), max_tokens=3, budget=3)  # type: ignore[call-arg]
 
 
 FUNCTION = {
