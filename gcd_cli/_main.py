@@ -80,7 +80,11 @@ _tokenizer = click.option(
     "--tokenizer", metavar="MODEL", help="Model directory or hub name that has a tokenizer.json."
 )
 _budget = click.option(
-    "--budget", type=click.IntRange(1), help="Maximum tokens of a text, EOS included."
+    "--max-tokens",
+    "--budget",
+    "budget",
+    type=click.IntRange(1),
+    help="Maximum tokens of a text, EOS included (--budget until 0.4).",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -168,7 +172,7 @@ def explain(
     Examples:
       gcd explain schema.json '{"name": "A'
       gcd explain --regex '(ab)*c' abb
-      gcd explain schema.json '{"hour":2' --tokenizer models/mine --budget 12
+      gcd explain schema.json '{"hour":2' --tokenizer models/mine --max-tokens 12
     """
     from gcd_cli._explaining import standing
 
@@ -191,7 +195,7 @@ def check(
 ) -> None:  # fmt: skip
     """Check whether the text in FILE (- for standard input) satisfies a constraint.
 
-    If not, print the reason and exit with code 1. With --tokenizer and --budget, the text also has
+    If not, print the reason and exit with code 1. With --tokenizer and --max-tokens, the text also has
     to fit into the budget.
 
     \b
@@ -215,7 +219,7 @@ def check(
 @main.command(epilog=_SCHEMA_HELP)
 @click.option("--model", required=True, metavar="MODEL",
               help="Directory or hub name of a causal model.")  # fmt: skip
-@click.option("--budget", required=True, type=click.IntRange(1),
+@click.option("--max-tokens", "--budget", "budget", required=True, type=click.IntRange(1),
               help="Maximum tokens of an answer, EOS included.")  # fmt: skip
 @_kinds
 @click.option("--prompt", default="", help="Text before the answer.")
@@ -249,11 +253,11 @@ def sample(
 
     \b
     Examples:
-      gcd sample schema.json --model models/mine --budget 60 --prompt 'Answer: '
-      gcd sample --regex '(yes|no), .{1,40}' --model models/mine --budget 20
-      gcd sample schema.json --model models/mine --budget 200 --deadline 5
-      gcd sample schema.json --model models/mine --budget 60 --certify 0.95
-      gcd sample schema.json --model models/mine --budget 60 --server http://localhost:8000
+      gcd sample schema.json --model models/mine --max-tokens 60 --prompt 'Answer: '
+      gcd sample --regex '(yes|no), .{1,40}' --model models/mine --max-tokens 20
+      gcd sample schema.json --model models/mine --max-tokens 200 --deadline 5
+      gcd sample schema.json --model models/mine --max-tokens 60 --certify 0.95
+      gcd sample schema.json --model models/mine --max-tokens 60 --server http://localhost:8000
     """
     _check_sampling(server, hmm, **settings)
     import gcd
@@ -307,7 +311,7 @@ def _compile(source: _Source, tokenizer: str | None, budget: int | None) -> tupl
 
     if budget is not None and tokenizer is None:
         raise sources.BadInput(
-            "expected --tokenizer MODEL with --budget, got none; add it, because a budget is a "
+            "expected --tokenizer MODEL with --max-tokens, got none; add it, because a budget is a "
             "number of the tokenizer's tokens"
         )
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
