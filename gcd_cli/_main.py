@@ -195,8 +195,8 @@ def check(
 ) -> None:  # fmt: skip
     """Check whether the text in FILE (- for standard input) satisfies a constraint.
 
-    If not, print the reason and exit with code 1. With --tokenizer and --max-tokens, the text also has
-    to fit into the budget.
+    If not, print the reason and exit with code 1. With --tokenizer and --max-tokens, the text also
+    has to fit into the budget.
 
     \b
     Examples:
