@@ -9,11 +9,11 @@ from __future__ import annotations
 from hydra.core.config_store import ConfigStore
 
 from experiments.commongen.task import TASK as COMMONGEN
+from experiments.exact.task import TASK as CONVERGENCE
 from experiments.harness import config as configuration
 from experiments.harness.run import ExperimentTask
 from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.sql.task import TASK as SQL
-from experiments.studies.convergence.task import TASK as CONVERGENCE
 from experiments.studies.latency.task import TASK as LATENCY
 from experiments.tool_calling.task import TASK as XLAM
 

@@ -12,12 +12,12 @@ import pytest
 
 from experiments.commongen import records as commongen
 from experiments.commongen.training import read_training
+from experiments.exact.problems import read_problems
 from experiments.harness.config import DataConfig
 from experiments.harness.records import DataError, ReadResult, at_most_skipped, read_lines
 from experiments.json_schema.records import load_records
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions
-from experiments.studies.convergence.problems import read_problems
 from experiments.tool_calling.records import read_xlam
 from tests import processes
 
