@@ -33,7 +33,7 @@ distances would lie above the distance.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,8 +93,6 @@ def sample_runs(
     constraint: TokenAutomaton,
     texts: Sequence[bytes],
     runs: int,
-    *,
-    sample: Callable[..., list[smc.Posterior]] = smc.sample,
     **settings: Any,
 ) -> Runs:
     """Make independent runs, numbered as the examples of `smc.sample`.
@@ -107,12 +105,11 @@ def sample_runs(
         constraint: the restricted constraint.
         texts: all answers.
         runs: maximum number of runs.
-        sample: function that is called in place of `smc.sample`.
         settings: budget, particles, proposal, algorithm, seed and options of `smc.sample`.
     """
 
     def make(numbers: Sequence[int]) -> list[smc.Posterior]:
-        return sample(
+        return smc.sample(
             lm,
             [[0]] * len(numbers),
             constraint,

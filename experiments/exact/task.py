@@ -280,7 +280,6 @@ class _Bench:
             self.prepared.restriction.automaton,
             truth.texts,
             runs,
-            sample=method.sample,
             budget=self.prepared.problem.budget,
             particles=particles,
             proposal=method.proposal(_settings(config), self.hmm),

@@ -27,9 +27,6 @@ from tests.experiments.exact.test_cached import (
     restricted,
 )
 
-PLAINLY = {"algorithm": "discrete", "count_finished": False, "floor": 0.0}
-"""It enumerates where it has room."""
-
 
 def estimate(*arguments) -> SimpleNamespace:
     return SimpleNamespace(**measures.estimate(*arguments))
@@ -140,21 +137,6 @@ def test_many_runs_find_the_truth(proposal):
     assert measured.evidence_bias_low <= measured.evidence_bias <= measured.evidence_bias_high
     assert measured.tv_low <= measured.tv <= measured.tv_high
     assert measured.one_run_tv >= measured.tv - 1e-12  # by convexity
-
-
-@pytest.mark.parametrize("name", ["words", "loop", "everything"])
-def test_with_room_for_every_prefix_the_discrete_filter_is_the_truth(name):
-    restriction, lm, levels = built(name, 3)
-    known, size = solve(lm, levels), lm.num_nodes
-    given = {"budget": 3, "particles": size, "proposal": smc.GCD(), **PLAINLY}
-    found = sample_runs(lm, restriction.automaton, known.texts, 1000, **given)
-    assert found.enumerated.tolist() == [True]
-    measured = estimate(found, size, known.posterior, known.log_evidence)
-    assert (measured.runs, measured.enumerated) == (1, True)
-    assert measured.tv < 1e-12
-    assert measured.tv == measured.tv_low == measured.tv_high
-    assert abs(measured.evidence_bias) < 1e-12
-    assert measured.read == size - 1  # all but the prompt itself
 
 
 @pytest.mark.parametrize("draws", [1, 2, 7, 100])
