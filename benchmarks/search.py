@@ -24,29 +24,29 @@ import torch
 
 import smc
 from experiments.config import ModelConfig
+from experiments.exact.cached import CachedLM
+from experiments.exact.hmm import Recipe, distill, load_given
+from experiments.exact.problems import BUILTIN, Prepared, prepare, read_problems
+from experiments.exact.truth import levels_of
 from experiments.models import ROOT, load_model
-from experiments.studies.convergence.builtin import builtin
-from experiments.studies.convergence.evaluate import Evaluator
-from experiments.studies.convergence.hmm import Recipe, distil, load_given
-from experiments.studies.convergence.problems import Prepared, prepare, read_problems
 from hmm import HMM
 
-FILES = [ROOT / "docs" / f"convergence_{name}_stories.json" for name in ("new", "check")]
+FILES = [ROOT / "data" / "convergence" / f"{name}_stories.json" for name in ("new", "check")]
 BEAMS = (1, 4, 16)
 NEAR = 1e-3
 
 
 def best_by_enumeration(problem: Prepared) -> float:
     """Return log p of the most probable answer, from the model's values at all prefixes."""
-    tree = problem.tree()
-    Evaluator(problem.lm, problem.prompt, problem.restriction.ids)(
-        tree, torch.arange(tree.num_exact)
-    )
-    total = torch.zeros(tree.num_exact, dtype=torch.float64)
-    for first, end in tree.levels()[1:]:
-        parent, slot = tree["parent"][first:end], tree["slot"][first:end]
-        total[first:end] = total[parent] + tree["log_p"][slot]
-    return float(total[tree["text"][: tree.num_exact] >= 0].max())
+    lm = CachedLM(problem.lm, problem.prompt, problem.restriction)
+    levels = levels_of(lm, problem.restriction.automaton, problem.problem.budget)
+    lm.compute(torch.arange(lm.num_nodes))
+    total, best = torch.zeros(1, dtype=torch.float64), -math.inf
+    for level in levels:
+        log_p = lm.log_p(level.nodes)
+        best = max(best, *(total[level.ended[0]] + log_p[level.ended]).tolist(), -math.inf)
+        total = total[level.going[0]] + log_p[level.going]
+    return best
 
 
 def searches(problem: Prepared, hmm: HMM, reads: int) -> Iterator[tuple[str, smc.SearchResult]]:
@@ -83,18 +83,18 @@ def main() -> None:
     )
     parser.add_argument("--reads", type=int, default=1000, help="prefixes of best-first search")
     args = parser.parse_args()
-    kind = "toolcalls" if args.model == "smollm2" else "stories"
     lm, tokenizer = load_model(ModelConfig(path=args.model, adapter=args.adapter))
-    problems = builtin(kind, lm, tokenizer, "compact")
-    if kind == "stories":
+    name = Path(args.model).name
+    problems = read_problems(BUILTIN[name])
+    if name != "smollm2":
         problems += [problem for path in FILES for problem in read_problems(path)]
     prepared = [prepare(problem, lm, tokenizer, 10**9) for problem in problems]
     if args.hmm:
         hmm = load_given(args.hmm, lm.vocabulary).hmm
     else:
         prompts = [each.prompt for each in prepared]
-        recipe = Recipe(states=1024, sequences=10_000, length=16, temperature=1.0, seed=0)
-        hmm = distil(lm, {"path": args.model}, prompts, recipe, Path("runs")).hmm
+        recipe = Recipe(states=1024, sequences=10_000, length=16, seed=0)
+        hmm = distill(lm, prompts, recipe, Path("runs") / f"search-hmm-{name}").hmm
 
     lost, read, proved = defaultdict(list), defaultdict(list), defaultdict(list)
     for problem in prepared:

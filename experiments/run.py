@@ -34,13 +34,13 @@ from experiments.config import (
     one_of,
     refuse_unused,
 )
+from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.models import ROOT
 from experiments.processes import errors_in_one_line
 from experiments.records import at_most_skipped
 from experiments.rows import ExperimentTask, run_task
 from experiments.sql.task import TASK as SQL
-from experiments.studies.convergence.task import TASK as CONVERGENCE
 from experiments.studies.latency.task import TASK as LATENCY
 from experiments.tool_calling.task import TASK as XLAM
 from experiments.vllm_model import check_engine

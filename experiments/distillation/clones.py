@@ -6,12 +6,11 @@ called cloned HMMs (Dedieu et al., "Learning higher-order sequential structure w
 arXiv 1905.00507, who train them by EM). Here each prefix is assigned to a state first.
 
     kinds      one per frequent token, one for all other tokens, one for the ends of a text
-    clones     of a kind: weighted k-means of the prefixes that end in it, by features of the next
-               distribution: its square roots (with Hellinger distances) or its logits, both
-               projected at random (Johnson and Lindenstrauss 1984)
+    clones     of a kind: weighted k-means of the prefixes that end in it, by the logits of the
+               next distribution, projected at random (Johnson and Lindenstrauss 1984)
 
-Square roots distinguish prefixes by the next token. Logits are linear in the model's hidden state
-and distinguish more, which matters where the model is certain of the next token.
+Logits are linear in the model's hidden state. They also distinguish prefixes after which the model
+is certain of the same next token.
 
 The number of clones of a kind follows from quantization theory: k clusters in d dimensions leave a
 distortion of about S k^(-2/d) (Zador 1982), so another cluster gains S k^(-1 - 2/d). Each state is

@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 
 from benchmarks.search import NEAR, best_by_enumeration, searches
 from experiments.config import ModelConfig
+from experiments.exact.problems import prepare, read_problems
 from experiments.models import load_model
-from experiments.studies.convergence.problems import prepare, read_problems
 from hmm._model import HMM
 
 ROOT = Path(__file__).resolve().parents[2]

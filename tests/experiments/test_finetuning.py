@@ -25,7 +25,7 @@ from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
-REQUESTS = ROOT / "experiments" / "studies" / "convergence" / "toolcalls.jsonl"
+REQUESTS = ROOT / "tests" / "experiments" / "tool_calls.jsonl"
 STORIES = ROOT / "tests" / "models" / "stories260K"
 COMMON = (
     "wandb=disabled", "model.device=cpu", "lora.rank=2", "epochs=2", "batch=6", "held_out=0.2",

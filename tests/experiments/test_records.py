@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments.commongen.training import read_training
 
 from experiments.commongen import records as commongen
-from experiments.commongen.records import read_training
 from experiments.config import DataConfig
+from experiments.exact.problems import read_problems
 from experiments.json_schema.records import load_records
 from experiments.records import DataError, ReadResult, at_most_skipped, read_lines
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions
-from experiments.studies.convergence.problems import read_problems
 from experiments.tool_calling.records import read_xlam
 from tests import processes
 

@@ -175,7 +175,7 @@ def test_a_task_of_one_process_refuses_several(monkeypatch):
 
 
 def test_a_toy_method_is_compared_with_the_truth(tmp_path):
-    """The convergence task tabulates a proposal that it has never heard of."""
+    """The convergence task samples from a proposal that it has never heard of."""
     problems = tmp_path / "problems.json"
     strings = ["girl", "boy", "dog", "cat"]
     problem = {"prompt": "Once upon a time, there was a little ", "budget": 5, "strings": strings}
@@ -189,10 +189,10 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     )  # fmt: skip
     [report] = rows_of(tmp_path / "run")
     estimates = {(e["method"], e["algorithm"], e["particles"]): e for e in report["estimates"]}
-    alone = [estimates[method, "smc", 1]["tv_exact"] for method in ("sharp", "gcd")]
+    alone = [estimates[method, "smc", 1]["tv"] for method in ("sharp", "gcd")]
     assert alone[0] != alone[1]
     # As a score, g = p^0.5 keeps other prefixes than weight alone, and neither is biased.
-    kept = [estimates[method, "discrete", 1]["posterior"] for method in ("sharp", "gcd")]
+    kept = [estimates[method, "discrete", 1]["tv"] for method in ("sharp", "gcd")]
     assert kept[0] != kept[1]
     for e in estimates.values():
         assert e["dead"] == 0

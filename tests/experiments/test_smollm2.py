@@ -16,9 +16,8 @@ import gcd
 import smc
 from experiments import smollm2
 from experiments.config import ModelConfig
+from experiments.exact.problems import prepare, read_problems
 from experiments.models import ROOT, load_model
-from experiments.studies.convergence.builtin import LOOSE, builtin
-from experiments.studies.convergence.problems import prepare, read_problems
 
 
 @pytest.fixture
@@ -184,12 +183,8 @@ def test_the_real_model_runs():
     assert found.majority == " Paris"
 
     # The problems of tool calls are in its tokens: budgets hold, and trees can be enumerated.
-    problems = builtin("toolcalls", lm, tokenizer, "compact")
-    assert len(problems) == 5
-    for problem in problems:
-        assert 10 <= prepare(problem, lm, tokenizer, LOOSE).prefixes <= LOOSE
     page = (ROOT / "docs" / "convergence.md").read_text(encoding="utf-8")
-    for name in ("check", "new"):
+    for name in ("builtin", "check", "new"):
         for problem in read_problems(ROOT / "data" / "convergence" / f"{name}_toolcalls.json"):
             prefixes = prepare(problem, lm, tokenizer, 200_000).prefixes
             row = rf"^\| {regex.escape(problem.name)}( \*)? \| {problem.budget} \| {prefixes} \|"

@@ -51,7 +51,7 @@ from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
 ROOT = Path(__file__).resolve().parents[3]
-REQUESTS = ROOT / "experiments" / "studies" / "convergence" / "toolcalls.jsonl"
+REQUESTS = ROOT / "tests" / "experiments" / "tool_calls.jsonl"
 RECORDS = f"records.path={REQUESTS}"
 V, EOS = 257, 256  # of the tiny language model
 SMALL = ["num_states=6", "batch_size=80", "piece_size=50", "epochs=4", "held_out=0.2"]

@@ -15,7 +15,6 @@ from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.top_tokens import TopTokens
-from experiments.studies.convergence.visited import Visited
 from gcd import Vocabulary
 from hmm._inference import log_likelihood
 from smc._models.protocol import Rows
@@ -209,19 +208,17 @@ def test_the_tree_is_that_of_the_answers():
         TopTokenPrefixes.of(Sequences.from_lists([[0, 1]]), everything(SIX))
 
 
-def whole(prefixes: TopTokenPrefixes, log_p: torch.Tensor) -> Visited:
-    """The same prefixes with whole distributions."""
-    unused = torch.zeros_like(prefixes.weight)
-    last = torch.zeros(prefixes.num_sequences, dtype=torch.int64)
-    return Visited(
-        prefixes.parent, prefixes.token, unused, prefixes.weight, prefixes.read, log_p, last
-    )
+class Whole:
+    """The same prefixes with whole distributions, clustered by the same points."""
 
+    def __init__(self, prefixes: TopTokenPrefixes, log_p: torch.Tensor) -> None:
+        for name in ("parent", "token", "weight", "read", "num_tokens", "num_sequences"):
+            setattr(self, name, getattr(prefixes, name))
+        self.points, self.p = prefixes.top_tokens.sketch.float(), log_p.double().exp()
 
-class Whole(Visited):
-    """Whole distributions, clustered by given points."""
-
-    points: torch.Tensor
+    def sum_by_group(self, group, num_groups):
+        sums = torch.zeros(num_groups, self.num_tokens, dtype=torch.float64)
+        return sums.index_add_(0, group[self.read], self.weight[self.read, None] * self.p)
 
     def features(self, dimensions, generator):
         return self.points
@@ -233,8 +230,7 @@ def test_lists_of_all_tokens_are_whole_distributions():
     prefixes = TopTokenPrefixes.of(found, everything(SIX))
     log_p = torch.empty(len(prefixes.top_tokens), 6, dtype=torch.float16)
     log_p.scatter_(1, prefixes.top_tokens.tokens.long(), prefixes.top_tokens.log_p)
-    reference = Whole(*whole(prefixes, log_p))
-    reference.points = prefixes.top_tokens.sketch.float()
+    reference = Whole(prefixes, log_p)
     group = torch.arange(len(prefixes.token)) % 3
     torch.testing.assert_close(prefixes.sum_by_group(group, 3), reference.sum_by_group(group, 3))
     assert prefixes.rest == 0

@@ -13,12 +13,12 @@ import torch
 
 from experiments import run as experiment
 from experiments.config import ModelConfig
+from experiments.exact import task
+from experiments.exact.problems import prepare, read_problems
 from experiments.models import ROOT, load_model
-from experiments.studies.convergence import task
-from experiments.studies.convergence.problems import prepare, read_problems
 from hmm._checkpoint import save
 from hmm._model import HMM
-from tests.experiments.studies.convergence.test_convergence import (
+from tests.experiments.exact.test_task import (
     QUICK,
     STORIES,
     composed,
@@ -156,7 +156,7 @@ def test_a_problem_of_patterns_is_that_of_its_texts(tmp_path):
     assert "Ends in b. After `x`" in (tmp_path / "run" / "table.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["check", "new"])
+@pytest.mark.parametrize("kind", ["builtin", "check", "new"])
 def test_the_page_s_own_problems_can_be_enumerated(kind):
     """Nothing is asked of the model; what the page says of budgets and sizes holds.
 
@@ -168,10 +168,10 @@ def test_the_page_s_own_problems_can_be_enumerated(kind):
     rows = table_rows((ROOT / "docs" / "convergence.md").read_text(encoding="utf-8"))
     for problem in problems:
         ready = prepare(problem, lm, tokenizer, 200_000)
-        found = [problem.name, str(problem.budget), str(ready.tree().num_prefixes)]
+        found = [problem.name, str(problem.budget), str(ready.prefixes)]
         assert any([row[0].removesuffix(" *"), *row[1:3]] == found for row in rows), found
     calls = read_problems(ROOT / "data" / "convergence" / f"{kind}_toolcalls.json")
-    assert len(problems) == len(calls) == (6 if kind == "new" else 3)
+    assert len(problems) == len(calls) == {"builtin": 5, "check": 3, "new": 6}[kind]
     assert all(each.prompt.count("\nCalls in JSON:\n") == 1 for each in calls)
 
 
@@ -185,6 +185,7 @@ def table_rows(page: str) -> list[list[str]]:
     ("override", "message"),
     [
         ("task.problems=/nowhere/p.json", "expected an existing file"),
+        ("model.path=tests/models", "built-in problems are written in the tokens of smollm2 and"),
         ("task.methods=[magic]", "expected task.methods to be .*got 'magic'"),
         ("task.methods=[]", "at least one"),
         ("task.particles=[2,2]", "different values in task.particles"),

@@ -1,10 +1,10 @@
 """HMM of the convergence study, distilled from free continuations or loaded.
 
-Each language model has one HMM for all problems. The model continues the problems'
-prompts freely, without a constraint, for as many tokens as the budgets need (`visited`), and the
+Each run has one HMM for all problems. The model continues the problems' prompts freely, without a
+constraint, for as many tokens as the budgets need (`experiments.distillation.sampling`), and the
 visited prefixes are clustered to states (`clones`). The HMM therefore models answers without having
-seen a constraint or the current prompt; distillation takes a minute. HMMs are stored in
-`runs/convergence-hmm-<fingerprint>` and shared by runs. An interrupted distillation starts over.
+seen a constraint or the current prompt; distillation takes a minute. An interrupted distillation
+starts over.
 
 For comparison there are a unigram and a bigram of the same continuations, and the language model,
 all evaluated on further held-out continuations.
@@ -12,27 +12,30 @@ all evaluated on further held-out continuations.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from filelock import FileLock
 
 from experiments.distillation.baselines import compare
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences
+from experiments.distillation.lumping import Lumping
+from experiments.distillation.prefixes import TopTokenPrefixes
+from experiments.distillation.sampling import sample_batch
 from experiments.distillation.training import Worker, mean_log_likelihood
 from experiments.processes import bar
-from experiments.rows import derive_seed, fingerprint
-from experiments.studies.convergence.visited import MOST_BYTES, Visited, visit
+from experiments.rows import derive_seed
 from gcd import Vocabulary
 from hmm import HMM, load, save
 from smc import LanguageModel, TransformersLM
 
 _HELD_OUT = 0.1
 """Held-out continuations, as a share of the training continuations."""
+_TOP = 64  # next tokens that are kept of each prefix
+_NUMBERS = 1 << 26  # numbers in the distributions of a batch
 
 
 class Distilled(NamedTuple):
@@ -49,7 +52,7 @@ class Distilled(NamedTuple):
     nats: dict[str, float]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Recipe:
     """Settings that determine a distilled HMM.
 
@@ -57,14 +60,12 @@ class Recipe:
         states: maximum number of states.
         sequences: number of sequences to sample, besides held-out ones.
         length: maximum number of tokens of each sequence.
-        temperature: temperature of the language model.
         seed: seed of everything.
     """
 
     states: int
     sequences: int
     length: int
-    temperature: float
     seed: int
 
 
@@ -87,34 +88,25 @@ def load_given(directory: str, vocabulary: Vocabulary) -> Distilled:
     return Distilled(hmm, f"HMM of {hmm.num_states} states from {directory}", {})
 
 
-def distil(
-    lm: LanguageModel,
-    model: dict[str, Any],
-    prompts: Sequence[Sequence[int]],
-    recipe: Recipe,
-    parent: Path,
+def distill(
+    lm: LanguageModel, prompts: Sequence[Sequence[int]], recipe: Recipe, directory: Path
 ) -> Distilled:
-    """Make the HMM of these prompts, or load it if it exists.
+    """Make the HMM of these prompts, or load it if the directory exists.
 
     Args:
         lm: the language model, with its own EOS ids.
-        model: identity of the model.
         prompts: token ids.
-        recipe: other settings that determine the result.
-        parent: directory that contains the HMM's directory.
+        recipe: settings that determine the result.
+        directory: directory of the HMM.
     """
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
-    identity = {"model": model, "prompts": distinct, **dataclasses.asdict(recipe)}
-    directory = parent / f"convergence-hmm-{fingerprint(identity | {'made_of': 'clones'})}"
-    directory.mkdir(parents=True, exist_ok=True)
-    with FileLock(directory / ".lock"):  # concurrent runs make it once
-        if not (directory / "hmm").is_dir():
-            hmm, nats = _make(lm, distinct, recipe)
-            # Renamed once complete, so that a partial HMM of a killed run isn't used.
-            partial = directory / "hmm.part"
-            save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
-            partial.replace(directory / "hmm")
-    found = load(directory / "hmm", vocabulary=lm.vocabulary)
+    if not directory.is_dir():
+        hmm, nats = _make(lm, distinct, recipe)
+        # Renamed once complete, so that a partial HMM of a killed run isn't used.
+        partial = directory.with_name(directory.name + ".part")
+        save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
+        partial.replace(directory)
+    found = load(directory, vocabulary=lm.vocabulary)
     nats = found.config["held_out"]
     note = (
         f"HMM of {found.hmm.num_states} states, distilled from {recipe.sequences} free "
@@ -129,40 +121,34 @@ def _make(
     lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe
 ) -> tuple[HMM, dict[str, float]]:
     """Make the HMM of visited prefixes, and evaluate it on held-out continuations."""
-    visited = _continue(lm, prompts, recipe, recipe.sequences, "visited")
-    hmm = clone(visited, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
-    training = visited.sequences()
-    del visited
+    training = _continue(lm, prompts, recipe, recipe.sequences, "visited")
+    # No token is lumped: a constraint may need tokens that the model didn't write.
+    every = Lumping.all_but(torch.ones(lm.vocabulary.size, dtype=torch.bool))
+    prefixes = TopTokenPrefixes.of(training, every)
+    hmm = clone(prefixes, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
     some = max(len(prompts), round(_HELD_OUT * recipe.sequences))
-    held_out = _continue(lm, prompts, recipe, some, "held out").sequences()
-    return hmm, _nats(hmm, training, held_out)
+    return hmm, _nats(hmm, training, _continue(lm, prompts, recipe, some, "held out"))
 
 
 def _continue(
     lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe, count: int, name: str
-) -> Visited:
+) -> Sequences:
     """Sample `count` continuations in total, with an equal share per prompt."""
-    parts: list[Visited] = []
-    with bar(count * recipe.length, f"free continuations, {name}", "token", 0) as shown:
+    parts: list[Sequences] = []
+    size = max(1, _NUMBERS // lm.vocabulary.size)
+    with bar(count, f"free continuations, {name}", "sequence", 0) as shown:
         for number, prompt in enumerate(prompts):
             share = len(range(number, count, len(prompts)))
-            seed = derive_seed(name, recipe.seed, prompt)
-            u = torch.rand(
-                share,
-                recipe.length,
-                dtype=torch.float64,
-                generator=torch.Generator().manual_seed(seed),
-            )
-            part = visit(
-                lm,
-                prompt,
-                u,
-                temperature=recipe.temperature,
-                most_bytes=MOST_BYTES - sum(part.log_p.nbytes for part in parts),
-                progress=shown.update,
-            )
-            parts.append(part)
-    return Visited.join(parts)
+            length = recipe.length
+            if lm.context is not None:
+                length = min(length, lm.context - len(prompt))
+            generator = torch.Generator(lm.device)
+            generator.manual_seed(derive_seed(name, recipe.seed, prompt))
+            for first in range(0, share, size):
+                some = min(size, share - first)
+                parts.append(sample_batch(lm, [prompt] * some, length, generator, _TOP))
+                shown.update(some)
+    return Sequences.join(parts)
 
 
 def _nats(hmm: HMM, training: Sequences, held_out: Sequences) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""Measures of the distance between runs of a sampler and the exact posterior, with intervals.
+"""Runs of a sampler, and their distance from the exact posterior with intervals.
+
+A run is an example of `smc.sample` on the cached model, so thousands of runs are one batch.
 
 Over R independent runs of a method with N particles:
 
@@ -6,7 +8,7 @@ Over R independent runs of a method with N particles:
                  dead run gives none. Its total variation to the exact posterior is the bias of an
                  answer.
     one run      mean total variation of a single run's posterior: bias and noise together. An exact
-                 sampler of N draws also has some (`exact.floor_of_draws`).
+                 sampler of N draws also has some (`truth.floor_of_draws`).
     evidence     relative bias mean(Z) / Z - 1 and relative variance var(Z) / Z² of the estimates.
     ESS / N      of the final weights, zero for a dead run; meaningless for the discrete filter,
                  whose answers aren't drawn.
@@ -31,18 +33,96 @@ distances would lie above the distance.)
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from scipy import sparse
 
-from experiments.studies.convergence.exact import total_variation
-from experiments.studies.convergence.sampler import Runs
+import smc
+from experiments.exact.cached import CachedLM
+from experiments.exact.truth import total_variation
 from experiments.tables import Interval
+from gcd import TokenAutomaton
 
 _RESAMPLES = 200
 _LEVEL = 0.95
+_ROWS = 1 << 14  # particles of one batch
+
+
+class Runs(NamedTuple):
+    """Results of independent runs.
+
+    Attributes:
+        posterior: posterior of each run over texts; rows sum to one, or to zero for dead runs.
+        log_evidence: estimates; -inf for dead runs.
+        ess: effective sample size of the final weights; zero for dead runs.
+        read: prefixes computed by the language model, without the prompt.
+        enumerated: whether a run left nothing out and is exact.
+    """
+
+    posterior: sparse.csr_matrix
+    log_evidence: Float64[np.ndarray, "runs"]
+    ess: Float64[np.ndarray, "runs"]
+    read: Int64[np.ndarray, "runs"]
+    enumerated: Bool[np.ndarray, "runs"]
+
+    @property
+    def dead(self) -> np.ndarray:
+        """Runs without an answer."""
+        return np.isneginf(self.log_evidence)
+
+    @classmethod
+    def of(cls, posteriors: Sequence[smc.Posterior], texts: Mapping[bytes, int]) -> Runs:
+        """Collect the results of `smc.sample` for a prompt of one token."""
+        shares = [share for each in posteriors for share in each.probabilities]
+        columns = [texts[answer] for each in posteriors for answer in each.answers]
+        ends = np.cumsum([0, *(len(each.answers) for each in posteriors)])
+        return cls(
+            sparse.csr_matrix((shares, columns, ends), shape=(len(posteriors), len(texts))),
+            np.array([each.log_evidence for each in posteriors], dtype=np.float64),
+            np.array([each.ess for each in posteriors], dtype=np.float64),
+            np.array([each.diagnostics.tokens - 1 for each in posteriors]),
+            np.array([each.enumerated for each in posteriors]),
+        )
+
+
+def sample_runs(
+    lm: CachedLM,
+    constraint: TokenAutomaton,
+    texts: Sequence[bytes],
+    runs: int,
+    **settings: Any,
+) -> Runs:
+    """Make independent runs, numbered as the examples of `smc.sample`.
+
+    A run that left nothing out doesn't depend on random numbers. If the first run is of this kind,
+    no other run is made.
+
+    Args:
+        lm: the cached model.
+        constraint: the restricted constraint.
+        texts: all answers.
+        runs: maximum number of runs.
+        settings: budget, particles, proposal, algorithm, seed and options of `smc.sample`.
+    """
+
+    def make(numbers: Sequence[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            lm,
+            [[0]] * len(numbers),
+            constraint,
+            example_ids=list(numbers),
+            max_rows=_ROWS,
+            forced_runs=False,  # so that every token of a run counts as read
+            **settings,
+        )
+
+    found = make([0])
+    if not found[0].enumerated and runs > 1:
+        found += make(range(1, runs))
+    return Runs.of(found, {text: i for i, text in enumerate(texts)})
 
 
 def estimate(
@@ -62,7 +142,7 @@ def estimate(
         seed: seed of the bootstrap.
 
     Returns:
-        A dictionary with `runs` and `particles`; the `law`; its total variation `tv`, and
+        A dictionary with `runs` and `particles`; the total variation `tv` of the law, and
         `tv_floor`; the mean `one_run_tv`; and `evidence_bias` and `evidence_variance`, relative.
         It also has `ess` as a share of N, `dead` as a share of the runs, the mean `read`, and
         `enumerated`, whether the runs left nothing out. Intervals have the keys
@@ -108,7 +188,6 @@ def estimate(
     return {
         "runs": R,
         "particles": particles,
-        "law": law,
         **tv.as_record("tv"),
         "tv_floor": floor,
         "one_run_tv": _one_run(runs.posterior, posterior),

@@ -6,7 +6,9 @@ A problem is a prompt, a constraint and a budget. A JSON file of problems is a l
     {"prompt": "…" or [ids], "budget": n, "regex": "…" or ["…", …], "note": "…"}
 
 `docs/convergence.md` explains the keys. A pattern can match infinitely many texts, because the
-budget bounds them.
+budget bounds them. If a value ends at a closing quote or a full stop, `eos_ids` should have all
+tokens that start with this character, because their other characters (a comma, a bracket) follow
+the value.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from typing import Any
 
 import gcd
 import smc
-from experiments.studies.convergence.tree import Restriction, Tree, count_prefixes
+from experiments import smollm2
+from experiments.exact.cached import Restriction
+from experiments.exact.truth import count_prefixes
+from experiments.models import ROOT
+
+BUILTIN = {
+    smollm2.NAME: ROOT / "data" / "convergence" / "builtin_toolcalls.json",
+    "stories260K": ROOT / "data" / "convergence" / "builtin_stories.json",
+}
+"""Files of the built-in problems, by the name of the model."""
 
 _REQUIRED = ("prompt", "budget")
 _ANSWERS = ("strings", "regex")
@@ -61,9 +72,8 @@ class Prepared:
         lm: the model with the problem's EOS ids.
         prompt: token ids.
         constraint: the language over the model's tokens.
-        restriction: the language over the tokens that it allows in some state
-            (`experiments.studies.convergence.tree`).
-        prefixes: size of the tree.
+        restriction: the language over the tokens that it allows in some state.
+        prefixes: number of prefixes that can be completed within the budget.
     """
 
     problem: Problem
@@ -72,12 +82,6 @@ class Prepared:
     constraint: gcd.TokenAutomaton
     restriction: Restriction
     prefixes: int
-
-    def tree(self) -> Tree:
-        """Make the tree of all prefixes within the budget."""
-        strings = self.problem.strings
-        texts = None if strings is None else [text.encode() for text in strings]
-        return Tree(self.restriction.automaton, self.problem.budget, texts)
 
 
 def read_problems(path: str | Path) -> list[Problem]:
@@ -243,21 +247,8 @@ def prepare(
             f"{problem.budget}, more than the {most_prefixes} that are enumerated; lower the "
             "budget, or give fewer or shorter answers"
         )
-    return Prepared(problem, ended, prompt, constraint, Restriction.of(constraint), int(prefixes))
-
-
-def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_tokens: int) -> int:
-    """Return the largest budget whose tree is small enough; at least the shortest answer fits.
-
-    Args:
-        constraint: the language over the model's tokens.
-        most_prefixes: maximum size of the tree.
-        most_tokens: maximum budget.
-    """
-    budget = constraint.fewest_tokens
-    while budget < most_tokens and count_prefixes(constraint, budget + 1) <= most_prefixes:
-        budget += 1
-    return budget
+    restriction = Restriction.of(problem.language, constraint)
+    return Prepared(problem, ended, prompt, constraint, restriction, int(prefixes))
 
 
 def _is_id(value: Any) -> bool:

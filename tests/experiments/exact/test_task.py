@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from omegaconf import DictConfig
 
-import gcd
 from experiments import run as experiment
+from experiments.arms import Arm
 from experiments.config import ModelConfig
+from experiments.exact import report, task
+from experiments.exact.cached import CachedLM
 from experiments.models import ROOT, load_model
-from experiments.studies.convergence import builtin, task
-from experiments.studies.convergence.evaluate import Evaluator
-from experiments.studies.convergence.headline import headline
-from experiments.studies.convergence.problems import prepare
-from experiments.studies.convergence.report import table_of
 from hmm._checkpoint import save
 from hmm._model import HMM
 from tests.experiments import composing
@@ -94,21 +91,21 @@ def test_own_problems_give_one_line_each(finished):
     assert second["prompt_ids"] == [5, 9, 3]
     assert second["eos_ids"] == [3]
     assert second["posterior"][2] == 0  # it does not fit
-    for report in (first, second):
-        assert sum(report["posterior"]) == pytest.approx(1)
-        assert report["gcd"]["share_valid"] == pytest.approx(1)
-        assert 0 < report["lcd"]["share_valid"] <= 1
-        assert len(report["estimates"]) == 4 * 2 * 2
-        for e in report["estimates"]:
+    for one in (first, second):
+        assert sum(one["posterior"]) == pytest.approx(1)
+        assert one["gcd"]["share_valid"] == pytest.approx(1)
+        assert 0 < one["lcd"]["share_valid"] <= 1
+        assert len(one["estimates"]) == 4 * 2 * 2
+        for e in one["estimates"]:
             runs = 1 if e["enumerated"] else max(40, math.ceil(60 / e["particles"]))
             assert e["runs"] == runs
-            assert 0 <= e["read"] <= report["prefixes"] - 1 or e["method"] == "lcd"
-            assert len(e["posterior"]) == len(report["strings"])
+            assert 0 <= e["read"] <= one["prefixes"] - 1 or e["method"] == "lcd"
             assert -1e-9 <= e["tv_low"] - 1e-9 <= e["tv"] <= e["tv_high"] + 1e-9 <= 1 + 2e-9
             single = e["particles"] == 1 and e["algorithm"] != "discrete"
-            assert (e["tv_exact"] is not None) == (single or e["enumerated"])
-            if e["method"] in ("lcd", "gcd") and single:
-                assert e["tv_exact"] == pytest.approx(report[e["method"]]["total_variation"])
+            known = single and e["method"] in ("lcd", "gcd")
+            assert (e["tv_exact"] is not None) == (known or e["enumerated"])
+            if known:
+                assert e["tv_exact"] == pytest.approx(one[e["method"]]["total_variation"])
                 assert e["tv"] == pytest.approx(e["tv_exact"], abs=4 * e["tv_floor"] + 1e-6)
 
 
@@ -141,10 +138,10 @@ def test_the_exact_answer_is_the_model_s(finished):
         sum(probability([*tokens, end]) for tokens in spellings(text.encode(), 3) for end in ends)
         for text in PROBLEMS[0]["strings"]
     ]
-    report = results(finished)[0]
-    assert report["log_evidence"] == pytest.approx(math.log(sum(masses)), rel=1e-4)
+    one = results(finished)[0]
+    assert one["log_evidence"] == pytest.approx(math.log(sum(masses)), rel=1e-4)
     expected = [mass / sum(masses) for mass in masses]
-    assert report["posterior"] == pytest.approx(expected, abs=1e-4)
+    assert one["posterior"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_what_is_left_behind(finished):
@@ -156,8 +153,7 @@ def test_what_is_left_behind(finished):
     for name in ("medians.png", "particles.png", "reads.png"):
         assert (finished / name).read_bytes().startswith(b"\x89PNG")
     summary = json.loads((finished / "summary.json").read_text())
-    assert len(summary["headline"]["arms"]) == 4 * 2
-    assert set(summary["headline"]["arms"]["gcd/discrete"]["needed"]) == {"0", "quoted"}
+    assert len(summary["overview"]) == 4 * 2
     assert "strings" not in summary["problems"][0]
     assert (finished / "config.yaml").exists()
 
@@ -225,21 +221,18 @@ def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
         "discrete.count_finished=false", "discrete.floor=0",
     )  # fmt: skip
     experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *options))
-    for report in results(tmp_path / "run"):
-        for e in report["estimates"]:
+    for one in results(tmp_path / "run"):
+        for e in one["estimates"]:
             if e["algorithm"] == "discrete" and e["particles"] == 64:
                 assert (e["enumerated"], e["runs"]) == (True, 1)
                 assert e["tv_exact"] < 1e-12
                 assert e["evidence_bias"] == pytest.approx(0, abs=1e-12)
                 if e["method"] != "lcd":  # which reads what the budget cuts off, too
-                    assert e["read"] == report["prefixes"] - 1
+                    assert e["read"] == one["prefixes"] - 1
             elif e["algorithm"] == "smc_none":
                 assert not e["enumerated"]
                 assert e["tv_exact"] is None
                 assert e["runs"] >= 40
-    found = json.loads((tmp_path / "run" / "summary.json").read_text())["headline"]["arms"]
-    assert found["gcd/discrete"]["worst"]["tv"] < 1e-12
-    assert found["gcd/discrete"]["median_needed"] <= 64
 
 
 @pytest.mark.parametrize(
@@ -258,64 +251,22 @@ def test_what_a_tree_cannot_do_is_refused(overrides, message):
     experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
 
 
-def reported(name: str, tv: dict[str, list[float]], read: dict[str, list[float]] | None = None):
-    """A problem with the total variations of arms at 1, 4 and 16 particles."""
-    estimates = [
-        {
-            **dict(zip(("method", "algorithm"), arm.split("/"), strict=True)),
-            "particles": n,
-            "tv": value,
-            "tv_exact": None,
-            "tv_floor": 0.002,
-            "read": (read or {}).get(arm, [1.0, 2.0, 4.0])[number],
-        }
-        for arm, values in tv.items()
-        for number, (n, value) in enumerate(zip((1, 4, 16), values, strict=True))
-    ]
-    return {"name": name, "estimates": estimates, "gcd": {"total_variation": tv["gcd/smc"][0]}}
-
-
-def test_what_was_not_reached_counts_as_a_bound():
-    arms = ("pgcd/smc", "gcd/smc", "lcd/smc")
-    found = headline(
-        [
-            reported(name, dict(zip(arms, values, strict=True)))
-            for name, *values in (
-                ("p", [0.3, 0.1, 0.0], [0.9, 0.8, 0.7], [1, 1, 0.05]),
-                ("q", [0.1, 0.1, 0.0], [0.9, 0.1, 0.2], [1, 1, 1]),
-                ("easy", [0.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]),
-            )
-        ]
-    )
-    pgcd, gcd_, lcd = (found["arms"][arm] for arm in arms)
-    # GCD on q is within it at 4, but not at 16.
-    assert pgcd["needed"] == {"p": 4, "q": 1, "easy": 1}
-    assert gcd_["needed"] == {"p": None, "q": None, "easy": 1}
-    assert lcd["needed"] == {"p": 16, "q": None, "easy": 1}
-    assert [arm["median_needed"] for arm in (pgcd, gcd_, lcd)] == [1, 32, 16]
-    assert found["hard"] == ["p", "q"]
-    assert [arm["median_needed_hard"] for arm in (pgcd, gcd_, lcd)] == [2.5, 32, 24]
-    assert gcd_["worst"] == {"tv": 0.7, "problem": "p"}
-    # 0.8 to 0.7 does no harm, 0.1 to 0.2 does; what is small is not looked at.
-    assert gcd_["growth"] == {"ratio": 2, "problem": "q", "particles": 4}
-    assert pgcd["growth"]["problem"] == "q"
-    assert pgcd["growth"]["ratio"] == 1
-    assert pgcd["equal_reads"] == {}  # the reference was not run
-
-
-def test_noise_is_no_harm():
-    values = [0.0005, 0.0029, 0.0031]
-    found = headline([reported("p", {"gcd/smc": values, "gcd/smc_none": [0.9, 0.1, 0.1]})])
-    # 0.0029 is within 0.001 of what noise shows.
-    assert found["arms"]["gcd/smc"]["growth"] == {
-        "ratio": pytest.approx(0.0031 / 0.0029), "problem": "p", "particles": 4
-    }  # fmt: skip
+def frame(tv: dict[str, list[float]], read: dict[str, list[float]], name: str = "p"):
+    """Total variations of arms at 1, 4 and 16 particles on a problem."""
+    rows = []
+    for arm, values in tv.items():
+        method, algorithm = arm.split("/")
+        for n, value, count in zip((1, 4, 16), values, read[arm], strict=True):
+            rows.append({
+                "example": name, "method": method, "algorithm": algorithm, "particles": n,
+                "best": value, "read": count,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 def test_arms_are_compared_where_they_read_as_much():
-    ours, reference, other = "gcd/discrete", "gcd/smc_none", "gcd/smc"
-    tv = {other: [0.5, 0.5, 0.5], reference: [0.4, 0.2, 0.1], ours: [0.3, 0.1, 0.0]}
-    read = {other: [1, 2, 4], reference: [2, 8, 32]}
+    ours, reference = Arm("gcd", "discrete"), report.REFERENCE
+    tv = {reference.label: [0.4, 0.2, 0.1], ours.label: [0.3, 0.1, 0.0]}
     reads = {
         "between": [3, 4, 5],
         "less": [1, 1, 1],
@@ -323,46 +274,28 @@ def test_arms_are_compared_where_they_read_as_much():
         "across": [20, 80, 160],
         "equal": [2, 8, 32],
     }
-    problems = [reported(name, tv, {**read, ours: mine}) for name, mine in reads.items()]
-    found = headline(problems)["arms"]
-    its = found[ours]["equal_reads"]
+    problems = [
+        frame(tv, {reference.label: [2, 8, 32], ours.label: mine}, name)
+        for name, mine in reads.items()
+    ]
+    every = pd.concat(problems)
     across = math.exp(np.interp(math.log(32), np.log([20, 80]), np.log([0.3, 0.1])))
-    assert its[16]["ratios"] == {
-        "between": pytest.approx(1e-6 / 0.1),  # ours never reads as much
-        "less": pytest.approx(1e-6 / 0.1),
-        "more": None,  # ours always reads more
-        "across": pytest.approx(across / 0.1),
-        "equal": pytest.approx(1e-6 / 0.1),  # closer is not told apart
+    assert report.equal_reads(every, ours) == {
+        16: {
+            "between": pytest.approx(1e-6 / 0.1),  # ours never reads as much
+            "less": pytest.approx(1e-6 / 0.1),
+            "more": None,  # ours always reads more
+            "across": pytest.approx(across / 0.1),
+            "equal": pytest.approx(1e-6 / 0.1),  # closer is not told apart
+        }
     }
-    assert its[16]["problems"] == 4
-    assert its[16]["median"] == pytest.approx(1e-6 / 0.1)
-    assert found[reference]["equal_reads"] == {}
-
-
-@pytest.mark.parametrize("suite", ["toolcalls", "stories"])
-def test_the_built_in_problems_can_be_enumerated(suite):
-    """Nothing is asked of the model: requests are read, budgets set, trees counted."""
-    lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
-    problems = builtin.builtin(suite, lm, tokenizer)
-    for problem in problems:
-        ready = prepare(problem, lm, tokenizer, 10**9)
-        assert 10 <= problem.language.count(100) <= 5000  # type: ignore[operator]
-        assert ready.prompt == tuple(lm.encode(problem.prompt))
-        if "loose" in problem.name or suite == "stories":  # calls are tight for other tokens
-            assert ready.prefixes <= builtin.LOOSE
-        if "tight" in problem.name:
-            fewest = ready.constraint.fewest_tokens
-            assert 0 <= problem.budget - fewest <= 3
-    assert len({problem.name for problem in problems}) == len(problems) == 5
-
-
-def test_a_value_ends_at_every_token_that_begins_with_its_end(tmp_path):
-    """So a model that likes to write a comma with the quote has not left the constraint."""
-    tokens = [b"", b"a", b'"', b'",', b'x"', b'"}}']
-    lm = SimpleNamespace(vocabulary=gcd.Vocabulary.from_bytes(tokens, [0]))
-    assert builtin._closing(lm, '"') == (2, 3, 5)
-    with pytest.raises(ValueError, match=r"a token that begins with '\.', .* the model has none"):
-        builtin._closing(lm, ".")
+    own, other = report.overview(every)
+    assert [own[f"N={n}"] for n in (1, 4, 16)] == ["0; 0.4", "0; 0.2", "5; 0.1"]
+    assert own["equal reads, its 16"] == "–"
+    assert other["equal reads, its 16"] == "1e-05 (4)"
+    assert other["read, N=16"] == "32"
+    alone = every[every["algorithm"] == "discrete"]
+    assert report.equal_reads(alone, ours) == {}  # the reference was not run
 
 
 QUICK = ("task.methods=[gcd]", "task.algorithms=[smc]", "task.particles=[3]", "task.draws=30")
@@ -376,17 +309,16 @@ def test_names_are_shown_as_they_are(tmp_path):
     table = (tmp_path / "run" / "table.md").read_text()
     assert "| $5 \\| $x_{ or" in table
     assert "TV of one answer, N=3" in table
-    assert "for\n3 particles" in table
+    assert "for 3 particles" in table
     assert (tmp_path / "run" / "particles.png").stat().st_size > 1000
 
 
 def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
-    class Silent(Evaluator):
-        def __call__(self, tree, nodes, progress=None):
-            super().__call__(tree, nodes, progress)
-            tree["log_p"][:] = -torch.inf
+    class Silent(CachedLM):
+        def log_p(self, nodes):
+            return torch.full_like(super().log_p(nodes), -torch.inf)
 
-    monkeypatch.setattr(task, "Evaluator", Silent)
+    monkeypatch.setattr(task, "CachedLM", Silent)
     problems = written(tmp_path / "p.json", PROBLEMS[:1])
     with pytest.raises(ValueError, match=r"problem '0': .* answer with positive prob"):
         experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", *QUICK))
@@ -398,26 +330,8 @@ def test_the_real_model_may_be_on_a_gpu(tmp_path):
     problems = written(tmp_path / "p.json", PROBLEMS[:1])
     run_dir = f"run_dir={tmp_path / 'run'}"
     experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
-    [report] = results(tmp_path / "run")
-    assert sum(report["posterior"]) == pytest.approx(1)
-
-
-@pytest.mark.usefixtures("tables_alone")
-@pytest.mark.slow
-def test_the_built_in_stories_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(builtin, "LOOSE", 100)
-    config = composed(
-        f"run_dir={tmp_path / 'run'}", "task.runs=10", "task.draws=10",
-        "task.methods=[gcd,pgcd]", "task.algorithms=[smc]", "task.particles=[2]",
-    )  # fmt: skip
-    experiment.run(config)
-    reports = results(tmp_path / "run")
-    assert len({r["name"] for r in reports}) == len(reports) == 5
-    for report in reports:
-        assert sum(p > 0 for p in report["posterior"]) > 1
-        assert np.isfinite(report["log_evidence"])
-    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1
-    assert table_of(reports, ["a note"]).endswith("- a note\n")
+    [one] = results(tmp_path / "run")
+    assert sum(one["posterior"]) == pytest.approx(1)
 
 
 @pytest.mark.usefixtures("tables_alone")
@@ -432,6 +346,7 @@ def test_the_hmm_never_sees_a_constraint(tmp_path):
                 "task.methods=[pgcd]", "task.algorithms=[smc]", "task.particles=[1]",
             )
         )  # fmt: skip
-    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1
     first, second = (results(tmp_path / str(number))[0] for number in (0, 1))
     assert first["strings"] != second["strings"]
+    one, same = (sorted((tmp_path / run / "hmm").glob("*.safetensors")) for run in "01")
+    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in same] != []

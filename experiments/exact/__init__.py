@@ -1,0 +1,14 @@
+"""Convergence study (`+task=convergence`): particles needed to sample from the exact posterior.
+
+On small problems the posterior p_lm(x | x in C, |x| <= n) can be computed exactly by summing over
+all tokenizations, and every method is compared with it; docs/convergence.md has the results. The
+modules in reading order:
+
+    problems    a prompt, a constraint and a budget, read from a file
+    cached      the language model's distributions at all prefixes, each computed once
+    truth       evidence, posterior and the law of a single sample, by sums over all prefixes
+    hmm         the HMM for P-GCD: distilled from free continuations, or given
+    measures    distances of runs from the exact posterior, with intervals
+    task        the whole study in order, resumable: each run is an example of `smc.sample`
+    report      tables and figures
+"""

@@ -1,0 +1,298 @@
+"""Report of the convergence study: tables, figures and wandb.
+
+*Equal reads* divides the total variation of an arm (method with algorithm) by that of the
+*reference*, GCD without resampling, if both read as many prefixes. This number is what the
+reference reads with a given number of particles. Between numbers of particles, the logarithm of the
+total variation is interpolated over that of the prefixes read. If the arm never reads as many, its
+largest number of particles is used, which favors the reference. If it reads more even with one
+particle, there is no figure. (The number can't be that of the arm: if a model is certain, a
+thousand particles draw the same few prefixes, so the reference hardly reads more with more
+particles.)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.arms import Arm, arms_in, is_discrete
+from experiments.rows import Run, as_lines
+from experiments.tables import Table, as_markdown
+from experiments.tracking import log_shown, log_summary, split_arms
+
+if TYPE_CHECKING:
+    import wandb
+
+Report = dict[str, Any]
+"""A problem, its exact solution, and its `estimates`; a line of `results.jsonl`."""
+
+GOAL = 0.1
+REFERENCE = Arm("gcd", "smc_none")
+_AT = 16  # particles at which arms are compared
+_LEAST = 1e-6  # smallest distance in ratios
+_DRAWN = 1e-5  # smallest distance in figures
+_ALIKE = 0.02  # relative difference below which reads are equal, as they are means over runs
+_KEYS = ["method", "algorithm", "particles"]
+
+
+def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
+    """Write, print and log the results.
+
+    Args:
+        run: the run.
+        reports: one report per problem.
+        notes: sentences about the HMMs.
+    """
+    frame = frame_of(reports)
+    (run.directory / "results.jsonl").write_text(as_lines(reports), encoding="utf-8")
+    problems = [{k: v for k, v in r.items() if k not in ("strings", "posterior", "prompt_ids")}
+                for r in reports]  # fmt: skip
+    summary = {"overview": overview(frame), "notes": list(notes), "seed": run.config.seed,
+               "problems": problems}  # fmt: skip
+    figures = {name: run.directory / f"{name}.png" for name in ("medians", "particles", "reads")}
+    for name, path in figures.items():
+        plot(frame, reports, path, name)
+
+    def log(tracked: wandb.Run) -> None:
+        log_shown(tracked, {"overview": summary["overview"]}, figures)
+        log_summary(tracked, {"problems": len(reports)})
+
+    means = frame.groupby(_KEYS, sort=False).mean(numeric_only=True).reset_index()
+    arms = split_arms(means.to_dict("records"), frame.to_dict("records"), {})
+    files = ["results.jsonl", *(path.name for path in figures.values())]
+    run.report(table_of(reports, notes), summary, log, files, arms=arms)
+
+
+def frame_of(reports: Sequence[Report]) -> pd.DataFrame:
+    """Return all estimates, with the column `best`: the exact total variation, or the estimate."""
+    rows = [{"example": r["name"], **e} for r in reports for e in r["estimates"]]
+    frame = pd.DataFrame(rows)
+    frame["tv_exact"] = pd.to_numeric(frame["tv_exact"])
+    frame["best"] = frame["tv_exact"].fillna(frame["tv"])
+    return frame
+
+
+def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
+    """Format the overview, the problems, and every arm on each problem in Markdown."""
+    frame = frame_of(reports)
+    at = choose_particles(frame)
+    parts = [f"## Convergence to the exact posterior of {Path(reports[0]['model']).name}"]
+    parts += [_OVERVIEW.format(count=len(reports), goal=GOAL), as_markdown(overview(frame))]
+    parts += [_PROBLEMS.format(at=at), as_markdown(_problem_table(reports, frame, at))]
+    for one in reports:
+        own = frame[frame["example"] == one["name"]]
+        parts += [f"### {one['name']}", _describe(one), as_markdown(_arm_table(own, at))]
+    parts.append(_LEGEND.format(at=at))
+    parts += [f"- {note}" for note in notes]
+    return "\n\n".join(parts) + "\n"
+
+
+_OVERVIEW = """For each number of particles N, a cell has the number of problems (of {count}) on
+which the law of one answer is within {goal} of the posterior in total variation, and the median
+total variation. `read` is the median number of prefixes that the language model computes. The last
+columns have the median total variation relative to that of GCD without resampling, if both read the
+number of prefixes that the latter reads with the given number of particles, and the number of
+problems on which both can read as many."""
+
+_PROBLEMS = """Here *n* is the budget, and *tree* the number of prefixes that can be completed
+within it. The next columns are exact: the log evidence, for a single sample of LCD the probability
+that it is an answer (valid), and the total variation of its law and of GCD's. The others have the
+total variation of one answer with N = {at}."""
+
+_LEGEND = """TV of one answer is the total variation between the exact posterior and the law of one
+answer drawn from one run, with its 95% interval. (A run whose particles all died gives no answer.)
+It is exact for one particle of LCD and GCD with SMC, and if the discrete filter left nothing out.
+The number after ± is the total variation that noise over the runs would show if the law were exact.
+The other columns are for {at} particles. The column of one run has the mean total variation of one
+run's posterior, and that of an exact sampler with as many draws. Bias (with its 95% interval) and
+variance are those of the evidence estimate, relative to the evidence. ESS / N is undefined for the
+discrete filter. The last column is the share of runs whose particles all died."""
+
+
+def choose_particles(frame: pd.DataFrame) -> int:
+    """Return the particles at which arms are compared: 16, or the most if there aren't 16."""
+    counts = frame["particles"]
+    return _AT if (counts == _AT).any() else int(counts.max())
+
+
+def overview(frame: pd.DataFrame) -> Table:
+    """Return medians over problems, with a row per method and algorithm."""
+    table = []
+    for arm in arms_in(frame.to_dict("records")):
+        own = _of(frame, arm)
+        row: dict[str, Any] = dict(arm.titles)
+        for n, some in own.groupby("particles"):
+            within = int((some["best"] <= GOAL).sum())
+            row[f"N={n}"] = f"{within}; {some['best'].median():.2g}"
+        at = choose_particles(frame)
+        row[f"read, N={at}"] = f"{own[own['particles'] == at]['read'].median():.4g}"
+        for n, ratios in equal_reads(frame, arm).items():
+            found = [ratio for ratio in ratios.values() if ratio is not None]
+            median = f"{np.median(found):.2g} ({len(found)})" if found else "–"
+            row[f"equal reads, its {n}"] = median if arm != REFERENCE else "–"
+        table.append(row)
+    return table
+
+
+def _of(frame: pd.DataFrame, arm: Arm) -> pd.DataFrame:
+    """Return the estimates of an arm."""
+    return frame[(frame["method"] == arm.method) & (frame["algorithm"] == arm.algorithm)]
+
+
+def equal_reads(frame: pd.DataFrame, arm: Arm) -> dict[int, dict[str, float | None]]:
+    """Return the ratio on each problem, by particles of the reference; empty without it."""
+    found: dict[int, dict[str, float | None]] = {}
+    own = _of(frame, arm)
+    for row in _of(frame, REFERENCE).to_dict("records"):
+        if row["particles"] >= min(_AT, choose_particles(frame)):
+            at = _at_reads(own[own["example"] == row["example"]], row["read"])
+            ratio = None if at is None else at / max(_LEAST, row["best"])
+            found.setdefault(row["particles"], {})[row["example"]] = ratio
+    return found
+
+
+def _at_reads(own: pd.DataFrame, read: float) -> float | None:
+    """Interpolate the total variation of an arm at a number of prefixes read, on one problem."""
+    own = own.sort_values(["read", "particles"])
+    # Zero reads (answers of one token) count as 1/2.
+    x, y = np.log(own["read"].clip(lower=0.5)), np.log(own["best"].clip(lower=_LEAST))
+    at = math.log(max(0.5, read))
+    return None if at < x.iloc[0] - _ALIKE else float(np.exp(np.interp(at, x, y)))
+
+
+def _problem_table(reports: Sequence[Report], frame: pd.DataFrame, at: int) -> Table:
+    """Return a row per problem, with the total variation of every arm."""
+    best = frame[frame["particles"] == at].set_index(["example", "method", "algorithm"])["best"]
+    return [
+        {
+            "problem": r["name"].replace("|", r"\|"),
+            "n": r["budget"],
+            "tree": r["prefixes"],
+            "log evidence": f"{r['log_evidence']:.4f}",
+            "LCD: valid": f"{r['lcd']['share_valid']:.3g}",
+            "LCD: TV": f"{r['lcd']['total_variation']:.4f}",
+            "GCD: TV": f"{r['gcd']['total_variation']:.4f}",
+            **{
+                ", ".join(arm.titles.values()): f"{best[r['name'], *arm]:.2g}"
+                for arm in arms_in(r["estimates"])
+            },
+        }
+        for r in reports
+    ]
+
+
+def _arm_table(own: pd.DataFrame, at: int) -> Table:
+    """Return a table of one problem, with a row per method and algorithm."""
+    table = []
+    for arm in arms_in(own.to_dict("records")):
+        rows = _of(own, arm).to_dict("records")
+        e = next(row for row in rows if row["particles"] == at)
+        low, high = (f"{e[f'evidence_bias_{end}']:+.2g}" for end in ("low", "high"))
+        table.append({
+            **arm.titles,
+            **{f"TV of one answer, N={row['particles']}": _tv(row) for row in rows},
+            f"read, N={at}": f"{e['read']:.1f}",
+            "one run / exact sampler": f"{e['one_run_tv']:.3f} / {e['exact_one_run_tv']:.3f}",
+            "evidence: bias": f"{e['evidence_bias']:+.2g} [{low}, {high}]",
+            "variance": f"{e['evidence_variance']:.3g}",
+            "ESS/N": "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}",
+            "dead %": f"{100 * e['dead']:.1f}",
+        })  # fmt: skip
+    return table
+
+
+def _tv(row: dict[str, Any]) -> str:
+    """Format a total variation with its interval and its noise, unless it is exact."""
+    if not math.isnan(row["tv_exact"]):
+        return f"{row['best']:.3f}" if row["best"] > _LEAST else "0"
+    digits = 3 if row["tv"] >= 0.01 else 5
+    low, high, floor = (f"{row[key]:.{digits}f}" for key in ("tv_low", "tv_high", "tv_floor"))
+    return f"{row['tv']:.{digits}f} [{low}, {high}] ±{floor}"
+
+
+def _describe(one: Report) -> str:
+    """Describe a problem: its note, its prompt, and its most probable answers."""
+    start = one["prompt"] if isinstance(one["prompt"], str) else f"{one['prompt']}"
+    tail = start if len(start) <= 70 else "…" + start[-70:]
+    top = sorted(zip(one["posterior"], one["strings"], strict=True), reverse=True)[:3]
+    likely = ", ".join(f"`{_inline(text)}` {p:.3g}" for p, text in top if p > 0)
+    note = f"{one['note'][:1].upper()}{one['note'][1:]}. " if one["note"] else ""
+    return f"{note}After `{_inline(tail)}`; most probable: {likely}."
+
+
+def _inline(text: str) -> str:
+    """Format text as inline code in Markdown."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace('\\"', '"')
+
+
+def plot(frame: pd.DataFrame, reports: Sequence[Report], path: Path, what: str) -> None:
+    """Plot total variations: medians over problems, or a panel for each problem.
+
+    Args:
+        frame: all estimates.
+        reports: one report per problem.
+        path: the image file.
+        what: "medians" over particles and over reads; else the horizontal axis of all panels,
+            "particles" or "reads".
+    """
+    # Importing matplotlib takes half a second.
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from experiments.figures import legend_of
+
+    if what == "medians":
+        medians = frame.groupby(_KEYS, sort=False)[["best", "read"]].median().reset_index()
+        panels = [("", medians, "particles"), ("", medians, "read")]
+    else:
+        key = "particles" if what == "particles" else "read"
+        panels = [(r["name"], frame[frame["example"] == r["name"]], key) for r in reports]
+    columns = min(5, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    size = (12, 6.2) if what == "medians" else (1.2 + 3 * columns, 1.3 + 2.9 * lines)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (name, own, key) in zip(axes.flat, panels, strict=False):
+        _panel(axis, own, key)
+        shown = name if len(name) <= 40 else name[:39] + "…"
+        axis.set_title(shown.replace("$", r"\$"), fontsize=10)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("total variation")
+    handles = legend_of(arms_in(frame.to_dict("records")), size=5)
+    handles.append(Line2D([], [], color="0.85", linewidth=5, label=f"total variation of {GOAL}"))
+    abreast = min(len(handles), max(2, int(size[0] / 2.2)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=abreast, frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def _panel(axis: Any, own: pd.DataFrame, key: str) -> None:
+    """Draw a line for each arm, with intervals if the estimates have them and arms are few."""
+    from experiments.figures import log_axis, plain
+
+    axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
+    arms = arms_in(own.to_dict("records"))
+    for arm in arms:
+        rows = _of(own, arm).sort_values("particles")
+        x = rows[key].clip(lower=0.5)  # zero prefixes on a logarithmic axis
+        axis.plot(x, rows["best"].clip(lower=_DRAWN), **arm.style, markersize=4, linewidth=1.2)
+        if "tv_low" in rows and key == "particles" and len(arms) <= 8:
+            known = rows["tv_exact"].notna()
+            low, high = (
+                rows[f"tv_{end}"].where(~known, rows["best"]).clip(lower=_DRAWN)
+                for end in ("low", "high")
+            )
+            color = arm.style["color"]
+            axis.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    log_axis(axis)
+    axis.set_xlabel("particles" if key == "particles" else "prefixes read a run")
+    axis.set_yscale("log")
+    axis.set_ylim(_DRAWN * 0.7, 1.3)
+    plain(axis)
