@@ -18,8 +18,8 @@ import smc
 from experiments import run as experiment
 from experiments import tracking
 from experiments.arms import METHODS
-from experiments.processes import refuse_disagreement
 from experiments.report.page import read_run
+from experiments.rows import refuse_disagreement
 from experiments.run import TASKS
 from experiments.tables import read_rows_of
 from experiments.tool_calling import task as tool_calling

@@ -24,8 +24,7 @@ from experiments.distillation.baselines import compare
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Worker, mean_log_likelihood
-from experiments.processes import bar
-from experiments.rows import derive_seed, fingerprint
+from experiments.rows import bar, derive_seed, fingerprint
 from experiments.studies.convergence.visited import MOST_BYTES, Visited, visit
 from gcd import Vocabulary
 from hmm import HMM, load, save

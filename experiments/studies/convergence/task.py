@@ -33,8 +33,7 @@ from experiments.arms import (
 from experiments.distillation.data import digest
 from experiments.distillation.training import at_random
 from experiments.models import digest_of, load_model, weights_of
-from experiments.processes import bar
-from experiments.rows import ExperimentTask, Identity, Key, Row, Run, results_config
+from experiments.rows import ExperimentTask, Identity, Key, Row, Run, bar, results_config
 from experiments.studies.convergence.builtin import builtin
 from experiments.studies.convergence.config import ConvergenceConfig, check
 from experiments.studies.convergence.evaluate import Evaluator, load_values, save_values
