@@ -27,8 +27,8 @@ from tqdm import tqdm
 import gcd
 import smc
 from benchmarks.common import head, line, tool_calls
-from experiments.budgets import budget_of
 from experiments.config import ModelConfig
+from experiments.evaluate import budget_of
 from experiments.models import ROOT, load_model, resolve_device
 from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.records import compact_prompt
@@ -162,7 +162,7 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
 
     def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
         return smc.sample(
-            lm, [prompt], constraint, budget=budget_of("default", constraint),
+            lm, [prompt], constraint, max_tokens=budget_of("default", constraint),
             particles=particles, proposal=smc.GCD(), algorithm="smc",
             **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip

@@ -1,1 +1,1 @@
-"""Experiments: tasks, their shared harness, and the reports of runs."""
+"""Experiments: tasks, the loop that evaluates methods on them, and the reports of runs."""

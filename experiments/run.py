@@ -37,9 +37,8 @@ from experiments.config import (
 from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.models import ROOT
-from experiments.processes import errors_in_one_line
 from experiments.records import at_most_skipped
-from experiments.rows import ExperimentTask, run_task
+from experiments.rows import ExperimentTask, errors_in_one_line, run_task
 from experiments.sql.task import TASK as SQL
 from experiments.studies.latency.task import TASK as LATENCY
 from experiments.tool_calling.task import TASK as XLAM
@@ -150,7 +149,7 @@ register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.processes.errors_in_one_line`."""
+    """Run the command line; see `experiments.rows.errors_in_one_line`."""
     with errors_in_one_line():
         run_whole(config)
 

@@ -19,9 +19,8 @@ from experiments import config as configuration
 from experiments.distillation import config as distill_config
 from experiments.distillation.task import TASK
 from experiments.models import ROOT
-from experiments.processes import errors_in_one_line
 from experiments.records import at_most_skipped
-from experiments.rows import run_task
+from experiments.rows import errors_in_one_line, run_task
 
 configuration.register()
 distill_config.register()
@@ -29,7 +28,7 @@ distill_config.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="distill_hmm")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.processes` for error messages."""
+    """Run the command line; see `experiments.rows` for error messages."""
     with errors_in_one_line(), at_most_skipped("records.max_skipped", config.records.max_skipped):
         run_task(TASK, config)
 

@@ -23,7 +23,7 @@ Calls:
 Request: What will the weather be in Rome over the next 3 days?
 Calls:
 """
-reply = smc.ask(lm, prompt, tools, budget=30)
+reply = smc.ask(lm, prompt, tools, max_tokens=30)
 for call in reply.value:
     print(call["name"], call["arguments"])
 low, high = reply.confidence_interval

@@ -16,7 +16,7 @@ The old table costs 45 dollars.
 """
 constraint = gcd.lift(gcd.json_schema(schema), lm.vocabulary, literals="canonical")
 (posterior,) = smc.sample(
-    lm, [prompt], constraint, budget=20, particles=3, algorithm="discrete", proposal=smc.GCD()
+    lm, [prompt], constraint, max_tokens=20, particles=3, algorithm="discrete", proposal=smc.GCD()
 )
 for text, probability, (low, high) in zip(
     posterior.texts, posterior.probabilities, posterior.confidence_intervals, strict=True

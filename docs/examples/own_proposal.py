@@ -27,7 +27,7 @@ constraint = gcd.lift(gcd.regex(r" (red|green|blue)( and (red|green|blue))?\."),
 for proposal in (smc.GCD(), Favor(lm.encode(" and"), factor=3.0)):
     # "smc" draws from the proposal; the default algorithm, a discrete filter, doesn't draw tokens.
     (found,) = smc.sample(
-        lm, ["My favorite color is"], constraint, budget=8, particles=16, proposal=proposal,
+        lm, ["My favorite color is"], constraint, max_tokens=8, particles=16, proposal=proposal,
         algorithm="smc",
     )  # fmt: skip
     print(type(proposal).__name__, found.majority, f"{found.log_evidence:.2f}")

@@ -23,6 +23,6 @@ SELECT singer.age FROM singer
 Question: Which singers are older than 30?
 SQL:
 """
-reply = smc.ask(lm, prompt, queries, budget=20)
+reply = smc.ask(lm, prompt, queries, max_tokens=20)
 print(reply.value)
 print(database.execute(reply.value).fetchall())

@@ -23,8 +23,7 @@ import torch
 
 from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
-from experiments.processes import bar
-from experiments.rows import derive_seed
+from experiments.rows import bar, derive_seed
 from smc import LanguageModel
 
 _LOG = logging.getLogger(__name__)

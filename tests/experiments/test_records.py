@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments.commongen.training import read_training
 
 from experiments.commongen import records as commongen
+from experiments.commongen.records import read_training
 from experiments.config import DataConfig
 from experiments.exact.problems import read_problems
 from experiments.json_schema.records import load_records

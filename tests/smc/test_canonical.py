@@ -49,7 +49,7 @@ def test_the_samplers_weights_sum_to_it(proposal: smc.Proposal) -> None:
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
-            LM, [PROMPT] * len(ids), AUTOMATON, budget=budget, particles=2, proposal=proposal,
+            LM, [PROMPT] * len(ids), AUTOMATON, max_tokens=budget, particles=2, proposal=proposal,
             example_ids=ids, draw=draw, max_rows=1 << 20,
         )  # fmt: skip
 

@@ -91,7 +91,7 @@ def examples() -> dict[str, Any]:
     return {
         "prompts": [[0], [1, 2], [2, 2, 1], [0, 0]],
         "constraint": [CONSTRAINTS[each]() for each in names],
-        "budget": [4, 6, 3, 8],
+        "max_tokens": [4, 6, 3, 8],
         "example_ids": [3, 9, 0, 4],
     }
 
@@ -278,7 +278,7 @@ class Bare:
 
 def test_refusals_name_the_problem() -> None:
     given: dict[str, Any] = {
-        "budget": 4, "particles": 2, "execution": "static", "algorithm": "smc",
+        "max_tokens": 4, "particles": 2, "execution": "static", "algorithm": "smc",
     }  # fmt: skip
 
     def refused(message: str, lm: Any = TOY, **options: Any) -> None:
@@ -306,7 +306,7 @@ def test_auto_is_eager_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("asked for static shapes")
 
     monkeypatch.setattr(TOY, "static_forward", asked)
-    run = partial(smc.sample, TOY, [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD())
+    run = partial(smc.sample, TOY, [[0]], a_star_b(), max_tokens=4, particles=2, proposal=smc.GCD())
     run(forced_runs=False)
     with pytest.raises(AssertionError, match="asked for static shapes"):
         run(execution="static")
@@ -328,7 +328,7 @@ class Broken(ToyLM):
 def test_non_numbers_are_refused(name: str, algorithm: str, execution: str) -> None:
     with pytest.raises(FloatingPointError, match="NaN"):
         smc.sample(
-            Broken(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9,
+            Broken(VOCABULARY), [[0]], a_star_b(), max_tokens=4, particles=9,
             proposal=PROPOSALS[name](), execution=execution, algorithm=algorithm, forced_runs=False,
         )  # fmt: skip
 
@@ -407,7 +407,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
         return
     found, options = execute(execution), {"forced_runs": False, "seed": 1}
     [expected] = smc.sample(
-        TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=5, particles=3, proposal=smc.GCD(),
+        TOY, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=5, particles=3, proposal=smc.GCD(),
         example_ids=[3], **{"algorithm": "smc", **options},
     )  # fmt: skip
     assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]

@@ -71,7 +71,7 @@ def test_the_marginals_of_an_enumerated_posterior() -> None:
     for seed in range(3):
         lm = ToyLM(VOCABULARY, seed=seed)
         [found] = smc.sample(
-            lm, [[0]], AUTOMATON, budget=BUDGET, particles=500, proposal=smc.GCD(),
+            lm, [[0]], AUTOMATON, max_tokens=BUDGET, particles=500, proposal=smc.GCD(),
             algorithm="discrete",
         )  # fmt: skip
         assert found.enumerated
@@ -102,9 +102,17 @@ def test_the_intervals_hold_in_every_outcome(algorithm: str) -> None:
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
-            lm, [[0]] * len(ids), automaton, budget=5, particles=2, proposal=smc.GCD(), draw=draw,
-            example_ids=ids, max_rows=1 << 20, algorithm=algorithm,
-        )  # fmt: skip
+            lm,
+            [[0]] * len(ids),
+            automaton,
+            max_tokens=5,
+            particles=2,
+            proposal=smc.GCD(),
+            draw=draw,
+            example_ids=ids,
+            max_rows=1 << 20,
+            algorithm=algorithm,
+        )
 
     partial = 0
     for _, found in walk(run):
@@ -212,7 +220,13 @@ def test_fields_are_shown_in_short_lines(size: int) -> None:
 def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str) -> None:
     lm = ToyLM(VOCABULARY, seed=3)
     (found,) = smc.sample(
-        lm, [[0]], AUTOMATON, budget=BUDGET, particles=4, proposal=smc.GCD(), algorithm=algorithm
+        lm,
+        [[0]],
+        AUTOMATON,
+        max_tokens=BUDGET,
+        particles=4,
+        proposal=smc.GCD(),
+        algorithm=algorithm,
     )
     assert found.ancestry is not None
     for pointer, field in found.fields().items():

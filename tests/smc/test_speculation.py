@@ -72,7 +72,7 @@ def law_of_one_particle(automaton: TokenAutomaton, proposal: smc.Proposal) -> di
 
     def run(draw: smc.Draw, names: list[int]) -> list[smc.Posterior]:
         return smc.sample(
-            TOY, [PROMPT] * len(names), automaton, budget=BUDGET, example_ids=names, draw=draw,
+            TOY, [PROMPT] * len(names), automaton, max_tokens=BUDGET, example_ids=names, draw=draw,
             particles=1, proposal=proposal, max_rows=1 << 20, forced_runs=False, algorithm="smc",
         )  # fmt: skip
 

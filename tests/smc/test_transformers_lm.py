@@ -271,7 +271,7 @@ def test_sampling_through_the_cache_is_sampling_from_the_model(proposal: smc.Pro
 
     def sample(model: smc.LanguageModel) -> list[smc.Posterior]:
         return smc.sample(
-            model, prompts, automata, budget=[9, 4, 6], particles=8, proposal=proposal, seed=5
+            model, prompts, automata, max_tokens=[9, 4, 6], particles=8, proposal=proposal, seed=5
         )
 
     for found, expected in zip(sample(lm), sample(Mirror(lm)), strict=True):
@@ -300,7 +300,9 @@ def test_logits_that_are_not_numbers_are_an_error() -> None:
     torch.nn.init.constant_(model.lm_head.weight, torch.nan)
     lm = smc.TransformersLM(model, None, VOCABULARY)
     with pytest.raises(FloatingPointError, match="NaN"):
-        smc.sample(lm, [[1]], CONSTRAINTS["forced"](), budget=4, particles=2, proposal=smc.GCD())
+        smc.sample(
+            lm, [[1]], CONSTRAINTS["forced"](), max_tokens=4, particles=2, proposal=smc.GCD()
+        )
 
 
 def test_a_real_checkpoint() -> None:
@@ -316,7 +318,7 @@ def test_a_real_checkpoint() -> None:
     prompts = ["Once upon a time there was a dog.", "Tom had a red ball. He was happy."]
     for tokens in (budget, budget + 12):
         for found in smc.sample(
-            lm, prompts, sentence, budget=tokens, particles=8, proposal=smc.GCD(), seed=1
+            lm, prompts, sentence, max_tokens=tokens, particles=8, proposal=smc.GCD(), seed=1
         ):
             assert found.complete
             assert found.valid

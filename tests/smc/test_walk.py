@@ -66,7 +66,7 @@ def walk_sums(
             TOY,
             [PROMPT] * len(ids),
             automaton,
-            budget=budget,
+            max_tokens=budget,
             example_ids=ids,
             max_rows=1 << 20,
             draw=draw,

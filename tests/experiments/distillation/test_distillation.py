@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from experiments import config as configuration
-from experiments import run as harness_run
+from experiments import rows
 from experiments.config import ModelConfig
 from experiments.distillation import baselines as distill_baselines
 from experiments.distillation import config as distill_config
@@ -590,7 +590,7 @@ def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resum
 
     said = []
     monkeypatch.setattr(em, "em_step", interrupted)
-    monkeypatch.setattr(harness_run._LOG, "warning", lambda line, *rest: said.append(line % rest))
+    monkeypatch.setattr(rows._LOG, "warning", lambda line, *rest: said.append(line % rest))
     with pytest.raises(KeyboardInterrupt):
         run(*common)
     also = "" if resume == "true" else " without resume=false"

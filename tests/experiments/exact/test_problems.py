@@ -160,7 +160,7 @@ def test_a_problem_of_patterns_is_that_of_its_texts(tmp_path):
 def test_the_page_s_own_problems_can_be_enumerated(kind):
     """Nothing is asked of the model; what the page says of budgets and sizes holds.
 
-    Problems of tool calls are for the tokens of another model (tests/experiments/harness).
+    Problems of tool calls are for the tokens of another model.
     """
     lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
     lm.model.forward = Mock(side_effect=AssertionError("the model was asked"))

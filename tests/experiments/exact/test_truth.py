@@ -71,7 +71,7 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
             LM,
             [PROMPT] * len(ids),
             constraint,
-            budget=3,
+            max_tokens=3,
             particles=1,
             proposal=proposal,
             example_ids=ids,
