@@ -204,7 +204,7 @@ def test_every_call_takes_messages() -> None:
 
 
 def test_the_former_name_of_max_tokens_warns() -> None:
-    former, constraint = dict(budget=16), gcd.lift(gcd.choice(["a"]), VOCABULARY)
+    former, constraint = {"budget": 16}, gcd.lift(gcd.choice(["a"]), VOCABULARY)
     with pytest.warns(DeprecationWarning, match="pass max_tokens="):
         reply = smc.ask(LM, "hello", Day, **former)  # type: ignore[call-arg]
     assert reply.text == smc.ask(LM, "hello", Day, max_tokens=16).text
