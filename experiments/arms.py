@@ -28,7 +28,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -67,12 +67,8 @@ class Method:
         make: makes the proposal from the settings `hmm.*` and the HMM (None unless `needs_hmm`).
         needs_hmm: whether the method looks ahead with an HMM.
         fixed: settings of `hmm.*` that override the configuration.
-        indicator: the tokens with g = 1, if g is an indicator: all tokens ("lm"), tokens after
-            which the text can be completed at some length ("lcd") or within the budget ("gcd").
-            None for any other g, which must be zero wherever the g of "gcd" is.
         sample: called in place of `smc.sample`, with the same arguments.
-        in_convergence: whether the convergence task can run the method. The task tabulates g
-            according to `indicator` and ignores `sample`.
+        in_convergence: whether the convergence task, which ignores `sample`, can run the method.
     """
 
     title: str
@@ -81,7 +77,6 @@ class Method:
     make: Callable[[HMMConfig, HMM | None], smc.Proposal]
     needs_hmm: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    indicator: Literal["lm", "lcd", "gcd"] | None = None
     sample: Callable[..., list[smc.Posterior]] = lambda *args, **options: smc.sample(
         *args, **options
     )
@@ -181,12 +176,12 @@ def _alone(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
 
 # Colors are distinguishable with color blindness (Okabe and Ito 2008).
 METHODS: dict[str, Method] = {
-    "lm": Method("LM (rejection)", "#999999", "x", lambda *_: smc.LM(), indicator="lm"),
-    "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD(), indicator="lcd"),
+    "lm": Method("LM (rejection)", "#999999", "x", lambda *_: smc.LM()),
+    "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD()),
     "greedy_close": Method(
         "LCD, greedy close", "#F0E442", "d", lambda *_: smc.GreedyClose(), in_convergence=False
     ),
-    "gcd": Method("GCD", "#0072B2", "o", lambda *_: smc.GCD(), indicator="gcd"),
+    "gcd": Method("GCD", "#0072B2", "o", lambda *_: smc.GCD()),
     "pgcd": _looking_ahead("P-GCD", "#009E73", "^"),
     "pgcd_tied": _looking_ahead("P-GCD, class-tied", "#E69F00", "v", exact_top_k=0),
     "pgcd_exact": _looking_ahead("P-GCD, exact", "#000000", "+", exact_top_k=None),
