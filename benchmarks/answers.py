@@ -27,8 +27,7 @@ from tqdm import tqdm
 import gcd
 import smc
 from benchmarks.common import head, line, tool_calls
-from experiments.config import ModelConfig
-from experiments.evaluate import budget_of
+from experiments.config import ModelConfig, budget_of
 from experiments.models import ROOT, load_model, resolve_device
 from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.records import compact_prompt

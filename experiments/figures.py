@@ -19,7 +19,7 @@ from matplotlib.ticker import (
 )
 
 from experiments.arms import ALGORITHMS, Arm, arms_in, method_of
-from experiments.evaluate import FACTORS, multiple_in
+from experiments.config import FACTORS, multiple_in
 from experiments.tables import WEIGHTED, Group, Metric, styles_in
 
 Records = Sequence[dict[str, Any]]

@@ -67,6 +67,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
             "smc._results.reliability", "smc._vocabulary.mixture",
         },
+        "former names of arguments are those of the sampler": {"smc._removed"},
     },
     "docs": {},
     "README.md": {},

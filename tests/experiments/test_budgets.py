@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import gcd
-from experiments.evaluate import budget_of, check_budget, multiple_in, part_of
+from experiments.config import budget_of, check_budget, multiple_in, part_of
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 
