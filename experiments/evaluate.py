@@ -54,17 +54,9 @@ from experiments.config import (
 from experiments.models import PromptError, encode, title_of, weights_of
 from experiments.records import ReadResult
 from experiments.report.traces import Tracing, choose_for_tracing
-from experiments.rows import (
-    Identity,
-    Key,
-    ResultStore,
-    Row,
-    Run,
-    as_lines,
-    derive_seed,
-    results_config,
-)
+from experiments.rows import Identity, Key, ResultStore, Row, as_lines, derive_seed, results_config
 from experiments.tables import LOG_EVIDENCE, VALID, WEIGHTED, Metric, Table, as_markdown, as_table
+from experiments.tasks import Run
 from experiments.vllm_model import VllmModel
 from gcd._tokens.spellings import LITERALS
 

@@ -4,7 +4,7 @@ A run has a directory, named after a fingerprint of everything that determines i
 `run_dir` is given. Finished rows are kept there, and the same command resumes the run with the same
 final result. Hydra's `--multirun` makes several runs.
 
-To add a task, define its `TASK` (`experiments.rows.ExperimentTask`) in its own folder and list it
+To add a task, define its `TASK` (`experiments.tasks.ExperimentTask`) in its own folder and list it
 in `TASKS`. Its settings don't need a file in `configs/`: Hydra gets the dataclass.
 """
 
@@ -38,9 +38,9 @@ from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.models import ROOT
 from experiments.records import at_most_skipped
-from experiments.rows import ExperimentTask, errors_in_one_line, run_task
 from experiments.sql.task import TASK as SQL
 from experiments.studies.latency.task import TASK as LATENCY
+from experiments.tasks import ExperimentTask, errors_in_one_line, run_task
 from experiments.tool_calling.task import TASK as XLAM
 from experiments.vllm_model import check_engine
 from smc._inference.settings import COLDEST, EXECUTIONS
@@ -149,7 +149,7 @@ register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.rows.errors_in_one_line`."""
+    """Run the command line; see `experiments.tasks.errors_in_one_line`."""
     with errors_in_one_line():
         run_whole(config)
 

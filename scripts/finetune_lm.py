@@ -17,7 +17,7 @@ from experiments import finetuning
 from experiments.finetuning import TASK
 from experiments.models import ROOT
 from experiments.records import at_most_skipped
-from experiments.rows import errors_in_one_line, run_task
+from experiments.tasks import errors_in_one_line, run_task
 
 configuration.register()
 finetuning.register()
@@ -25,7 +25,7 @@ finetuning.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="finetune_lm")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.rows` for error messages."""
+    """Run the command line; see `experiments.tasks` for error messages."""
     with errors_in_one_line(), at_most_skipped("max_skipped", config.max_skipped):
         run_task(TASK, config)
 

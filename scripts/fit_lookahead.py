@@ -21,9 +21,10 @@ from omegaconf import DictConfig
 from experiments.arms import hmm_directory, keep_lookahead, kind_of_prompt
 from experiments.models import ROOT
 from experiments.records import at_most_skipped
-from experiments.rows import Row, errors_in_one_line, read_rows
+from experiments.rows import Row, read_rows
 from experiments.run import run
 from experiments.tables import as_markdown, by_example, difference, with_interval
+from experiments.tasks import errors_in_one_line
 
 VALUES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 
@@ -86,7 +87,7 @@ def fit(config: DictConfig) -> float:
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.rows` for error messages."""
+    """Run the command line; see `experiments.tasks` for error messages."""
     with errors_in_one_line(), at_most_skipped("data.max_skipped", config.data.max_skipped):
         fit(config)
 

@@ -29,7 +29,7 @@ from experiments.commongen.records import ConceptSet, build_prompt, read_file, r
 from experiments.evaluate import Example, Model, RecordHandler, evaluate, identity, report
 from experiments.models import ROOT
 from experiments.records import ReadResult
-from experiments.rows import ExperimentTask, Row, Run
+from experiments.rows import Row
 from experiments.tables import (
     Interval,
     Metric,
@@ -41,6 +41,7 @@ from experiments.tables import (
     share_of_evidence,
     titles_in,
 )
+from experiments.tasks import ExperimentTask, Run
 from experiments.vllm_model import load_engine
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.config import writable
 from experiments.distillation.training import Point
-from experiments.rows import Run
+from experiments.tasks import Run
 from experiments.tracking import log_shown, log_summary
 from hmm._checkpoint import CONFIG, WEIGHTS
 from hmm._files import read_json

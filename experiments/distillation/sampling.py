@@ -23,7 +23,8 @@ import torch
 
 from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
-from experiments.rows import bar, derive_seed
+from experiments.rows import derive_seed
+from experiments.tasks import bar
 from smc import LanguageModel
 
 _LOG = logging.getLogger(__name__)

@@ -41,7 +41,8 @@ from experiments.distillation.training import (
     train,
 )
 from experiments.models import load_model, resolve_device, title_of, weights_of
-from experiments.rows import ExperimentTask, Identity, Run, derive_seed, fingerprint, without_places
+from experiments.rows import Identity, derive_seed, fingerprint, without_places
+from experiments.tasks import ExperimentTask, Run
 from hmm import HMM, distilled, load, save
 from smc import TransformersLM
 

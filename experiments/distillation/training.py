@@ -27,7 +27,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
-from experiments.rows import bar, derive_seed, wait_for_all
+from experiments.rows import derive_seed
+from experiments.tasks import bar, wait_for_all
 from hmm import HMM, PseudoCounts, Step
 from hmm import _em as em
 from hmm import _inference as inference

@@ -26,7 +26,8 @@ from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes
 from experiments.distillation.sampling import sample_batch
 from experiments.distillation.training import Worker, mean_log_likelihood
-from experiments.rows import bar, derive_seed
+from experiments.rows import derive_seed
+from experiments.tasks import bar
 from gcd import Vocabulary
 from hmm import HMM, load, save
 from smc import LanguageModel, TransformersLM

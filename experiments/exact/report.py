@@ -22,8 +22,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.arms import Arm, arms_in, is_discrete
-from experiments.rows import Run, as_lines
+from experiments.rows import as_lines
 from experiments.tables import Table, as_markdown
+from experiments.tasks import Run
 from experiments.tracking import log_shown, log_summary, split_arms
 
 if TYPE_CHECKING:

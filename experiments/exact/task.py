@@ -45,7 +45,8 @@ from experiments.exact.problems import BUILTIN, Prepared, Problem, prepare, read
 from experiments.exact.report import report
 from experiments.exact.truth import floor_of_draws, levels_of, solve, total_variation
 from experiments.models import digest_of, load_model, weights_of
-from experiments.rows import ExperimentTask, Identity, Key, Row, Run, bar, results_config
+from experiments.rows import Identity, Key, Row, results_config
+from experiments.tasks import ExperimentTask, Run, bar
 from hmm import HMM
 
 MOST_PREFIXES = 200_000

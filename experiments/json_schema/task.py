@@ -23,7 +23,8 @@ from experiments.config import RecordConfig, at_least, one_of
 from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.records import ReadResult
-from experiments.rows import ExperimentTask, Row, Run
+from experiments.rows import Row
+from experiments.tasks import ExperimentTask, Run
 from experiments.tool_calling.answers import PARSES, parses, same_values
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked

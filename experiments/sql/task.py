@@ -22,11 +22,12 @@ from experiments.config import RecordConfig, at_least
 from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
 from experiments.models import ROOT
 from experiments.records import DataError, ReadResult
-from experiments.rows import ExperimentTask, Identity, Row, Run, as_lines
+from experiments.rows import Identity, Row, as_lines
 from experiments.sql.databases import Database, read_databases
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
 from experiments.tables import ACCURACIES, Metric
+from experiments.tasks import ExperimentTask, Run
 from experiments.vllm_model import load_engine
 
 if TYPE_CHECKING:

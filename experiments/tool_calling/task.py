@@ -19,7 +19,8 @@ import smc
 from experiments.config import RecordConfig, at_least, distinct, one_of
 from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
 from experiments.records import ReadResult
-from experiments.rows import ExperimentTask, Row, Run
+from experiments.rows import Row
+from experiments.tasks import ExperimentTask, Run
 from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord, build_prompt, load_records

@@ -18,7 +18,7 @@ from experiments import finetuning, smollm2
 from experiments.config import ModelConfig
 from experiments.finetuning import SOURCES, collate, examples, split
 from experiments.models import ROOT, identity_of, load_model
-from experiments.rows import run_task
+from experiments.tasks import run_task
 from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.records import compact_prompt
 from tests.experiments import composing

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from experiments.models import ROOT, settle
-from experiments.rows import Run
 from experiments.run import TASKS, register
+from experiments.tasks import Run
 from hmm._checkpoint import save
 from hmm._model import HMM
 from tests.experiments import composing

@@ -247,7 +247,7 @@ def test_a_disk_that_is_full_from_the_first_leaves_no_rows(tmp_path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("experiments.rows.write_json", full)
+    monkeypatch.setattr("experiments.tasks.write_json", full)
     with pytest.raises(OSError, match="No space left"):
         experiment.run(composed(f"run_dir={tmp_path}", "task.methods=[gcd]"))
     assert "interrupted" not in caplog.text

@@ -19,9 +19,9 @@ from experiments import run as experiment
 from experiments import tracking
 from experiments.arms import METHODS
 from experiments.report.page import read_run
-from experiments.rows import refuse_disagreement
 from experiments.run import TASKS
 from experiments.tables import read_rows_of
+from experiments.tasks import refuse_disagreement
 from experiments.tool_calling import task as tool_calling
 from smc.testing import ToyLM, target
 from tests.experiments import composing, toy
@@ -169,7 +169,7 @@ def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
 
 
 def test_a_task_of_one_process_refuses_several(monkeypatch):
-    monkeypatch.setattr("experiments.rows.processes", lambda device: (0, 2))
+    monkeypatch.setattr("experiments.tasks.processes", lambda device: (0, 2))
     with pytest.raises(ValueError, match="expected a single process for the task convergence"):
         experiment.run(composed("+task=convergence"))
 
@@ -307,7 +307,7 @@ def test_the_toy_method_is_unbiased():
 
 
 def test_several_processes_are_refused_for_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.rows.processes", lambda device: (0, 2))
+    monkeypatch.setattr("experiments.tasks.processes", lambda device: (0, 2))
     with pytest.raises(ValueError, match=r"a single process for the task toy, got 2; .*--multirun"):
         experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}"))
     assert not (tmp_path / "run").exists()

@@ -16,9 +16,10 @@ import smc
 from experiments import run as experiment
 from experiments.arms import ALGORITHMS, METHODS, Method, hmm_settings
 from experiments.config import at_least
-from experiments.rows import ExperimentTask, Identity, Key, Run, results_config
+from experiments.rows import Identity, Key, results_config
 from experiments.run import TASKS, register
 from experiments.tables import Metric
+from experiments.tasks import ExperimentTask, Run
 from smc.testing import ToyLM
 
 WORDS = ("ab", "ba", "abba", "b", "aab")

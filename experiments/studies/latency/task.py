@@ -25,20 +25,11 @@ from omegaconf import DictConfig
 
 from experiments.config import Config, at_least, distinct, one_of, refuse_unused
 from experiments.models import SHAPE, resolve_device, title_of, weights_of
-from experiments.rows import (
-    ExperimentTask,
-    Identity,
-    Key,
-    Row,
-    Run,
-    derive_seed,
-    key_of,
-    read_rows,
-    results_config,
-)
+from experiments.rows import Identity, Key, Row, derive_seed, key_of, read_rows, results_config
 from experiments.studies.latency.models import load_or_make
 from experiments.studies.latency.timing import Bench, methods_of
 from experiments.tables import as_markdown, group_rows, number
+from experiments.tasks import ExperimentTask, Run
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
 """Kinds to time: `transformers.generate`; `smc.sample` in static shapes with each proposal; and the

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from experiments import config as configuration
-from experiments import rows
+from experiments import tasks
 from experiments.config import ModelConfig
 from experiments.distillation import baselines as distill_baselines
 from experiments.distillation import config as distill_config
@@ -37,7 +37,7 @@ from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
 from experiments.distillation.training import Training
 from experiments.models import load_model
-from experiments.rows import run_task
+from experiments.tasks import run_task
 from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
 from hmm import _em as em
@@ -590,7 +590,7 @@ def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resum
 
     said = []
     monkeypatch.setattr(em, "em_step", interrupted)
-    monkeypatch.setattr(rows._LOG, "warning", lambda line, *rest: said.append(line % rest))
+    monkeypatch.setattr(tasks._LOG, "warning", lambda line, *rest: said.append(line % rest))
     with pytest.raises(KeyboardInterrupt):
         run(*common)
     also = "" if resume == "true" else " without resume=false"
