@@ -43,7 +43,7 @@ PRINTED = {  # what the blocks of a page print with any model
         r"a part: .* nested uses of start\n\{\"city\":\".*\",\"days\":-?\d+\}\n"
         r"Tom lost his red ball\. [A-Z][a-z ,]+\. So he was happy again\.\n"
     ),
-    "docs/library.md": r".*get_weather.*\d+ tokens may come first\n.*\n\{\"n\":\n.*",
+    "docs/library.md": r".*get_weather.*\d+ tokens may come first\n\{\"n\":\n.*",
 }
 
 
