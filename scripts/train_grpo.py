@@ -3,7 +3,7 @@
     make trl
     VLLM_ENABLE_V1_MULTIPROCESSING=0 .venv-trl/bin/python -m scripts.train_grpo --steps 2
 
-It is an example (docs/vllm_posteriors.md): a model that should answer "yes" is trained by TRL's
+It is an example (docs/vllm.md): a model that should answer "yes" is trained by TRL's
 `GRPOTrainer`, with rollouts from a vLLM engine in the same process.
 
 The policy is the model itself, without a mask. TRL computes its log-probabilities and gradients.

@@ -7,8 +7,8 @@ any other. The mask accounts for the tokens that the rest of the answer needs, s
 after the free text always fits.
 
 An answer satisfies the segments if it can be split into one part per segment, in order (`Segment`
-defines the parts; docs/segments.md has examples). There is at most one such split: each segment but
-the last ends with `until`, or has a language in which no text is a prefix of another.
+defines the parts; docs/languages.md has an example). There is at most one such split: each segment
+but the last ends with `until`, or has a language in which no text is a prefix of another.
 
 **Automaton over bytes.** It has the states of all segments. The state in which a segment ends is
 the state in which the next one begins. The automaton is not minimized, because equal states of two

@@ -115,7 +115,7 @@ def sample(
         deadline: seconds from now until the answers should be complete. Unfinished answers switch
             to a shortest completion early enough to meet it, if the model is fast enough. Zero
             gives shortest answers. `Posterior.stopped` reports whether answers were shortened
-            (`docs/deadlines.md`).
+            (`docs/serving.md`).
         cancel: a `threading.Event`. Once another thread sets it, unfinished answers switch to a
             shortest completion.
         abandon: a `threading.Event`. Once another thread sets it, the next step raises

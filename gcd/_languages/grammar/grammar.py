@@ -82,7 +82,7 @@ def grammar(
 
     Args:
         text: the grammar.
-        dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` lists the
+        dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/languages.md` lists the
             supported syntax of each.
         start: the rule that derives whole texts; None for `start` in lark, `root` in the other
             dialects.

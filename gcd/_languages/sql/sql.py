@@ -145,7 +145,7 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
 
     Every table and column in a statement exists, and every column belongs to a table that the
     statement joins. Each statement has one spelling: keywords in capitals, single spaces, columns
-    as `table.column`, names as the schema spells them, and no aliases. `docs/sql.md` has the
+    as `table.column`, names as the schema spells them, and no aliases. `docs/languages.md` has the
     grammar.
 
     Args:

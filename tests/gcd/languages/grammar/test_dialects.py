@@ -118,9 +118,9 @@ def test_a_byte_order_mark_is_no_part_of_a_grammar(text, dialect):
 
 
 def test_the_page_shows_the_printed_output(capsys):
-    page = (Path(__file__).parents[4] / "docs" / "grammars.md").read_text(encoding="utf-8")
-    code = page.partition("```python\n")[2].partition("```")[0]
-    exec(compile(code, "docs/grammars.md", "exec"), {})
+    page = (Path(__file__).parents[4] / "docs" / "languages.md").read_text(encoding="utf-8")
+    code = page.partition("## Grammars")[2].partition("```python\n")[2].partition("```")[0]
+    exec(compile(code, "docs/languages.md", "exec"), {})
     shown = re.findall(r"^(?:print.*  )?# (.*)$", code, flags=re.MULTILINE)
     assert shown
     for printed, start in zip(capsys.readouterr().out.splitlines(), shown, strict=True):
