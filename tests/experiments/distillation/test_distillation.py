@@ -140,11 +140,7 @@ def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answ
     assert curve[-1]["held_out"] == pytest.approx(nats["HMM"], abs=0.02)  # bfloat16
     table = (run_dir / "table.md").read_text()
     assert f"| HMM | {nats['HMM']:.4f} |" in table
-    card = (run_dir / "hmm" / "README.md").read_text()
-    assert table.splitlines()[3] in card
-    assert "num_states=6" in card
-    (written,) = re.findall(r'load\("(.*)", vocabulary=', card)
-    assert load(written).hmm.num_states == 6
+    assert load(run_dir / "hmm").hmm.num_states == 6
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
@@ -338,9 +334,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
         run(*where, *sizes, "save_pooled=9", f"out={tmp_path / 'small'}")
         small = load(tmp_path / "small", vocabulary=vocabulary).hmm
         assert len(small.emission.unique(dim=0)) < len(stored.hmm.emission.unique(dim=0))
-        card = (tmp_path / "small" / "README.md").read_text()
-        assert "seen at most 9 times" in card
-        assert "save_pooled=9" in card
+        assert "seen at most 9 times" in (run_dir / "table.md").read_text()
         assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
     # Tokens that never occur have the same emissions.
     (sampled,) = tmp_path.glob("sequences-*")
@@ -380,7 +374,7 @@ def test_another_task_is_an_entry(tmp_path, tiny_lm, monkeypatch):
     assert asked == [4]
     sampled = distill_data.read(next(tmp_path.glob("sequences-*")))
     assert sorted(map(tuple, map(sampled.prompt, range(7)))) == [(5, 6)] * 4 + [(7,)] * 3
-    assert "to two prompts." in (run_dir / "hmm" / "README.md").read_text()
+    assert "to two prompts." in (run_dir / "table.md").read_text()
 
 
 # Parts
@@ -561,7 +555,6 @@ def test_the_models_place_is_seen_to_before_training(tmp_path, answers, monkeypa
 
     out.mkdir(parents=True)
     for name, content in (
-        ("README.md", "# Words of somebody"),
         ("config.json", '{"model_type": "llama"}'),
         ("notes.txt", ""),
     ):
@@ -575,7 +568,7 @@ def test_the_models_place_is_seen_to_before_training(tmp_path, answers, monkeypa
     # An empty directory will do, and what was written there may be written again.
     for _ in range(2):
         run(*common, f"out={out}")
-    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "hmm.safetensors"}
+    assert {path.name for path in out.iterdir()} == {"config.json", "hmm.safetensors"}
 
 
 @pytest.mark.parametrize("resume", ["true", "false"])
@@ -641,27 +634,6 @@ def test_faiss_is_imported_by_its_one_user_only():
                 node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
             ]
             assert not any("faiss" in ast.unparse(node) for node in at_import), path
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "plain/file.jsonl",
-        "with two spaces.jsonl",
-        "it's, [odd]=$x.jsonl",
-        "null",
-        "12",
-        "a\\'b\\",
-    ],
-)
-def test_the_cards_command_gives_the_same_settings(name):
-    config = composed("num_states=7", "pseudo_count=1e-7", "latent_sequences=null")
-    config.data.path = config.model.path = name
-    line = distill_report.command(config)
-    program, *overrides = shlex.split(line.removeprefix("python -m "))
-    assert program == "scripts.distill_hmm"
-    again, meant = (distill_config.result_settings(c) for c in (composed(*overrides), config))
-    assert again == meant
 
 
 @pytest.mark.parametrize("page", ["docs/experiments.md", "docs/distillation.md"])
