@@ -21,7 +21,7 @@ pytestmark = checked_inside_strategies
 VOCABULARY = Vocabulary.from_bytes([b"1", b"2", b"x", b"", b"12", b"<eos>", b"1x"], eos_ids=5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(byte_automata(), vocabularies(), st.integers(0, 6), st.data())
 def test_a_token_has_a_reason_exactly_if_it_is_not_allowed(
     automaton: Automaton, vocabulary: Vocabulary, remaining: int, data: st.DataObject

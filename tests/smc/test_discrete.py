@@ -115,7 +115,7 @@ def test_so_they_do_with_prefixes_kept_with_certainty(proposal: str, options: di
 
 def test_without_a_random_slot_it_is_a_beam_search() -> None:
     """The evidence is a lower bound, the probabilities are those of the model, the bounds hold."""
-    for seed, beams, budget in itertools.product(range(5), (1, 2, 4), (3, 5)):
+    for seed, beams, budget in itertools.product(range(3), (1, 2, 4), (3, 5)):
         lm = ToyLM(VOCABULARY, seed=seed)
         given = {"budget": budget, "particles": beams, "kept": beams}
         (found,) = sample([PROMPT], many_words(), lm, **given)

@@ -78,7 +78,7 @@ def test_a_whole_language_is_the_target(name: str, rows: int) -> None:
             assert found.diagnostics.lm_calls <= (longest_answer(automaton) or 1)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.sampled_from(["few", "words", "all", "by itself"]),
     st.integers(0, 9),

@@ -38,7 +38,7 @@ def _accepted(
     return found
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(WIRES, st.sampled_from(["P", "Q", "PR", "QR"]))
 @example([("P", 0, "Q"), ("Q", 1, "R")], "Q")
 def test_accepts_the_texts_of_the_wires(wires: list[tuple[str, int, str]], accepting: str) -> None:
@@ -62,7 +62,7 @@ def test_accepts_the_texts_of_the_wires(wires: list[tuple[str, int, str]], accep
     assert len(columns) == automaton.num_classes, "no two classes are alike"
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(WIRES, st.sampled_from(["Q", "QR"]))
 def test_without_eos_a_text_ends_in_an_accepting_state(
     wires: list[tuple[str, int, str]], accepting: str

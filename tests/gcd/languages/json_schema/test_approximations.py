@@ -173,7 +173,7 @@ def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]
         assert language.accepts(compact(value)) == validator.is_valid(value), value
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(SCHEMAS, min_size=2, max_size=4), st.lists(VALUES, min_size=1, max_size=9))
 @example([{"minItems": 2, "prefixItems": [{"const": 1}]}, {"items": {"const": 2}}], [[1, 2], [2]])
 def test_no_value_is_in_two_schemas_that_are_apart(schemas: list[Any], values: list[Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcd
@@ -81,6 +81,7 @@ def test_lengths_out_of_reach_take_no_states() -> None:
     assert within.accepts('"' + "x" * 100 + '"')
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_the_algebra_respects_it(data: st.DataObject) -> None:
     """Operations on languages that are exact up to n return results that are exact up to n."""
