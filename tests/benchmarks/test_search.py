@@ -14,7 +14,7 @@ from benchmarks.search import NEAR, best_by_enumeration, searches
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 from experiments.studies.convergence.problems import prepare, read_problems
-from hmm._model import HMM
+from hmm import HMM
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,17 +11,13 @@ from torch.utils._pytree import tree_map
 
 import smc
 import smc._inference.execution
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from hmm._model import HMM
+from gcd import AutomatonBatch, lift, regex
+from hmm import HMM
+from smc import Batch, CounterDraw, HMMLanguageModel
 from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import WARM_UP, StaticRun, run_static
-from smc._models.hmm_lm import HMMLanguageModel
-from smc._proposals import Batch
-from smc._vocabulary.draw import CounterDraw
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.devices.device import DEVICE, NAME

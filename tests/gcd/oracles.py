@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Automaton, TokenAutomaton, Vocabulary
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

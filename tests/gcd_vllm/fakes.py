@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import gcd
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 from gcd_vllm._requests import ConstraintRequest
 
 

@@ -17,8 +17,9 @@ from gcd import AutomatonBatch
 from gcd_vllm import PGCD
 from gcd_vllm._particles import ParticleTask, run
 from gcd_vllm._parts import DrawnPart, Plan, part_end, request_seed
+from smc import CounterDraw
 from smc._inference.algorithms import SMC
-from smc._vocabulary.draw import CounterDraw, Keys, Purpose, categorical
+from smc._vocabulary.draw import Keys, Purpose, categorical
 from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import VOCABULARY, a_star_b, few_words

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gcd
-from gcd._errors import ConstraintError
+from gcd import ConstraintError
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, admission_of
 from gcd_vllm._particle_request import ParticleRequest

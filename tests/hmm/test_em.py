@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmm import HMM, PseudoCounts, Statistics, Step
 from hmm import _em as em
 from hmm import _inference as inference
-from hmm._em import PseudoCounts, Statistics, Step
-from hmm._model import HMM
 from tests import processes
 from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
 from tests.hmm.stepwise import train

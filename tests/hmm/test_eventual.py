@@ -7,14 +7,11 @@ import pytest
 import torch
 
 import gcd
+from hmm import HMM, Dense, expect_classes, lookahead_table
 from hmm import _eventual as eventual
 from hmm import _recursion as recursion
 from hmm._edges import Edges, class_emission
 from hmm._eventual import Components, eventually
-from hmm._lookahead import expect_classes
-from hmm._model import HMM
-from hmm._product import lookahead_table
-from hmm._transition import Dense
 from tests.hmm.oracles import beta_of
 
 VOCABULARY = gcd.Vocabulary.from_bytes([b"a", b"b", b"c", b"ab", b"bc", b""], [5])

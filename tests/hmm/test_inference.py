@@ -6,10 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmm import HMM, Dense, expected_statistics
 from hmm import _inference as inference
-from hmm._em import expected_statistics
-from hmm._model import HMM
-from hmm._transition import Dense
 from tests.hmm.oracles import (
     all_strings,
     batch,

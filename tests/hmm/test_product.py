@@ -12,22 +12,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    BudgetMask,
+    ConstraintError,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
 from gcd._tokens.rows import Rows
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from hmm import HMM, expect_all_tokens, expect_classes, expect_tokens, filter_step, lookahead_table
 from hmm import _edges as edges
 from hmm import _lookahead as lookahead
 from hmm import _recursion as recursion
 from hmm._edges import class_emission
-from hmm._inference import filter_step
-from hmm._lookahead import expect_all_tokens, expect_classes, expect_tokens
-from hmm._model import HMM
-from hmm._product import lookahead_table
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings, vocabularies
 from tests.hmm.oracles import beta_of, log_completed
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words

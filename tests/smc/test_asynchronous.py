@@ -11,7 +11,7 @@ import torch
 
 import gcd
 import smc
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 from smc.testing import ToyLM, ToyRows
 from tests.smc.test_walk import PROMPT, TOY
 from tests.smc.toys import CONSTRAINTS

@@ -19,10 +19,8 @@ from torch import Tensor
 
 import smc
 import smc._forward.eager
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from hmm._model import HMM
+from gcd import TokenAutomaton, lift, regex
+from hmm import HMM
 from smc._interface.interface import Room, in_batches
 from smc.testing import ToyLM, ToyRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice

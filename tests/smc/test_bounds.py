@@ -14,14 +14,12 @@ import torch
 import smc
 import smc._inference.answers
 import smc._results.posterior
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift
+from smc import AutomatonPosition, Bounds, Observation
 from smc._forward.prefixes import Extension, Prefixes
-from smc._inference.bounds import Bounds, Frontier
-from smc._inference.observation import Observation, Watch
+from smc._inference.bounds import Frontier
+from smc._inference.observation import Watch
 from smc._inference.particles import Particles
-from smc._proposals import AutomatonPosition
 from smc.testing import ToyLM, walk
 from tests.smc import rules
 from tests.smc.test_walk import PROPOSALS, SometimesImpossible

@@ -10,11 +10,8 @@ import torch
 from hypothesis import given, settings
 
 import smc
-from gcd._languages.text.regex import regex
+from gcd import TokenAutomaton, Vocabulary, lift, regex
 from gcd._tokens.distances import UNREACHABLE
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, walk
 from tests.gcd.oracles import checked_inside_strategies
 from tests.gcd.serving.test_matcher import token_automata

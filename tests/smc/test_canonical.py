@@ -8,8 +8,7 @@ from collections import defaultdict
 import pytest
 
 import smc
-from gcd._languages.literal import choice
-from gcd._tokens.lifting import lift
+from gcd import choice, lift
 from smc.testing import ToyLM, target, walk
 from tests.gcd.tokens.bpe import train, vocabulary_of
 

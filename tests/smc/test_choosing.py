@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary, lift
 from smc._search.language_size import longest_answer
 from smc.testing import ToyLM, target
 from tests.smc.test_fields import VOCABULARY as JSON_VOCABULARY

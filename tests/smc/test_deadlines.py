@@ -14,10 +14,7 @@ import torch
 
 import smc
 import smc._inference.deadlines
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift, regex
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.test_bounds import holds, masses
 from tests.smc.test_walk import PROMPT, PROPOSALS

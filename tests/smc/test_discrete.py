@@ -18,13 +18,8 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from hmm._model import HMM
-from hmm._transition import Dense
+from gcd import Automaton, AutomatonBatch, TokenAutomaton, Vocabulary, lift
+from hmm import HMM, Dense
 from smc._inference import answers
 from smc._inference import discrete_filter as discrete
 from smc._inference.algorithms import Discrete

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift
 from smc._forward.revisiting import Run, TreeReader
 from smc._search.enumerating import Tree
 from smc._search.language_size import count_prefixes, longest_answer

@@ -14,10 +14,9 @@ import torch
 
 import smc
 import smc._inference.execution
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from hmm._model import HMM
+from gcd import AutomatonBatch, lift, regex
+from hmm import HMM
+from smc import Batch
 from smc._forward.static import move
 from smc._inference.answers import ending_tokens
 from smc._inference.execution import Executor
@@ -25,7 +24,6 @@ from smc._inference.loop import WARM_UP, StaticRun, run_static
 from smc._inference.outcome import Outcome
 from smc._inference.settings import settings_of
 from smc._models.static_cache import NotStaticError
-from smc._proposals import Batch
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
 from tests.smc.test_pgcd import never

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.vocabulary import Vocabulary
-from smc._inference.bounds import Bounds
+from gcd import Vocabulary
+from smc import Bounds
 from smc._results.fields import canonical_json, fields_of
 from smc.testing import ToyLM, target, walk
 

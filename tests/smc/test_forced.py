@@ -13,11 +13,7 @@ from torch import Tensor
 
 import smc
 import smc._forward.eager
-from gcd._automata.automaton import Automaton
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Automaton, TokenAutomaton, Vocabulary, lift, regex
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.test_executions import NoPotential
 from tests.smc.test_pgcd import random_hmm

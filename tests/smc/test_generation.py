@@ -17,11 +17,7 @@ import pytest
 import torch
 
 import smc
-from gcd import AutomatonBatch
-from gcd._errors import ConstraintError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import AutomatonBatch, ConstraintError, InfeasibleBudgetError, Vocabulary, lift, regex
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model

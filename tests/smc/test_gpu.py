@@ -10,17 +10,14 @@ import pytest
 import torch
 
 import smc
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from hmm._model import HMM
+from gcd import AutomatonBatch, lift, regex
+from hmm import HMM
+from smc import Batch, CounterDraw
 from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import WARM_UP, StaticRun
 from smc._models.static_cache import move_rows
-from smc._proposals import Batch
-from smc._vocabulary.draw import CounterDraw
 from smc._vocabulary.passes import pass_of
 from tests.smc import test_passes as passes
 

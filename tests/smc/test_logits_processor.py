@@ -16,13 +16,17 @@ import pytest
 import torch
 
 import smc
-from gcd._errors import ConstraintError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.segments import Segment, segments
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    AutomatonBatch,
+    ConstraintError,
+    InfeasibleBudgetError,
+    Segment,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+    regex,
+    segments,
+)
 from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import random_hmm

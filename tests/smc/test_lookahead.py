@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from hmm._model import HMM
-from smc._proposals import AutomatonPosition
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    BudgetMask,
+    ConstraintError,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
+from hmm import HMM
+from smc import AutomatonPosition
 from smc._proposals.twisted import TWISTS
 from smc._vocabulary.mixture import LEAST_DEFENSE, defend
 from smc.testing import ToyLM, check_lookahead, target

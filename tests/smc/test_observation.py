@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import smc
-from gcd._tokens.token_automaton import TokenAutomaton
-from smc._inference.observation import Observation, Watch
+from gcd import TokenAutomaton
+from smc import Observation
+from smc._inference.observation import Watch
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

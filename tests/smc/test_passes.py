@@ -12,13 +12,10 @@ import torch
 
 import hmm._lookahead
 import smc
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
-from hmm._model import HMM
+from gcd import AutomatonBatch, Vocabulary, lift, regex
+from hmm import HMM
+from smc import Batch
 from smc._inference.selection import FinishedScores, Group, select
-from smc._proposals import Batch
 from smc._vocabulary import compiled
 from smc._vocabulary.mixture import defend
 from smc._vocabulary.passes import COMPILED, TENSORS, VocabularyPass

@@ -14,17 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    BudgetMask,
+    ConstraintError,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
+from hmm import HMM, lookahead_table
 from hmm import _recursion as recursion
-from hmm._model import HMM
-from hmm._product import lookahead_table
-from smc._proposals.pgcd import PGCD
+from smc import PGCD
 from smc._proposals.twisted import TWISTS, belief_of
 from smc._vocabulary.mixture import LEAST_DEFENSE, defend
 from smc._vocabulary.passes import TENSORS

@@ -16,10 +16,7 @@ from torch import Tensor
 
 import smc
 import smc._forward.eager
-from gcd._automata.automaton import Automaton
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Automaton, Vocabulary, lift, regex
 from smc._forward import read_ahead
 from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
 from smc.testing import ToyLM

@@ -16,14 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, InfeasibleBudgetError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from hmm._model import HMM
-from smc._models.hmm_lm import HMMLanguageModel
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    ConstraintError,
+    InfeasibleBudgetError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
+from hmm import HMM
+from smc import HMMLanguageModel
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 

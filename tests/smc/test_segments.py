@@ -13,7 +13,7 @@ import pytest
 
 import gcd
 import smc
-from gcd._tokens.segments import Segment
+from gcd import Segment
 from tests.gcd.tokens.test_segments import truth
 from tests.smc.test_pgcd import random_hmm
 from tests.smc.test_walk import PROMPT, TOY, walk_sums

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smc import Factors
 from smc._inference.selection import (
     FinishedScores,
     Group,
@@ -24,7 +25,6 @@ from smc._inference.selection import (
 )
 from smc._vocabulary import compiled
 from smc._vocabulary import factors as guides
-from smc._vocabulary.factors import Factors
 from smc._vocabulary.passes import VocabularyPass, pass_of
 from smc._vocabulary.tensors import Best, Known
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 import pytest
 
 import smc
-from gcd._tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd import TokenAutomaton
+from gcd._tokens.token_automaton import UNREACHABLE
 from smc.testing import target, walk
 from tests.smc.test_read_ahead import Anything
 from tests.smc.test_walk import PROMPT, TOY, walk_sums

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 import smc
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary, lift, regex
 from smc._models.self_check import shares_prompts
 from smc._models.shared_prompts import SharedPrompts
 from smc._models.sharing_rows import SharingRows

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from gcd._tokens.batch import TokenClasses
+from smc import Factors
 from smc._vocabulary import factors as guides
 from smc._vocabulary.class_sums import (
     TopKAndClassSums,
     log_sum_of_classes,
     top_k_and_class_sums,
 )
-from smc._vocabulary.factors import Factors
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
 

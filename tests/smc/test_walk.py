@@ -10,11 +10,9 @@ import pytest
 import torch
 
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift
+from smc import AutomatonPosition
 from smc._inference.resampling import SCHEMES, Scheme, Uniform
-from smc._proposals import AutomatonPosition
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 

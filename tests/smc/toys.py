@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gcd._automata.automaton import Automaton
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Automaton, TokenAutomaton, Vocabulary, lift
 
 # Tokens of several bytes, a text with two spellings, an id without bytes, and two EOS ids.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"", b""], [3, 5])

@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd._languages.text.regex import regex
-from gcd._serving.matcher import Matcher, MatcherBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Matcher, MatcherBatch, TokenAutomaton, Vocabulary, lift, regex
 from tests.gcd.oracles import checked_inside_strategies
 from tests.gcd.serving.test_matcher import LETTERS, _ids, token_automata
 

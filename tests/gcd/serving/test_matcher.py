@@ -12,16 +12,24 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._automata.horizon import Caveat
-from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
+from gcd import (
+    Automaton,
+    BudgetMask,
+    Caveat,
+    ConstraintError,
+    EmptyLanguageError,
+    InfeasibleBudgetError,
+    Matcher,
+    MatcherBatch,
+    TokenAutomaton,
+    Vocabulary,
+    check_budget,
+    lift,
+    regex,
+)
 from gcd._serving.kernels.masks import Masks
-from gcd._serving.matcher import Matcher, MatcherBatch, masks_of
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton, check_budget
-from gcd._tokens.vocabulary import Vocabulary, num_words
+from gcd._serving.matcher import masks_of
+from gcd._tokens.vocabulary import num_words
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies

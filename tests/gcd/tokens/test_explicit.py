@@ -9,9 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import ConstraintError, EmptyLanguageError, TokenAutomaton, Vocabulary
 
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"", b"ab", b"$"], eos_ids=4)
 USABLE = [0, 1, 3]

@@ -17,15 +17,17 @@ from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd._automata.automaton import Automaton
-from gcd._errors import (
+from gcd import (
+    Automaton,
     ConstraintError,
     EmptyLanguageError,
     InfeasibleBudgetError,
+    Segment,
+    Segments,
     StateLimitError,
     WorkLimitError,
+    segments,
 )
-from gcd._tokens.segments import Segment, Segments, segments
 from tests.gcd.oracles import (
     ALPHABET,
     byte_automata,

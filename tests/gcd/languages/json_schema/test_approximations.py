@@ -11,12 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, work_left, work_limit
-from gcd._errors import EmptyLanguageError, WorkLimitError
+from gcd import Automaton, EmptyLanguageError, WorkLimitError, json_schema, work_limit
+from gcd._automata.limits import count_work, work_left
 from gcd._languages.json_schema.approximations import approximate, meet, possible_overlaps
 from gcd._languages.json_schema.document import Document
-from gcd._languages.json_schema.schema import json_schema
 from tests.gcd.languages.json_schema.test_json_schema import SCHEMAS, VALUES, compact
 
 INTEGER = {"type": "integer"}

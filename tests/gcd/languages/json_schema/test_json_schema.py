@@ -19,17 +19,19 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd._automata.limits import state_limit, work_limit
-from gcd._errors import (
+from gcd import (
     ConstraintError,
     EmptyLanguageError,
     StateLimitError,
     UnsupportedSchemaError,
     WorkLimitError,
+    json_schema,
+    state_limit,
+    work_limit,
 )
 from gcd._languages.json_schema import choices as schema_choices
 from gcd._languages.json_schema.keywords import HONORED
-from gcd._languages.json_schema.schema import check_depth, json_schema
+from gcd._languages.json_schema.schema import check_depth
 from tests.gcd.languages.values.test_json_values import depth_of
 from tests.gcd.random_strings import random_strings
 

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError, OverlongBudgetError
-from gcd._languages.json_schema.schema import json_schema
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    ConstraintError,
+    EmptyLanguageError,
+    OverlongBudgetError,
+    Vocabulary,
+    json_schema,
+)
 from smc.testing import ToyLM
 
 NAMES = {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}

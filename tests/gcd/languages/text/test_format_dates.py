@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd import regex
-from gcd._automata.automaton import Automaton
+from gcd import Automaton, regex
 from tests.gcd.languages.text.test_formats import READINGS, accepted, agrees, known
 
 TIME = re.compile(

@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd import regex
-from gcd._automata.automaton import Automaton
+from gcd import Automaton, regex
 from gcd._languages.text.formats import FORMATS, text_format
 from tests.gcd.oracles import shared
 from tests.gcd.random_strings import random_strings

@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd._automata.horizon import CaveatWarning
-from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError, UnsupportedSchemaError
+from gcd import (
+    CaveatWarning,
+    ConstraintError,
+    EmptyLanguageError,
+    StateLimitError,
+    UnsupportedSchemaError,
+    parse_tools,
+    tool_calls,
+)
 from gcd._languages.json_schema.keywords import CONTAINER
-from gcd._languages.tools.tool_calls import tool_calls
-from gcd._languages.tools.tool_lists import parse_tools
 from tests.gcd.random_strings import random_strings
 
 INT, STR, ARRAY = {"type": "integer"}, {"type": "string"}, {"type": "array"}

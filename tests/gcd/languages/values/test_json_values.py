@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd._errors import ConstraintError, StateLimitError
+from gcd import ConstraintError, StateLimitError
 from gcd._languages.values.anything import any_value
 from gcd._languages.values.json_values import (
     json_constants,
