@@ -96,14 +96,6 @@ def test_sequences_without_posterior_add_nothing_but_their_likelihood():
         torch.testing.assert_close(one, other)
 
 
-def test_a_process_without_a_share_adds_nothing():
-    hmm, (tokens, lengths) = tiny(), batch(0, [4, 2], 3)
-    empty = em.expected_statistics(hmm, tokens[:0], lengths[:0])
-    assert_close(empty, Statistics.zeros(hmm))
-    whole = em.expected_statistics(hmm, tokens, lengths)
-    assert_close(whole + empty, whole)
-
-
 def test_every_full_step_raises_the_likelihood():
     """The likelihood never falls in 30 steps from random parameters, and rises considerably."""
     source = tiny(seed=1, concentration=0.2)

@@ -21,8 +21,8 @@ from gcd import Vocabulary, lift
 from smc._search.language_size import longest_answer
 from smc.testing import ToyLM, target
 from tests.smc.test_fields import VOCABULARY as JSON_VOCABULARY
-from tests.smc.test_pgcd import HMMAsLM, never
 from tests.smc.toys import VOCABULARY, choice
+from tests.smc.walks import HMMAsLM, never
 
 PROMPT = (0, 1)
 OPTIONS = ("b", "ab", "a", "abba", "")

@@ -27,9 +27,18 @@ from smc._inference.selection import Selection
 from smc._vocabulary import compiled
 from smc._vocabulary.mixture import selection_scores
 from smc.testing import ToyLM, target
-from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
-from tests.smc.test_walk import PROMPT, TOY, Tilted, assert_exact, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+from tests.smc.walks import (
+    PROMPT,
+    TOY,
+    HMMAsLM,
+    Tilted,
+    assert_exact,
+    never,
+    random_hmm,
+    truth,
+    walk_sums,
+)
 
 # All random choices are enumerated. Checking shapes in these repeated calls takes a third of the
 # time; other tests of the sampler check them.
@@ -157,16 +166,12 @@ def test_constraints_budgets_and_temperatures(
 
 @pytest.mark.parametrize("texts", [("",), ("ab", "b"), ("ab", "bb", "bab", "aab")])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_language_that_ends_by_itself(
-    texts: tuple[str, ...], options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_language_that_ends_by_itself(texts: tuple[str, ...], options: dict) -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    monkeypatch.setattr("tests.smc.test_walk.TOY", ToyLM(vocabulary, seed=2))
     automaton = lift(choice(*texts), vocabulary, eos="accept")
+    given = {"lm": ToyLM(vocabulary, seed=2), "algorithm": "discrete", **options}
     for proposal, budget in ((smc.GCD(), 3), (smc.LM(), 2)):
-        assert_exact(
-            automaton, budget, proposal=proposal, algorithm="discrete", **options,
-        )  # fmt: skip
+        assert_exact(automaton, budget, proposal=proposal, **given)
 
 
 def test_a_pool_that_is_too_large_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +196,7 @@ def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for wrong in (undivided, rounded):
         monkeypatch.setattr(discrete, "select", wrong)
-        mass, *_ = walk_sums(
-            many_words(), 4, proposal=smc.GCD(), algorithm="discrete",
-        )  # fmt: skip
+        mass, *_ = walk_sums(many_words(), 4, proposal=smc.GCD(), algorithm="discrete")
         assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-3
 
 
@@ -264,48 +267,6 @@ def test_negative_control_of_no_variance(options: dict) -> None:
 
 # -- further properties --------------------------------------------------------------------------
 
-BATCH = {
-    "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
-    "constraint": [
-        CONSTRAINTS["a_star_b"](),
-        many_words(),
-        CONSTRAINTS["few_words"](),
-        CONSTRAINTS["forced"](),
-        many_words(),
-    ],
-    "budget": [7, 3, 4, 5, 6],
-}
-
-
-@pytest.mark.parametrize(
-    ("proposal", "options"),
-    [
-        (proposal, options)
-        for i, proposal in enumerate(PROPOSALS)
-        for j, options in enumerate(OPTIONS[::3])
-        if proposal in ("gcd", "conditional") or i % 3 == j
-    ],
-    ids=str,
-)
-def test_a_batch_gives_the_same_results_as_single_examples(proposal: str, options: dict) -> None:
-    made = PROPOSALS[proposal]()
-    close = {"rel": 1e-12, "abs": 1e-12}
-    given = {"proposal": made, "particles": 3, "seed": 11, **options}
-    prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["budget"]
-    together = sample(prompts, automata, budget=budgets, **given)
-    for i, expected in enumerate(together):
-        (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **given)
-        assert [s.ids for s in alone.particles] == [s.ids for s in expected.particles]
-        found = [s.log_weight for s in alone.particles]
-        assert found == pytest.approx([s.log_weight for s in expected.particles], **close)
-        # P-GCD's values from a table of several automata differ in the last bits.
-        if proposal in ("lm", "lcd", "gcd"):
-            assert timeless(alone) == timeless(expected)
-    grouped = sample(prompts, automata, budget=budgets, max_rows=1, **given)
-    assert [[s.ids for s in p.particles] for p in grouped] == [
-        [s.ids for s in p.particles] for p in together
-    ]
-
 
 @pytest.mark.parametrize(
     "proposal", ["gcd", "tilted", "conditional", "in_time", "wrong", "hopeless"]
@@ -353,11 +314,8 @@ class Small(ToyLM):
 
 
 @pytest.mark.parametrize("options", OPTIONS[:-1], ids=str)
-def test_weights_over_many_orders_of_magnitude(
-    options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_over_many_orders_of_magnitude(options: dict) -> None:
     """A threshold computed as a difference would lose certain prefixes; see `test_selection`."""
-    monkeypatch.setattr("tests.smc.test_walk.TOY", Small(VOCABULARY, seed=4))
     automaton = many_words()
     expected = target(Small(VOCABULARY, seed=4), PROMPT, automaton, 5)
     (found,) = sample([PROMPT], automaton, Small(VOCABULARY, seed=4), budget=5, particles=3,

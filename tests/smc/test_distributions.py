@@ -20,9 +20,8 @@ from smc._forward.revisiting import Run, TreeReader
 from smc._search.enumerating import Tree
 from smc._search.language_size import count_prefixes, longest_answer
 from smc.testing import ToyLM, target
-from tests.smc.test_bounds import Ids, by_text, holds, masses
-from tests.smc.test_pgcd import HMMAsLM, never
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.walks import HMMAsLM, Ids, by_text, holds, masses, never
 
 PROMPT = (0, 1)
 WORDS = ("", "a", "ab", "abab", "ba", "bbb", "aab")

@@ -19,7 +19,8 @@ import smc
 from gcd import Vocabulary
 from smc import Bounds
 from smc._results.fields import canonical_json, fields_of
-from smc.testing import ToyLM, target, walk
+from smc.testing import ToyLM, target
+from tests.smc.walks import outcomes
 
 TEXTS = ['{"a":1}', '{"a":1.0}', '{"a":2,"b":[true]}', '{"b":[]}', '{"b":[true],"a":1}']
 TOKENS = [b'{"', b"a", b'":', b"1", b".0", b"2", b",", b'"', b"b", b"[", b"]", b"true", b"}"]
@@ -99,15 +100,9 @@ def test_the_intervals_hold_in_every_outcome(algorithm: str) -> None:
     for ids, p in target(lm, [0], automaton, 5).items():
         masses[VOCABULARY.decode(ids).decode()] += p
     total = sum(masses.values())
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            lm, [[0]] * len(ids), automaton, budget=5, particles=2, proposal=smc.GCD(), draw=draw,
-            example_ids=ids, max_rows=1 << 20, algorithm=algorithm,
-        )  # fmt: skip
-
     partial = 0
-    for _, found in walk(run):
+    given = {"particles": 2, "proposal": smc.GCD(), "algorithm": algorithm}
+    for _, found in outcomes(automaton, 5, lm=lm, prompt=[0], **given):
         for pointer, field in found.fields().items():
             for value, (_, (low, high)) in shares(field).items():
                 p = sum(

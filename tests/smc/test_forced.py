@@ -14,15 +14,14 @@ from torch import Tensor
 import smc
 import smc._forward.eager
 from gcd import Automaton, TokenAutomaton, Vocabulary, lift, regex
-from smc.testing import ToyLM, ToyRows, target, walk
+from smc.testing import ToyLM, ToyRows, target
 from tests.smc.test_executions import NoPotential
-from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import choice
+from tests.smc.walks import PROMPT, outcomes, random_hmm
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 # A single EOS id, so that the end can be forced too; some texts have two spellings.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
-PROMPT = (0, 1)
 TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
 LANGUAGES: dict[str, Callable[[], Automaton]] = {
     "forced_between": lambda: choice("acca", "accb", "ba", "bcbb"),
@@ -52,22 +51,10 @@ def budget_of(automaton: TokenAutomaton) -> int:
     return automaton.fewest_tokens + 1
 
 
-def walks(
-    automaton: TokenAutomaton, budget: int, **options: object
-) -> list[tuple[float, smc.Posterior]]:
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, **{"algorithm": "smc", **options},  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    return list(walk(run))
-
-
-def outcomes(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
+def weights_of(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
     """The probability and the weight of every sequence of one particle."""
     found: dict[tuple[int, ...], tuple[float, float]] = {}
-    for probability, posterior in walks(automaton, budget, particles=1, **options):
+    for probability, posterior in outcomes(automaton, budget, lm=TOY, particles=1, **options):
         (sample,) = posterior.particles
         if sample.log_weight > -math.inf:
             before, _ = found.get(sample.ids, (0.0, 0.0))
@@ -81,8 +68,8 @@ def test_every_sequence_has_the_weight_it_has_token_by_token(language: str, prop
     automaton = automaton_of(language)
     options = {"proposal": PROPOSALS[proposal](), "temperature": 0.7}
     budget = budget_of(automaton)
-    together = outcomes(automaton, budget, **options)
-    one_by_one = outcomes(automaton, budget, forced_runs=False, **options)
+    together = weights_of(automaton, budget, **options)
+    one_by_one = weights_of(automaton, budget, forced_runs=False, **options)
     assert together.keys() == one_by_one.keys()
     for ids, (probability, log_weight) in one_by_one.items():
         assert together[ids] == pytest.approx((probability, log_weight), abs=1e-12)
@@ -111,8 +98,8 @@ def test_the_walk_over_all_choices_gives_the_target(
     expected = target(TOY, PROMPT, automaton, budget)
     mass = dict.fromkeys(expected, 0.0)
     N = 2
-    for probability, posterior in walks(
-        automaton, budget, particles=N, proposal=PROPOSALS[proposal](),
+    for probability, posterior in outcomes(
+        automaton, budget, lm=TOY, particles=N, proposal=PROPOSALS[proposal](),
         forced_runs=forced_runs, **options,
     ):  # fmt: skip
         share = 1 if options.get("algorithm") == "discrete" else N

@@ -29,8 +29,8 @@ from gcd import (
 )
 from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target
-from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.walks import random_hmm
 
 transformers = pytest.importorskip("transformers")
 generate_call = pytest.importorskip("smc._transformers.generate_call")

@@ -27,8 +27,8 @@ from smc._vocabulary.mixture import LEAST_DEFENSE, defend
 from smc.testing import ToyLM, check_lookahead, target
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
-from tests.smc.test_walk import PROMPT, assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
+from tests.smc.walks import PROMPT, assert_exact
 
 
 class Last(NamedTuple):

@@ -33,8 +33,8 @@ from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
-from tests.smc.test_walk import assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
+from tests.smc.walks import HMMAsLM, assert_exact, never, random_hmm
 
 PROMPT = (0, 1)
 OPTIONS = [
@@ -43,40 +43,12 @@ OPTIONS = [
 ]
 
 
-def random_hmm(
-    num_tokens: int = VOCABULARY.size, *, seed: int = 0, num_states: int = 4, **options: object
-) -> HMM:
-    generator = torch.Generator().manual_seed(seed)
-    return HMM.random(
-        num_states,
-        num_tokens,
-        generator=generator,
-        dtype=torch.float64,
-        **options,  # type: ignore[arg-type]
-    )
-
-
 def parts(
     proposal: smc.Proposal, state: object, log_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log g' of every token, with the defensive mixture, and log Z."""
     factors = defend(proposal.guide(state, log_p), log_p)
     return factors.log_g, TENSORS.prepare_draws(factors, log_p).log_z
-
-
-class HMMAsLM(ToyLM):
-    """The HMM's own conditional distributions, without the prompt."""
-
-    def __init__(self, vocabulary: Vocabulary, hmm: HMM) -> None:
-        super().__init__(vocabulary)
-        self.hmm = hmm
-
-    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-        predicted = self.hmm.initial
-        for token in tokens[len(PROMPT) :]:
-            joint = predicted * self.hmm.emission[token]
-            predicted = self.hmm.transition.forward(joint / joint.sum())
-        return (self.hmm.emission @ predicted).log()
 
 
 def reached(
@@ -134,14 +106,6 @@ def test_adaptive_resampling_and_temperature(name: str, potential: bool) -> None
     assert_exact(CONSTRAINTS[name](), 3, 2.0, proposal=proposal, ess_threshold=0.7)
 
 
-def never(tokens: list[int], seed: int = 3) -> HMM:
-    """An HMM that gives these tokens no probability."""
-    hmm = random_hmm(seed=seed)
-    emission = hmm.emission.clone()
-    emission[tokens] = 0
-    return HMM(hmm.initial, hmm.transition, emission / emission.sum(dim=0))
-
-
 @pytest.mark.parametrize("options", OPTIONS[::2], ids=str)
 @pytest.mark.parametrize("impossible", [[1], [3, 5], [0, 1, 2, 3, 5]])
 def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
@@ -153,12 +117,12 @@ def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
         assert proposal.counts.fallbacks + proposal.counts.holes > 0
 
 
-def test_a_language_that_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_language_that_ends_by_itself() -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    monkeypatch.setattr("tests.smc.test_walk.TOY", ToyLM(vocabulary, seed=2))
     for texts in (("",), ("ab", "b"), ("a", "bab")):
         automaton = lift(choice(*texts), vocabulary, eos="accept")
-        assert_exact(automaton, 3, proposal=PGCD(random_hmm(3), exact_top_k=1))
+        proposal = PGCD(random_hmm(3), exact_top_k=1)
+        assert_exact(automaton, 3, lm=ToyLM(vocabulary, seed=2), proposal=proposal)
 
 
 # -- zero variance ---------------------------------------------------------------------------

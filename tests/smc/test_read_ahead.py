@@ -23,8 +23,8 @@ from smc.testing import ToyLM
 from tests.smc.test_executions import FILTER, PROPOSALS
 from tests.smc.test_forced import LANGUAGES
 from tests.smc.test_forced import VOCABULARY as FORCED
-from tests.smc.test_walk import TOY, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.walks import TOY, walk_sums
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 

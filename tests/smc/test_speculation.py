@@ -16,10 +16,10 @@ import pytest
 import smc
 from gcd import TokenAutomaton
 from gcd._tokens.token_automaton import UNREACHABLE
-from smc.testing import target, walk
+from smc.testing import target
 from tests.smc.test_read_ahead import Anything
-from tests.smc.test_walk import PROMPT, TOY, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.walks import PROMPT, TOY, assert_exact, outcomes
 
 Ids = tuple[int, ...]
 BUDGET = 4
@@ -70,14 +70,8 @@ def law_of_speculation(
 def law_of_one_particle(automaton: TokenAutomaton, proposal: smc.Proposal) -> dict[Ids, float]:
     """The probability of every answer of one particle without weights."""
     law: dict[Ids, float] = defaultdict(float)
-
-    def run(draw: smc.Draw, names: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            TOY, [PROMPT] * len(names), automaton, budget=BUDGET, example_ids=names, draw=draw,
-            particles=1, proposal=proposal, max_rows=1 << 20, forced_runs=False, algorithm="smc",
-        )  # fmt: skip
-
-    for probability, posterior in walk(run):
+    given = {"particles": 1, "proposal": proposal, "forced_runs": False}
+    for probability, posterior in outcomes(automaton, BUDGET, **given):
         (sample,) = posterior.particles
         law[sample.ids if sample.finished else (*sample.ids, -1)] += probability
     return law
@@ -107,11 +101,4 @@ def test_reading_ahead_has_the_law_of_the_target(monkeypatch: pytest.MonkeyPatch
     """Use wrong drafts, too."""
     automaton = CONSTRAINTS["a_star_b"]()
     monkeypatch.setattr("smc._forward.read_ahead.look_up", Anything(3))
-    mass, evidence, total, _ = walk_sums(
-        automaton, 3, proposal=smc.GCD(), resampling="systematic", read_ahead=2
-    )
-    expected: dict[bytes, float] = defaultdict(float)
-    for ids, p in target(TOY, PROMPT, automaton, 3).items():
-        expected[VOCABULARY.decode(ids)] += p
-    assert (total, evidence) == pytest.approx((1, sum(expected.values())), abs=1e-10)
-    assert mass == pytest.approx(dict(expected), abs=1e-10)
+    assert_exact(automaton, 3, proposal=smc.GCD(), resampling="systematic", read_ahead=2)
