@@ -130,6 +130,13 @@ class LogitsContext:
     seq_lens_upper_bound_np: np.ndarray
 
 
+def v2_context(order: list[int]) -> LogitsContext:
+    """A step of V2 without drafts, with one row for each slot."""
+    slots, host = torch.tensor(order, dtype=torch.int32), np.array(order, np.int32)
+    none = torch.zeros_like(slots)
+    return LogitsContext(slots, slots, host, none, none, none.long(), np.zeros_like(host))
+
+
 _LIFTED: dict[str, gcd.TokenAutomaton] = {}
 
 
