@@ -198,6 +198,14 @@ def test_schemas_accept_what_the_standard_accepts(schema: Any, values: list[Any]
 @example({"const": [None], "unevaluatedItems": False}, [[None], []])
 @example({"enum": [{"a": 1}, {}], "unevaluatedProperties": False}, [{"a": 1}, {}])
 @example({"allOf": [{"const": [1]}], "unevaluatedItems": {"type": "null"}}, [[1], [None]])
+@example({"const": {"a": 1}, "unevaluatedProperties": False}, [{"a": 1}])
+@example({"enum": [[1], 2], "unevaluatedItems": {"type": "string"}}, [[1]])
+@example(
+    {"properties": {"a": {}}, "enum": [{"a": 1}, {"b": 1}], "unevaluatedProperties": False},
+    [{"b": 1}],
+)
+@example({"anyOf": [{"const": [1]}, {"items": True}], "unevaluatedItems": False}, [[1]])
+@example({"unevaluatedItems": False, "if": {"const": [1]}}, [[1]])
 def test_choices_intersected_say_the_same(schema: Any, values: list[Any]) -> None:
     with mock.patch.object(schema_choices, "_FEW_CASES", 1):
         _check_against_the_standard(schema, values)
@@ -402,7 +410,7 @@ def test_spellings_of_keys_and_constants() -> None:
 
 @pytest.mark.parametrize(
     ("value", "texts"),
-    [(1, {"1"}), (1.0, {"1", "1.0"}), (1e20, {"1e+20", "1" + "0" * 20}), (0.1, {"0.1"})],
+    [(1, {"1"}), (1.0, {"1", "1.0"}), (1e23, {"1e+23", "1" + "0" * 23}), (0.1, {"0.1"})],
 )
 def test_numeric_constants(value: float, texts: set[str]) -> None:
     assert {t.decode() for t in json_schema({"const": value})} == texts
@@ -459,25 +467,9 @@ def test_integers_beyond_every_float_are_exact() -> None:
                 json_schema(schema)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"$ref": "#"},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-        {"anyOf": [{"type": "null"}, {"$ref": "#"}]},
-    ],
-)
-def test_a_circular_reference_is_an_error(schema: Any) -> None:
-    with pytest.raises(ConstraintError, match="leads back to itself"):
-        json_schema(schema)
-
-
-def test_pointers_are_unescaped() -> None:
-    schema = {"$ref": "#/$defs/a~1b%25~0", "$defs": {"a/b%~": {"const": 1}}}
-    assert json_schema(schema).accepts("1")
-
-
 # -- bad input -------------------------------------------------------------------------------
+
+NEWEST = "https://json-schema.org/draft/2020-12/schema"
 
 
 @pytest.mark.parametrize(
@@ -568,6 +560,19 @@ def test_what_is_not_honored_is_refused_by_name(schema: Any, keyword: str, point
         ({"$ref": "#nowhere"}, "add an .anchor"),
         ({"$ref": "#/$defs/none"}, "has no target"),
         ({"$ref": "#/title", "title": "t"}, "to be an object or a boolean"),
+        ({"$ref": "#"}, "leads back to itself"),
+        (
+            {
+                "$ref": "#/$defs/a",
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "leads back to itself",
+        ),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "leads back to itself"),
+        ({"allOf": [True], "$ref": "#/allOf/-1"}, "has no target"),
+        ({"$id": "http://x/", "items": {"$id": "//[y"}}, "expected a URI reference"),
+        ({"$schema": NEWEST, "$id": "#foo"}, "anchor"),
+        ({"$schema": NEWEST, "properties": {"a": {"$id": "x#y"}}}, "/properties/a"),
         ("string", "expected a JSON schema .* got the text"),
         ('"string"', "to be an object or a boolean"),
         (None, "to be an object or a boolean"),
@@ -575,23 +580,6 @@ def test_what_is_not_honored_is_refused_by_name(schema: Any, keyword: str, point
 )
 def test_malformed_schemas_are_reported_with_the_problem(schema: Any, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
-        json_schema(schema)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        False,
-        {"type": "string", "minLength": 3, "maxLength": 2},
-        {"type": "integer", "minimum": 1, "exclusiveMaximum": 1},
-        {"type": "array", "items": False, "minItems": 1},
-        {"type": "string", "enum": [1, 2]},
-        {"enum": []},
-        {"allOf": [{"type": "string"}, {"type": "null"}]},
-    ],
-)
-def test_schemas_that_no_value_satisfies(schema: Any) -> None:
-    with pytest.raises(EmptyLanguageError):
         json_schema(schema)
 
 
@@ -784,13 +772,6 @@ def test_zero_with_a_sign_is_no_other_element() -> None:
         assert not any(language.accepts(f"[0,{text}]") for text in ("0", "-0", "-0.0"))
 
 
-def test_conditions_in_a_circle() -> None:
-    language = json_schema(HUGE["conditions"])
-    assert language.accepts('{"a":2,"d":2}')
-    assert not language.accepts('{"a":1,"b":1}')  # b requires c
-    assert language.accepts('{"a":1,"b":2}')
-
-
 def test_any_order() -> None:
     schema = {"type": "object", "properties": {n: {"const": 1} for n in "abc"}, "required": ["b"]}
     language = json_schema(schema, any_order=3)
@@ -863,55 +844,6 @@ def test_names_do_not_collide_with_schemas_made_inside() -> None:
         language = json_schema({"properties": {"a": {"const": [1]}, name: one}, "type": "object"})
         assert language.accepts(compact({name: ["Z"]}))
         assert not language.accepts(compact({name: [1]}))
-
-
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ({"const": {"a": 1}, "unevaluatedProperties": False}, {"a": 1}),
-        ({"enum": [[1], 2], "unevaluatedItems": {"type": "string"}}, [1]),
-        (
-            {
-                "allOf": [{"properties": {"a": {}}}],
-                "enum": [{"a": 1}, {"b": 1}],
-                "unevaluatedProperties": False,
-            },
-            {"b": 1},
-        ),
-        ({"anyOf": [{"const": [1]}, {"items": True}], "unevaluatedItems": False}, [1]),
-        ({"unevaluatedItems": False, "if": {"const": [1]}}, [1]),
-    ],
-)
-def test_constants_evaluate_nothing(schema: Any, value: Any) -> None:
-    with suppress(EmptyLanguageError):
-        language = json_schema(schema)
-        text = json.dumps(value, separators=(",", ":"))
-        assert language.accepts(text) == Draft202012Validator(schema).is_valid(value)
-        return
-    assert not Draft202012Validator(schema).is_valid(value)
-
-
-def test_large_constants_are_what_is_written() -> None:
-    assert {t.decode() for t in json_schema({"const": 1e23})} == {"1e+23", "1" + "0" * 23}
-    with pytest.raises(EmptyLanguageError):
-        json_schema({"const": 1e23, "not": {"const": 1e23}})
-
-
-NEWEST = "https://json-schema.org/draft/2020-12/schema"
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"allOf": [True], "$ref": "#/allOf/-1"}, "has no target"),
-        ({"$id": "http://x/", "items": {"$id": "//[y"}}, "expected a URI reference"),
-        ({"$schema": NEWEST, "$id": "#foo"}, "anchor"),
-        ({"$schema": NEWEST, "properties": {"a": {"$id": "x#y"}}}, "/properties/a"),
-    ],
-)
-def test_what_is_no_keyword_pointer_or_identifier(schema: Any, message: str) -> None:
-    with pytest.raises(ConstraintError, match=message):
-        json_schema(schema)
 
 
 def test_options_of_another_value() -> None:
