@@ -356,25 +356,6 @@ def stories() -> tuple[Any, Any, TokenAutomaton]:
     return lm.model, lm.tokenizer, sentence
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 3, "temperature": 0.8}],
-    ids=str,
-)
-def test_a_real_checkpoint(options: dict[str, Any]) -> None:
-    lm, tokenizer, sentence = stories()
-    budget = sentence.fewest_tokens + 4
-    prompts = ["Once upon a time there was a dog.", "Tom had a ball."]
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
-    processor = smc.BudgetLogitsProcessor(sentence, budget)
-    torch.manual_seed(0)
-    found = lm.generate(**inputs, logits_processor=[processor], max_new_tokens=budget, **options)
-    for row in found[:, inputs["input_ids"].shape[1] :].tolist():
-        ends = [t for t, token in enumerate(row) if token in sentence.vocabulary.eos_ids]
-        assert sentence.accepts(row[: ends[0]])
-        assert len(row) <= budget
-
-
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
 def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
     lm, tokenizer, sentence = stories()

@@ -250,19 +250,6 @@ def test_forced_runs_are_the_steps_without_a_choice(
     assert matcher.forced() == []
 
 
-def test_the_budget_forces_the_shortest_spelling() -> None:
-    one_eos = Vocabulary.from_bytes([b"a", b"b", b"ab", b"ba", b"</s>"], [4])
-    automaton = lift(regex("(ab)*"), one_eos)
-    assert Matcher(automaton, budget=1).forced() == [4]
-    matcher = Matcher(automaton, budget=3)
-    assert matcher.forced() == []
-    assert matcher.advance(0)
-    assert matcher.forced() == [1, 4]
-    matcher.rollback()
-    assert matcher.advance(2)
-    assert matcher.forced() == []
-
-
 # -- several at once ------------------------------------------------------------------------
 
 
@@ -298,23 +285,6 @@ def test_many_in_one_call_are_each_alone(data: st.DataObject) -> None:
             matcher.rollback(min(back, matcher.num_tokens))
         for one, other in zip(together, alone, strict=True):
             assert _same(one, other)
-
-
-def test_long_texts_one_by_one_and_in_a_batch() -> None:
-    together = [Matcher(_LANGUAGES[2], budget=budget) for budget in (None, 1000, 400)]
-    batch = MatcherBatch(together)
-    alone = Matcher(_LANGUAGES[2], budget=1000)
-    for i in range(399):
-        assert alone.advance(i % 2)
-        assert batch.advance([i % 2] * 3).all()
-    assert batch.advance([0, 0, 0]).tolist() == [True, True, False]
-    assert alone.advance(0)
-    assert _same(batch[1], alone)
-    for count in (1, 150, 249):
-        batch[1].rollback(count)
-        alone.rollback(count)
-        assert _same(batch[1], alone)
-    assert (batch[0].num_tokens, batch[1].num_tokens, batch[2].num_tokens) == (400, 0, 399)
 
 
 def test_places_of_a_batch_change_hands() -> None:
