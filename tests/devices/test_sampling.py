@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,9 @@ from smc._inference.loop import WARM_UP, StaticRun, run_static
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.devices.device import DEVICE, NAME
-from tests.smc.test_executions import PROPOSALS, examples
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
+from tests.smc.cases import PROPOSALS, examples
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, stories, tiny_model
 
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
     "strata": {"strata": "state", "resampling": "multinomial", "ess_threshold": 0.9},
@@ -181,16 +179,9 @@ class _Quiet:
         return self.log_p
 
 
-def stories(device: Any) -> smc.TransformersLM:
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
-    return smc.TransformersLM(model.to(device), tokenizer, prompt_bytes=1 << 20)
-
-
 @pytest.fixture(scope="module")
 def both() -> dict[Any, smc.TransformersLM]:
-    return {device: stories(device) for device in (DEVICE, "cpu")}
+    return {device: stories(device, prompt_bytes=1 << 20) for device in (DEVICE, "cpu")}
 
 
 @pytest.mark.parametrize(

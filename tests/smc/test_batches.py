@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +22,13 @@ from gcd import TokenAutomaton, lift, regex
 from hmm import HMM
 from smc._interface.interface import Room, in_batches
 from smc.testing import ToyLM, ToyRows
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+from tests.smc import toys
+from tests.smc.cases import PROPOSALS
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless
 
 # All random choices are enumerated. Checking shapes in these repeated calls takes a third of the
 # time; other tests of the sampler check them.
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 
 
 class Watched(ToyLM):
@@ -55,13 +54,6 @@ class WatchedRows(ToyRows):
         return super().extend(runs, lengths)
 
 
-def pgcd() -> smc.PGCD:
-    generator = torch.Generator().manual_seed(5)
-    hmm = HMM.random(3, VOCABULARY.size, generator=generator, dtype=torch.float64)
-    return smc.PGCD(hmm, exact_top_k=2)
-
-
-PROPOSALS = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD, "pgcd": pgcd}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "state": {"ess_threshold": 0.8},
     "none": {"ess_threshold": 0.8, "strata": "none", "resampling": "multinomial"},
@@ -84,12 +76,6 @@ def sample(lm: smc.LanguageModel, which: Sequence[int], **options: Any) -> list[
     given = {name: [values[i] for i in which] for name, values in examples().items()}
     given["constraint"] = options.pop("constraint", given["constraint"])
     return smc.sample(lm, **given, example_ids=list(which), **{"algorithm": "smc", **options})
-
-
-def timeless(posterior: smc.Posterior) -> smc.Posterior:
-    """The posterior without times."""
-    diagnostics = replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
-    return replace(posterior, diagnostics=diagnostics)
 
 
 def assert_same(found: smc.Posterior, expected: smc.Posterior, proposal: str) -> None:
@@ -212,11 +198,7 @@ def test_seconds_are_shared_out() -> None:
 
 @pytest.fixture(scope="module")
 def stories() -> smc.TransformersLM:
-    transformers = pytest.importorskip("transformers")
-    return smc.TransformersLM(
-        transformers.AutoModelForCausalLM.from_pretrained(STORIES),
-        transformers.AutoTokenizer.from_pretrained(STORIES),
-    )
+    return toys.stories(dtype=torch.float32)
 
 
 # All pairs of proposal, algorithm and prompt storage occur.

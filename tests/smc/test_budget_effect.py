@@ -13,8 +13,7 @@ import smc
 from gcd import TokenAutomaton, Vocabulary, lift, regex
 from gcd._tokens.distances import UNREACHABLE
 from smc.testing import ToyLM
-from tests.gcd.oracles import checked_inside_strategies
-from tests.gcd.serving.test_matcher import token_automata
+from tests.gcd.oracles import checked_inside_strategies, token_automata
 from tests.smc import rules
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 from tests.smc.walks import EVERY_STEP, PROMPT, PROPOSALS, TOY, outcomes

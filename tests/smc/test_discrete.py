@@ -8,7 +8,6 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from smc._inference.selection import Selection
 from smc._vocabulary import compiled
 from smc._vocabulary.mixture import selection_scores
 from smc.testing import ToyLM, target
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless
 from tests.smc.walks import (
     PROMPT,
     TOY,
@@ -88,11 +87,6 @@ PAIRS = [
 def sample(prompts: Any, automata: Any, lm: Any = TOY, **options: Any) -> list[smc.Posterior]:
     defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "discrete"}
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
-
-
-def timeless(posterior: smc.Posterior) -> smc.Posterior:
-    diagnostics = replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
-    return replace(posterior, diagnostics=diagnostics)
 
 
 # -- unbiased ------------------------------------------------------------------------------------

@@ -13,23 +13,14 @@ from torch import Tensor
 
 import smc
 import smc._forward.eager
-from gcd import Automaton, TokenAutomaton, Vocabulary, lift, regex
+from gcd import TokenAutomaton, lift, regex
 from smc.testing import ToyLM, ToyRows, target
-from tests.smc.test_executions import NoPotential
+from tests.smc.cases import FORCED, LANGUAGES, NoPotential, automaton_of, budget_of
 from tests.smc.toys import choice
 from tests.smc.walks import PROMPT, outcomes, random_hmm
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
-# A single EOS id, so that the end can be forced too; some texts have two spellings.
-VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
-TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
-LANGUAGES: dict[str, Callable[[], Automaton]] = {
-    "forced_between": lambda: choice("acca", "accb", "ba", "bcbb"),
-    "forced_first": lambda: choice("cca", "ccb", "ccaa"),
-    "forced_last": lambda: choice("accc", "bccb"),
-    "all_forced": lambda: choice("ccca"),
-    "by_the_budget": lambda: Automaton.literal("c").star() + Automaton.literal("a"),
-}
+TOY = ToyLM(FORCED, seed=3, spread=1.5)
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "lm": smc.LM,
     "lcd": smc.LCD,
@@ -40,15 +31,6 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "joint": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="joint", exact_top_k=None),
     "no_potential": lambda: NoPotential(random_hmm(5, seed=7)),
 }
-
-
-def automaton_of(name: str) -> TokenAutomaton:
-    return lift(LANGUAGES[name](), VOCABULARY)
-
-
-def budget_of(automaton: TokenAutomaton) -> int:
-    """A budget for every spelling but the longest, so that the budget matters."""
-    return automaton.fewest_tokens + 1
 
 
 def weights_of(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
@@ -113,7 +95,7 @@ class Counted(ToyLM):
     """A model that counts its passes, and their tokens."""
 
     def __init__(self, **options: object) -> None:
-        super().__init__(VOCABULARY, seed=3, spread=1.5, **options)  # type: ignore[arg-type]
+        super().__init__(FORCED, seed=3, spread=1.5, **options)  # type: ignore[arg-type]
         self.passes: list[int] = []
 
     def prefill(self, prompts: list) -> tuple[ToyRows, Float[Tensor, "B V"]]:
@@ -188,7 +170,7 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
 
     def extend(rows: ToyRows, runs: Tensor, lengths: Tensor) -> Tensor:
         widths.append(runs.shape[1])
-        assert runs.shape[1] == 1 or runs.numel() * VOCABULARY.size <= most_read
+        assert runs.shape[1] == 1 or runs.numel() * FORCED.size <= most_read
         return read(rows, runs, lengths)
 
     monkeypatch.setattr(ToyRows, "extend", extend)
@@ -202,7 +184,7 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
         algorithm="smc",
     )
     assert sum(widths) == 4
-    assert max(widths) == min(4, max(1, most_read // VOCABULARY.size))
+    assert max(widths) == min(4, max(1, most_read // FORCED.size))
 
 
 class Talkative(smc.GCD):
@@ -241,7 +223,7 @@ class Refusing(ToyLM):
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
-    lm = Refusing(VOCABULARY, seed=3)
+    lm = Refusing(FORCED, seed=3)
     for language in ("forced_between", "all_forced", "forced_first"):
         (found,) = smc.sample(
             lm, [PROMPT], automaton_of(language), budget=9, particles=8, proposal=smc.GCD(),
@@ -257,7 +239,7 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
 def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal: str) -> None:
     """After `a` the only allowed token is impossible; all other particles continue to `ba`."""
     (found,) = smc.sample(
-        Refusing(VOCABULARY, seed=3), [PROMPT], lift(choice("ac", "ba"), VOCABULARY), budget=4,
+        Refusing(FORCED, seed=3), [PROMPT], lift(choice("ac", "ba"), FORCED), budget=4,
         particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
         ess_threshold=1.0, algorithm="smc",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gcd
 import smc
 from smc.testing import ToyLM
-from tests.gcd.test_infilling import EXTRA, spellings, vocabulary_of
+from tests.gcd.spellings import EXTRA, spellings, vocabulary_of
 from tests.smc.walks import PROMPT, HMMAsLM, random_hmm
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +28,12 @@ from gcd import (
 )
 from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
 from tests.smc.walks import random_hmm
 
 transformers = pytest.importorskip("transformers")
 generate_call = pytest.importorskip("smc._transformers.generate_call")
 
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 Answer = tuple[int, ...]
 
 
@@ -346,19 +344,11 @@ def test_a_part_of_the_answer_is_given() -> None:
 # A real checkpoint, and an assistant
 
 
-@cache
-def stories() -> tuple[Any, Any, TokenAutomaton]:
-    lm = smc.TransformersLM(
-        transformers.AutoModelForCausalLM.from_pretrained(STORIES),
-        transformers.AutoTokenizer.from_pretrained(STORIES),
-    )
-    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), lm.vocabulary)
-    return lm.model, lm.tokenizer, sentence
-
-
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
 def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
-    lm, tokenizer, sentence = stories()
+    wrapped = stories(dtype=torch.float32)
+    lm, tokenizer = wrapped.model, wrapped.tokenizer
+    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), wrapped.vocabulary)
     budget = sentence.fewest_tokens + 4
     processor = smc.BudgetLogitsProcessor(sentence, budget)
     helper = {"assistant_model": lm} if draft == "assistant" else {"prompt_lookup_num_tokens": 4}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,25 +18,9 @@ from gcd import Automaton, Vocabulary, lift, regex
 from smc._forward import read_ahead
 from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
 from smc.testing import ToyLM
-from tests.smc.test_executions import FILTER, PROPOSALS
-from tests.smc.test_forced import LANGUAGES
-from tests.smc.test_forced import VOCABULARY as FORCED
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.cases import FILTER, FORCED, LANGUAGES, PROPOSALS, Anything
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
 from tests.smc.walks import TOY, walk_sums
-
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
-
-
-class Anything:
-    """Random guesses: forbidden tokens, EOS, and ids that don't exist."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)
-
-    def __call__(self, text: bytes, vocabulary: Vocabulary) -> list[int]:
-        """Guess."""
-        some = range(-2, vocabulary.size + 2)
-        return self._random.sample(some, self._random.randrange(len(some)))
 
 
 class Told:
@@ -319,12 +301,7 @@ def test_an_observer_sees_the_same_as_without() -> None:
 
 @cache
 def _model(kind: str) -> Any:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    if not STORIES.is_dir():
-        pytest.skip("stories260K is not here")
-    model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
-    lm = smc.TransformersLM(model, AutoTokenizer.from_pretrained(STORIES))
+    lm = stories()
     lm._shares_prompts = lambda: kind == "shared"
     return lm
 

@@ -6,7 +6,6 @@ import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from gcd import (
 from hmm import HMM
 from smc import HMMLanguageModel
 from smc.testing import ToyLM
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless, tiny_model
 
 TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
 PROPOSALS = [smc.LM(), smc.LCD(), smc.GCD()]
@@ -43,13 +42,6 @@ def sample(
     defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
     # As users call it, without the type checks of the tests.
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
-
-
-def timeless(posterior: smc.Posterior) -> smc.Posterior:
-    """The posterior without times."""
-    return replace(
-        posterior, diagnostics=replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
-    )
 
 
 words = st.lists(st.text("ab", min_size=0, max_size=5), min_size=1, max_size=4)

@@ -14,7 +14,7 @@ import pytest
 import gcd
 import smc
 from gcd import Segment
-from tests.gcd.tokens.test_segments import truth
+from tests.gcd.tokens.splits import truth
 from tests.smc.toys import VOCABULARY
 from tests.smc.walks import PROMPT, TOY, assert_exact, random_hmm
 

@@ -27,7 +27,7 @@ from smc._vocabulary import compiled
 from smc._vocabulary import factors as guides
 from smc._vocabulary.passes import VocabularyPass, pass_of
 from smc._vocabulary.tensors import Best, Known
-from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
+from tests.smc.guides import FORMS, PRECISION, both_ways, case
 
 
 def auto() -> VocabularyPass:

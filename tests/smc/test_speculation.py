@@ -17,7 +17,7 @@ import smc
 from gcd import TokenAutomaton
 from gcd._tokens.token_automaton import UNREACHABLE
 from smc.testing import target
-from tests.smc.test_read_ahead import Anything
+from tests.smc.cases import Anything
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 from tests.smc.walks import PROMPT, TOY, assert_exact, outcomes
 

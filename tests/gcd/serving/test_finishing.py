@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcd import Matcher, MatcherBatch, TokenAutomaton, Vocabulary, lift, regex
-from tests.gcd.oracles import checked_inside_strategies
-from tests.gcd.serving.test_matcher import LETTERS, _ids, token_automata
+from tests.gcd.oracles import LETTERS, checked_inside_strategies, token_automata
+from tests.gcd.oracles import ids_of_mask as _ids
 
 pytestmark = checked_inside_strategies
 

@@ -15,7 +15,7 @@ from gcd import Automaton, EmptyLanguageError, WorkLimitError, json_schema, work
 from gcd._automata.limits import count_work, work_left
 from gcd._languages.json_schema.approximations import approximate, meet, possible_overlaps
 from gcd._languages.json_schema.document import Document
-from tests.gcd.languages.json_schema.test_json_schema import SCHEMAS, VALUES, compact
+from tests.gcd.languages.json_schema.strategies import SCHEMAS, VALUES, compact
 
 INTEGER = {"type": "integer"}
 

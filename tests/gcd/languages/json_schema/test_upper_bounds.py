@@ -31,7 +31,7 @@ from gcd import (
 from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.keywords import HORIZONS
 from gcd._languages.values.names import checksums
-from tests.gcd.languages.json_schema.test_json_schema import compact
+from tests.gcd.languages.json_schema.strategies import compact
 
 LONG = {"type": "string", "maxLength": 65_536}
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, regex
-from tests.gcd.languages.text.test_formats import READINGS, accepted, agrees, known
+from tests.gcd.languages.text.readings import READINGS, accepted, agrees, known
 
 TIME = re.compile(
     r"(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
