@@ -137,33 +137,6 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_a_batch_gives_the_same_results_as_single_examples(
-    algorithm: str, most_read: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Combine runs of all lengths, including empty ones, in one batch; and narrow passes."""
-    automata = [automaton_of(name) for name in LANGUAGES]
-    options = {"proposal": smc.GCD(), "particles": 4, "algorithm": algorithm, "seed": 5}
-    budgets = [budget_of(automaton) + 1 for automaton in automata]
-    alone = [
-        smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **{"algorithm": "smc", **options})[
-            0
-        ]  # type: ignore[arg-type]
-        for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
-    ]
-    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
-    together = smc.sample(
-        TOY, [PROMPT] * len(automata), automata, budget=budgets, **{"algorithm": "smc", **options}
-    )  # type: ignore[arg-type]
-    for one, other in zip(alone, together, strict=True):
-        assert one.answers == other.answers
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-12)
-        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-12)
-        for field in ("ess", "running", "alive", "lm_calls", "tokens", "forced"):
-            assert getattr(one.diagnostics, field) == getattr(other.diagnostics, field)
-
-
-@pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
 def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
     read, widths = ToyRows.extend, []

@@ -20,7 +20,7 @@ from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
 from smc.testing import ToyLM
 from tests.smc.cases import FILTER, FORCED, LANGUAGES, PROPOSALS, Anything
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
-from tests.smc.walks import TOY, walk_sums
+from tests.smc.walks import TOY
 
 
 class Told:
@@ -194,24 +194,6 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
             )  # fmt: skip
             used += sum(each.diagnostics.used for each in found)
     assert (used > 0) == (language not in ("forced_last", "all_forced"))
-
-
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_over_all_choices_the_sums_are_those_without(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_ahead, "look_up", Told([0, 0, 0, 1]))
-    automaton, scheme = CONSTRAINTS["a_star_b"](), {"resampling": "systematic"}
-    sums = [
-        walk_sums(
-            automaton, 3, proposal=smc.GCD(), algorithm=algorithm,
-            **(scheme if algorithm == "smc" else {}), **ahead,
-        )
-        for ahead in ({}, {"read_ahead": 3})
-    ]  # fmt: skip
-    (mass, *numbers), (expected, *others) = sums
-    assert numbers == pytest.approx(others, abs=1e-12)
-    assert mass == pytest.approx(expected, abs=1e-12)
 
 
 @settings(max_examples=25)

@@ -97,8 +97,10 @@ def test_speculation_has_the_law_of_its_mask(
     assert (away > 0.02) == (name != "forced")
 
 
-def test_reading_ahead_has_the_law_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"resampling": "systematic"}, {"algorithm": "discrete"}])
+def test_reading_ahead_has_the_law_of_the_target(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Use wrong drafts, too."""
-    automaton = CONSTRAINTS["a_star_b"]()
     monkeypatch.setattr("smc._forward.read_ahead.look_up", Anything(3))
-    assert_exact(automaton, 3, proposal=smc.GCD(), resampling="systematic", read_ahead=2)
+    assert_exact(CONSTRAINTS["a_star_b"](), 3, proposal=smc.GCD(), read_ahead=2, **options)
