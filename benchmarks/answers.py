@@ -162,7 +162,7 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
 
     def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
         return smc.sample(
-            lm, [prompt], constraint, budget=budget_of("default", constraint),
+            lm, [prompt], constraint, max_tokens=budget_of("default", constraint),
             particles=particles, proposal=smc.GCD(), algorithm="smc",
             **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip

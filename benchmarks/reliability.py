@@ -353,7 +353,7 @@ def truth_of(problem: Problem, particles: Sequence[int] = ()) -> smc.Posterior:
     usual = (256,) if problem.name.startswith("real") else (256, 4096)
     for number in particles or usual:
         (truth,) = smc.sample(
-            problem.lm, [problem.prompt], problem.constraint, budget=problem.budget,
+            problem.lm, [problem.prompt], problem.constraint, max_tokens=problem.budget,
             particles=number, proposal=smc.GCD(), algorithm="discrete", floor=0,
             count_finished=False, max_rows=4096,
         )  # fmt: skip
@@ -376,7 +376,7 @@ def row_of(
     exact = dict(zip(truth.answers, truth.probabilities, strict=True))
     processor, wall = time.process_time(), time.perf_counter()
     (found,) = smc.sample(
-        lm, [prompt], constraint, budget=budget, particles=particles, proposal=proposal,
+        lm, [prompt], constraint, max_tokens=budget, particles=particles, proposal=proposal,
         algorithm=algorithm, seed=seed,
     )  # fmt: skip
     processor, wall = time.process_time() - processor, time.perf_counter() - wall

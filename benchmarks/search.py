@@ -60,12 +60,14 @@ def searches(problem: Prepared, hmm: HMM, reads: int) -> Iterator[tuple[str, smc
     budget = problem.problem.budget
     for beams in BEAMS:
         for name, lookahead in ahead.items():
-            found = smc.search(*given, budget=budget, beams=beams, answers=1, lookahead=lookahead)
+            found = smc.search(
+                *given, max_tokens=budget, beams=beams, answers=1, lookahead=lookahead
+            )
             yield f"{name}, {beams}", found
     yield (
         "best first",
         smc.search(
-            *given, budget=budget, beams=8, answers=1, algorithm="best_first", max_reads=reads
+            *given, max_tokens=budget, beams=8, answers=1, algorithm="best_first", max_reads=reads
         ),
     )
 

@@ -183,7 +183,7 @@ def read(request: Request, text: str) -> tuple[Any, str | None]:
 
 def run_ask(lm: smc.TransformersLM, request: Request) -> Answer:
     """Call `smc.ask`."""
-    reply = smc.ask(lm, request.prompt, request.kind, budget=request.budget)
+    reply = smc.ask(lm, request.prompt, request.kind, max_tokens=request.budget)
     try:
         value = reply.value
     except ValueError:

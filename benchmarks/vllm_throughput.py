@@ -120,7 +120,7 @@ def vllm_sides(model: Path, given: argparse.Namespace) -> tuple[dict[str, Any], 
 
     def weighted(count: int, seed: int, **more: Any) -> int:
         found = gcd_vllm.sample(
-            llm, prompts_of(count), CONSTRAINT, budget=BUDGET, particles=EACH, seed=seed, **more
+            llm, prompts_of(count), CONSTRAINT, max_tokens=BUDGET, particles=EACH, seed=seed, **more
         )
         return sum(each.diagnostics.generated for each in found)
 
@@ -158,7 +158,7 @@ def transformers_sides(model: Path, given: argparse.Namespace) -> tuple[dict[str
 
     def ours(count: int, seed: int, **more: Any) -> int:
         found = smc.sample(
-            lm, prompts_of(count), automaton, budget=BUDGET, particles=EACH, seed=seed,
+            lm, prompts_of(count), automaton, max_tokens=BUDGET, particles=EACH, seed=seed,
             proposal=smc.GCD(), max_rows=count, **more,
         )  # fmt: skip
         # Prompts are sampled together, and each has the passes of the whole batch.

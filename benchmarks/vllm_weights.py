@@ -117,7 +117,13 @@ def cost(options: argparse.Namespace) -> None:
 
     def weighed(seed: int, **more: Any) -> int:
         (found,) = gcd_vllm.sample(
-            llm, [prompt], CONSTRAINT, budget=BUDGET, particles=options.particles, seed=seed, **more
+            llm,
+            [prompt],
+            CONSTRAINT,
+            max_tokens=BUDGET,
+            particles=options.particles,
+            seed=seed,
+            **more,
         )
         return found.diagnostics.generated
 
@@ -126,7 +132,7 @@ def cost(options: argparse.Namespace) -> None:
 
     def ours(seed: int) -> int:
         (found,) = smc.sample(
-            lm, [prompt], automaton, budget=BUDGET, particles=options.particles,
+            lm, [prompt], automaton, max_tokens=BUDGET, particles=options.particles,
             proposal=smc.GCD(), algorithm="smc", seed=seed, max_rows=options.particles,
         )  # fmt: skip
         return found.diagnostics.generated
@@ -194,7 +200,7 @@ def evidence(options: argparse.Namespace) -> None:
     lm = transformers_model(options.model)
     automaton = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
     prompts = [prompt_of(city, 2 + n % 7) for n, city in enumerate(CITIES[: options.prompts])]
-    common: dict[str, Any] = {"budget": BUDGET, "particles": options.particles, "seed": 1}
+    common: dict[str, Any] = {"max_tokens": BUDGET, "particles": options.particles, "seed": 1}
     forced: dict[str, Any] = {"chunk": 8, "ess_threshold": 1.0, "strata": "none"}
     sides: dict[str, dict[str, Any]] = {
         "vLLM": {},
@@ -206,7 +212,7 @@ def evidence(options: argparse.Namespace) -> None:
         for name, more in sides.items()
     }
     exact = smc.sample(
-        lm, prompts, automaton, budget=BUDGET, particles=128, proposal=smc.GCD(),
+        lm, prompts, automaton, max_tokens=BUDGET, particles=128, proposal=smc.GCD(),
         algorithm="discrete", seed=1,
     )  # fmt: skip
     columns = [column for name in sides for column in (name, "z")]
@@ -264,7 +270,7 @@ def pgcd(options: argparse.Namespace) -> None:
             f"Request: What will the weather be in {city} over the next {2 + number % 7} days?\n"
         )
         (truth,) = smc.sample(
-            lm, [prompt], automaton, budget=budget, particles=128, algorithm="discrete", seed=1,
+            lm, [prompt], automaton, max_tokens=budget, particles=128, algorithm="discrete", seed=1,
             proposal=named.proposal(lm.vocabulary, lm.device),
         )  # fmt: skip
         cells: list[Any] = [city, format_evidence(truth)]
@@ -272,7 +278,7 @@ def pgcd(options: argparse.Namespace) -> None:
             for turn in range(2):  # the first one compiles the constraint and the HMM's table
                 begin = time.process_time()
                 (found,) = gcd_vllm.sample(
-                    llm, [prompt], {"tools": TOOLS}, budget=budget, seed=turn,
+                    llm, [prompt], {"tools": TOOLS}, max_tokens=budget, seed=turn,
                     particles=options.particles, proposal=proposal,
                 )  # fmt: skip
                 seconds = time.process_time() - begin

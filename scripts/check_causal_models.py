@@ -233,7 +233,7 @@ def difference(model: Any) -> float:
     lm = smc.TransformersLM(model, None, vocabulary)
     constraint = gcd.lift(gcd.regex("[ab]{1,2}"), vocabulary)
     found = smc.sample(
-        lm, PROMPTS, constraint, budget=4, particles=64, proposal=smc.GCD(),
+        lm, PROMPTS, constraint, max_tokens=4, particles=64, proposal=smc.GCD(),
         algorithm="discrete", count_finished=False, floor=0,
     )  # fmt: skip
     worst = 0.0

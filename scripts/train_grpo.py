@@ -75,7 +75,7 @@ def train(
             llm,
             repeated[::group],
             constraint,
-            budget=budget,
+            max_tokens=budget,
             particles=group,
             seed=trainer.state.global_step,
         )

@@ -87,7 +87,7 @@ def test_weights_are_those_of_brute_force(engine, random_llama, chunk, proposal)
 
     prompt, budget = "Once upon a time", 4
     (found,) = gcd_vllm.sample(
-        engine, [prompt], {"regex": "[ab]+c?"}, budget=budget, particles=12, chunk=chunk,
+        engine, [prompt], {"regex": "[ab]+c?"}, max_tokens=budget, particles=12, chunk=chunk,
         proposal=proposal,
     )  # fmt: skip
     language = ConstraintRequest("regex", "[ab]+c?").language()
@@ -101,7 +101,13 @@ def test_weights_are_those_of_brute_force(engine, random_llama, chunk, proposal)
     if chunk is not None:
         with pytest.raises(ValueError, match="logprobs_mode='processed_logprobs'"):
             gcd_vllm.sample(
-                engine, [prompt], {"regex": "a+"}, budget=4, particles=2, chunk=1, temperature=0.5
+                engine,
+                [prompt],
+                {"regex": "a+"},
+                max_tokens=4,
+                particles=2,
+                chunk=1,
+                temperature=0.5,
             )
 
 

@@ -100,8 +100,8 @@ def test_a_call_ends_if_the_process_is_killed(llm, monkeypatch, when):
 
     with pytest.raises(gcd_vllm.EngineStoppedError, match="expected a running engine, got"):
         gcd_vllm.sample(
-            llm, [PROMPT], CONSTRAINT, budget=BUDGET, particles=PARTICLES, chunk=3, seed=1
+            llm, [PROMPT], CONSTRAINT, max_tokens=BUDGET, particles=PARTICLES, chunk=3, seed=1
         )
     assert time.monotonic() - killed[0] < 30
     with pytest.raises(ValueError, match="expected a running engine, got one whose process has"):
-        gcd_vllm.sample(llm, [PROMPT], CONSTRAINT, budget=BUDGET, particles=PARTICLES)
+        gcd_vllm.sample(llm, [PROMPT], CONSTRAINT, max_tokens=BUDGET, particles=PARTICLES)

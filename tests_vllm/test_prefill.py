@@ -28,7 +28,7 @@ def start(folder, **more):
 
 
 def ask(llm, particles):
-    (found,) = gcd_vllm.sample(llm, [PROMPT], CHOICE, budget=5, particles=particles)
+    (found,) = gcd_vllm.sample(llm, [PROMPT], CHOICE, max_tokens=5, particles=particles)
     return found
 
 

@@ -76,7 +76,7 @@ def url(peaked_llama, tmp_path_factory):
 
 
 def ask(url, folder, **more):
-    given = {"vocabulary": read_vocabulary(folder), "budget": BUDGET, "particles": 48} | more
+    given = {"vocabulary": read_vocabulary(folder), "max_tokens": BUDGET, "particles": 48} | more
     return gcd_vllm.sample_from_server(url, [PROMPT], CHOICE, **given)[0]
 
 
@@ -120,7 +120,7 @@ def test_pgcd_finds_the_evidence(url, peaked_llama, chunk):
 def test_text_is_tokenized_by_the_server(url, peaked_llama):
     vocabulary = read_vocabulary(peaked_llama)
     (found,) = gcd_vllm.sample_from_server(
-        url, ["Once upon"], CHOICE, vocabulary=vocabulary, budget=BUDGET, particles=4
+        url, ["Once upon"], CHOICE, vocabulary=vocabulary, max_tokens=BUDGET, particles=4
     )
     assert found.valid
 
@@ -171,7 +171,7 @@ def test_a_call_ends_if_a_process_is_killed(peaked_llama, tmp_path, monkeypatch,
         vocabulary = read_vocabulary(peaked_llama)
         with pytest.raises(gcd_vllm.EngineStoppedError, match="expected a running engine, got"):
             gcd_vllm.sample_from_server(
-                base, [PROMPT], constraint, vocabulary=vocabulary, budget=6, particles=60,
+                base, [PROMPT], constraint, vocabulary=vocabulary, max_tokens=6, particles=60,
                 chunk=None, connections=4,
             )  # fmt: skip
         assert time.monotonic() - killed[0] < 60

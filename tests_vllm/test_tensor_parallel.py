@@ -52,7 +52,9 @@ def oracle(engine, peaked_llama):
 
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_masks_and_weights_are_those_of_one_worker(engine, oracle, chunk):
-    (found,) = gcd_vllm.sample(engine, [PROMPT], CHOICE, budget=BUDGET, particles=40, chunk=chunk)
+    (found,) = gcd_vllm.sample(
+        engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=40, chunk=chunk
+    )
     for particle in found.particles:
         assert particle.finished
         assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
@@ -62,7 +64,7 @@ def test_masks_and_weights_are_those_of_one_worker(engine, oracle, chunk):
 
 def test_pgcd_finds_the_evidence(engine, oracle):
     (found,) = gcd_vllm.sample(
-        engine, [PROMPT], CHOICE, budget=BUDGET, particles=200,
+        engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=200,
         proposal=gcd_vllm.PGCD("random", exact_top_k=8, defense=0.05),
     )  # fmt: skip
     exact = log_sum(oracle.answers(BUDGET).values())

@@ -71,7 +71,7 @@ def oracle_of(engine, peaked_llama):
 def test_weights_are_those_of_brute_force(engine, oracle_of, pgcd, chunk, proposal, temperature):
     assert engine.llm_engine.vllm_config.use_v2_model_runner
     (found,) = gcd_vllm.sample(
-        engine, [PROMPT], REGEX, budget=BUDGET, particles=20, chunk=chunk,
+        engine, [PROMPT], REGEX, max_tokens=BUDGET, particles=20, chunk=chunk,
         proposal=pgcd if proposal == "pgcd" else proposal, temperature=temperature,
     )  # fmt: skip
     oracle = oracle_of(REGEX, temperature)

@@ -67,7 +67,7 @@ def oracle_of(engine, peaked_llama):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_each_token_has_the_weight_and_probability_of_brute_force(engine, oracle_of, temperature):
     (found,) = gcd_vllm.sample(
-        engine, [PROMPT], CHOICE, budget=BUDGET, particles=40, temperature=temperature
+        engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=40, temperature=temperature
     )
     oracle = oracle_of(CHOICE, temperature)
     assert len(set(found.texts)) > 1
@@ -85,7 +85,7 @@ def test_each_token_has_the_weight_and_probability_of_brute_force(engine, oracle
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_pgcd_draws_from_the_distribution_of_smc_pgcd(engine, oracle_of, pgcd, temperature):
     (found,) = gcd_vllm.sample(
-        engine, [PROMPT], CHOICE, budget=BUDGET, particles=24, temperature=temperature,
+        engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=24, temperature=temperature,
         proposal=pgcd,
     )  # fmt: skip
     oracle = oracle_of(CHOICE, temperature)
@@ -115,7 +115,7 @@ def test_evidence_and_probabilities_are_those_of_enumeration(
             engine,
             [PROMPT],
             CHOICE,
-            budget=BUDGET,
+            max_tokens=BUDGET,
             particles=32,
             seed=seed,
             chunk=chunk,
@@ -148,7 +148,7 @@ def test_evidence_and_probabilities_are_those_of_enumeration(
 def test_lcd_is_weighed_by_its_own_mask(engine, oracle_of):
     """Answers that the budget cuts off weigh nothing."""
     (found,) = gcd_vllm.sample(
-        engine, [PROMPT], {"regex": "[ab]+"}, budget=3, particles=48, proposal="lcd"
+        engine, [PROMPT], {"regex": "[ab]+"}, max_tokens=3, particles=48, proposal="lcd"
     )
     exact = oracle_of({"regex": "[ab]+"}).answers(3)
     died = [each for each in found.particles if not each.finished]
@@ -175,7 +175,7 @@ def test_a_prompt_has_the_same_particles_in_a_call_of_its_own(engine):
 
 
 def test_nothing_is_kept_after_a_call(engine):
-    gcd_vllm.sample(engine, [PROMPT], CHOICE, budget=BUDGET, particles=4)
+    gcd_vllm.sample(engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=4)
     assert take("") == {}
 
 
@@ -191,11 +191,11 @@ def test_an_engine_that_fails_keeps_no_request_and_no_weight(engine, monkeypatch
 
     monkeypatch.setattr(engine.llm_engine, "step", fails)
     with pytest.raises(gcd_vllm.EngineStoppedError, match="out of memory"):
-        gcd_vllm.sample(engine, [PROMPT], CHOICE, budget=BUDGET, particles=40)
+        gcd_vllm.sample(engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=40)
     monkeypatch.undo()
     assert not engine.llm_engine.has_unfinished_requests()
     assert take("") == {}
-    gcd_vllm.sample(engine, [PROMPT], CHOICE, budget=BUDGET, particles=4)
+    gcd_vllm.sample(engine, [PROMPT], CHOICE, max_tokens=BUDGET, particles=4)
 
 
 def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch):
@@ -207,7 +207,7 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
     monkeypatch.setattr(engine.llm_engine, "add_request", never)
 
     def ask(prompt=PROMPT, constraint=CHOICE, **more):
-        given = {"budget": BUDGET, "particles": 4} | more
+        given = {"max_tokens": BUDGET, "particles": 4} | more
         return gcd_vllm.sample(engine, [prompt], constraint, **given)
 
     with pytest.raises(gcd.InfeasibleBudgetError, match="budget"):
@@ -245,7 +245,7 @@ def test_fields_that_change_the_distribution_are_refused(engine):
 def test_a_resubmitted_particle_recomputes_one_token(engine):
     """A part ends one token after a block, and the engine finds the whole block."""
     (found,) = gcd_vllm.sample(
-        engine, [[5, 9] * 15 + [7]], {"regex": "[ab]{5}"}, budget=8, particles=6, chunk=2
+        engine, [[5, 9] * 15 + [7]], {"regex": "[ab]{5}"}, max_tokens=8, particles=6, chunk=2
     )
     second = found.diagnostics.parts[1]
     assert second.admissions > 0
@@ -260,7 +260,7 @@ def test_an_automaton_is_the_same_constraint_as_its_request(engine):
     language = ConstraintRequest("choice", CHOICE["choice"]).language()
     automaton = gcd.lift(language, InProcessEngine(engine).vocabulary)
     one, other = (
-        gcd_vllm.sample(engine, [PROMPT] * 2, given, budget=BUDGET, particles=8, seed=3)
+        gcd_vllm.sample(engine, [PROMPT] * 2, given, max_tokens=BUDGET, particles=8, seed=3)
         for given in (CHOICE, automaton)
     )
     for a, b in zip(one, other, strict=True):

@@ -114,7 +114,7 @@ class VllmModel:
                     self.llm,
                     [example.prompt for example in some],
                     [example.constraint for example in some],
-                    budget=[example.budget for example in some],
+                    max_tokens=[example.budget for example in some],
                     particles=trial.particles,
                     proposal=_proposal(trial.method, proposal, config),
                     temperature=config.smc.temperature,

@@ -350,7 +350,7 @@ def ask_all(
         )
     N, algorithm, settings = _search_options(particles, algorithm, options)
     posteriors = sample(
-        lm, written, constraint, budget=budget, particles=N, algorithm=algorithm,
+        lm, written, constraint, max_tokens=budget, particles=N, algorithm=algorithm,
         proposal=GCD() if proposal is None else proposal, temperature=temperature, **settings,
     )  # fmt: skip
     budgets = budget if isinstance(budget, Sequence) else [budget] * len(posteriors)

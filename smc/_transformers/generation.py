@@ -202,7 +202,7 @@ class _Decoding:
             self._language_model(model, constraint.vocabulary),
             prompts,
             self._constraint,
-            budget=config.max_length - input_ids.shape[1],
+            max_tokens=config.max_length - input_ids.shape[1],
             temperature=1.0 if config.temperature is None else config.temperature,
             seed=seed,
             **settings,

@@ -75,7 +75,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
         assert lm.device.type == "cpu"
         automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
         return smc.sample(
-            lm, [[0, 1], [2]], automata, budget=6, particles=8, proposal=smc.GCD(),
+            lm, [[0, 1], [2]], automata, max_tokens=6, particles=8, proposal=smc.GCD(),
             ess_threshold=1.0, **{"algorithm": "smc", **options},
         )  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_a_model_of_transformers(both: Any, options: dict[str, Any]) -> None:
             lm,
             prompts,
             automaton,
-            budget=[6, 5, 6],
+            max_tokens=[6, 5, 6],
             particles=4,
             seed=3,
             **{"algorithm": "smc", **options},
@@ -218,7 +218,7 @@ def test_p_gcd_on_a_model_of_transformers(both: Any) -> None:
     hmm = HMM.random(8, both["cpu"].vocabulary.size, generator=generator, dtype=torch.float64)
     found, expected = (
         smc.sample(
-            lm, ["A story. ", "The "], automaton, budget=7, particles=3, seed=1,
+            lm, ["A story. ", "The "], automaton, max_tokens=7, particles=3, seed=1,
             proposal=smc.PGCD(hmm.to(device), exact_top_k=8, lookahead="in_time"), algorithm="smc",
         )
         for device, lm in both.items()

@@ -293,8 +293,14 @@ def test_a_toy_method_runs_where_the_others_do(tmp_path):
 def test_the_toy_method_is_unbiased():
     lm, constraint = ToyLM(toy.VOCABULARY), gcd.lift(gcd.choice(toy.WORDS), toy.VOCABULARY)
     found = smc.sample(
-        lm, [[1]] * 400, constraint, budget=4, particles=4, proposal=toy.Sharp(), algorithm="smc",
-    )  # fmt: skip
+        lm,
+        [[1]] * 400,
+        constraint,
+        max_tokens=4,
+        particles=4,
+        proposal=toy.Sharp(),
+        algorithm="smc",
+    )
     evidence = torch.tensor([p.log_evidence for p in found], dtype=torch.float64).exp()
     truth = sum(target(lm, [1], constraint, 4).values())
     assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20

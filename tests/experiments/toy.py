@@ -87,7 +87,7 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
                 lm,
                 [[1]],
                 gcd.lift(gcd.choice(words[: number + 1]), VOCABULARY),
-                budget=5,
+                max_tokens=5,
                 particles=key.particles,
                 proposal=METHODS[key.method].proposal(hmm_settings(run.config)),
                 **ALGORITHMS[key.algorithm].arguments(run.config),

@@ -137,7 +137,7 @@ def test_explaining_tokens_agrees_with_the_automaton() -> None:
         if budget < automaton.steps_to_accept[automaton.initial]:
             continue
         tight = report(
-            *("explain", ALARM, prefix.decode(), "--tokenizer", MODEL, "--budget", str(budget)),
+            *("explain", ALARM, prefix.decode(), "--tokenizer", MODEL, "--max-tokens", str(budget)),
             code=code,
         )["in_tokens"]
         assert tight["fits"] == (code == 0)
@@ -164,7 +164,7 @@ def test_checking_files(tmp_path: Path) -> None:
 
 def test_a_text_must_fit_the_budget() -> None:
     text = '{"hour":7,"minute":30,"label":"the little girl"}'
-    arguments = ("check", ALARM, "-", "--tokenizer", MODEL, "--budget")
+    arguments = ("check", ALARM, "-", "--tokenizer", MODEL, "--max-tokens")
     tokens = report(*arguments, "1000", stdin=text)["in_tokens"]["tokens"]
     assert tokens < len(text)
     run(*arguments, str(tokens + 1), stdin=text)
@@ -175,7 +175,7 @@ def test_a_text_must_fit_the_budget() -> None:
 @pytest.mark.parametrize("budget", [1, 10, 18])
 def test_where_no_text_fits_the_answer_is_no(budget: int) -> None:
     """Every text takes 19 tokens at least: a lower budget is not bad input, but too low."""
-    options = ("--tokenizer", MODEL, "--budget", str(budget))
+    options = ("--tokenizer", MODEL, "--max-tokens", str(budget))
     said = run("check", ALARM, "-", *options, stdin='{"hour":7,"minute":30}', code=1).output
     assert f"the text needs 20 tokens, EOS included, but the budget is {budget}" in said
     assert "expected" in run("check", ALARM, "-", *options, stdin="{}", code=1).output
@@ -261,7 +261,7 @@ def test_a_model_may_be_named_as_on_the_hub() -> None:
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
     shutil.copytree(MODEL, repository / "snapshots" / ("0" * 40))
-    arguments = ["--regex", PATTERN, "--budget", "9", "--particles", "4", "--json"]
+    arguments = ["--regex", PATTERN, "--max-tokens", "9", "--particles", "4", "--json"]
     # The hub cannot be reached, but there is a cache of it.
     done = processes.run("-m", "gcd_cli", "sample", *arguments, "--model", "somebody/stories")
     assert done.returncode == 0, done.stderr
@@ -284,7 +284,16 @@ def test_a_name_that_the_hub_does_not_give_is_bad_input() -> None:
 @pytest.mark.parametrize("proposal", ["gcd", "lcd"])
 def test_sampling_is_that_of_the_library(proposal: str) -> None:
     arguments = ["sample", "--regex", PATTERN, "--model", MODEL]
-    options = ["--budget", "9", "--particles", "8", "--prompt", "Once there was a", "--seed", "3"]
+    options = [
+        "--max-tokens",
+        "9",
+        "--particles",
+        "8",
+        "--prompt",
+        "Once there was a",
+        "--seed",
+        "3",
+    ]
     options += ["--algorithm", "smc"]
     found = report(*arguments, *options, "--proposal", proposal)
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -300,7 +309,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
         lm,
         ["Once there was a"],
         automaton,
-        budget=9,
+        max_tokens=9,
         particles=8,
         proposal=method,
         seed=3,
@@ -326,7 +335,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
 
 
 def test_sampling_reads_on_until_a_share_is_certain() -> None:
-    arguments = ["sample", "--regex", "(yes|no|maybe)", "--model", MODEL, "--budget", "9"]
+    arguments = ["sample", "--regex", "(yes|no|maybe)", "--model", MODEL, "--max-tokens", "9"]
     options = ["--particles", "2", "--certify", "0.9"]
     found = report(*arguments, *options)
     assert found["certified"] >= 0.9
@@ -340,7 +349,7 @@ def test_sampling_reads_on_until_a_share_is_certain() -> None:
 
 
 def test_sampling_ends_by_a_deadline() -> None:
-    arguments = ["sample", "--regex", r"[a-z ]{2,60}\.", "--model", MODEL, "--budget", "70"]
+    arguments = ["sample", "--regex", r"[a-z ]{2,60}\.", "--model", MODEL, "--max-tokens", "70"]
     options = ["--particles", "2", "--prompt", "Once there was a", "--deadline"]
     found = report(*arguments, *options, "0")
     assert (found["valid"], found["stopped"]) == (True, "deadline")
@@ -353,7 +362,7 @@ def test_sampling_ends_by_a_deadline() -> None:
 
 
 def test_the_fields_of_json_answers_are_shown() -> None:
-    arguments = ["sample", ALARM, "--model", MODEL, "--budget", "24", "--particles", "4"]
+    arguments = ["sample", ALARM, "--model", MODEL, "--max-tokens", "24", "--particles", "4"]
     found = report(*arguments)
     hour = found["fields"]["/hour"]
     shares: dict[str, float] = {}
@@ -393,7 +402,7 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
     model = HMM.random(4, vocabulary.size)
     save(model, tmp_path / "hmm", vocabulary=vocabulary)
     arguments = ["sample", "--regex", PATTERN, "--model", MODEL]
-    options = ["--budget", "9", "--particles", "4", "--proposal", "pgcd"]
+    options = ["--max-tokens", "9", "--particles", "4", "--proposal", "pgcd"]
     found = report(*arguments, *options, "--hmm", str(tmp_path / "hmm"))
     assert found["valid"]
     assert found["complete"]
@@ -438,12 +447,18 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
             "expected --max-bytes with JSON schemas and tool",
         ),
         (["compile", ALARM, "--max-bytes", "0"], "expected max_bytes to be a whole number"),
-        (["explain", ALARM, "{{", "--budget", "3"], "expected --tokenizer MODEL with --budget"),
+        (
+            ["explain", ALARM, "{{", "--max-tokens", "3"],
+            "expected --tokenizer MODEL with --max-tokens",
+        ),
         (["check", ALARM, "{folder}/none.txt"], "cannot read .*none.txt"),
-        (["explain", ALARM, "{{", "--tokenizer", MODEL, "--budget", "0"], "0 is not in the range"),
-        (["sample", ALARM, "--model", MODEL, "--budget", "18"], "at least 19 tokens"),
-        (["sample", ALARM, "--model", "{folder}/no", "--budget", "9"], "not a directory"),
-        (["sample", ALARM, "--model", MODEL, "--budget", "x"], "not a valid integer"),
+        (
+            ["explain", ALARM, "{{", "--tokenizer", MODEL, "--max-tokens", "0"],
+            "0 is not in the range",
+        ),
+        (["sample", ALARM, "--model", MODEL, "--max-tokens", "18"], "at least 19 tokens"),
+        (["sample", ALARM, "--model", "{folder}/no", "--max-tokens", "9"], "not a directory"),
+        (["sample", ALARM, "--model", MODEL, "--max-tokens", "x"], "not a valid integer"),
         (["explain", ALARM], "Missing argument"),
         (["nothing"], "No such command"),
     ],
@@ -482,7 +497,7 @@ def test_a_drawing_that_cannot_be_written_is_bad_input(
 def test_a_damaged_model_is_bad_input(tmp_path: Path) -> None:
     shutil.copytree(MODEL, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"short")
-    options = ["--regex", PATTERN, "--budget", "9"]
+    options = ["--regex", PATTERN, "--max-tokens", "9"]
     says = run("sample", "--model", str(tmp_path / "model"), *options, code=2).stderr
     assert "expected a model that transformers can load" in says
 
@@ -552,7 +567,7 @@ def test_help_loads_no_library() -> None:
 
 
 def test_a_prefix_that_no_budget_ends_is_not_called_viable() -> None:
-    arguments = ("explain", ALARM, '{"hour":2', "--tokenizer", MODEL, "--budget")
+    arguments = ("explain", ALARM, '{"hour":2', "--tokenizer", MODEL, "--max-tokens")
     assert run(*arguments, "19").output.startswith("viable")
     refused = run(*arguments, "18", code=1).output
     assert "viable" not in refused
@@ -575,7 +590,7 @@ def test_what_a_schema_leaves_to_a_check_is_printed(tmp_path: Path) -> None:
     explained = run("explain", str(schema), '{"a":"', "--tokenizer", MODEL).output
     assert all(each in explained for each in said)
     over = run(
-        "check", str(schema), "-", "--tokenizer", MODEL, "--budget", "99999", stdin="{}", code=2
+        "check", str(schema), "-", "--tokenizer", MODEL, "--max-tokens", "99999", stdin="{}", code=2
     )
     assert "maxLength 65536 at '/properties/a'" in over.output
 

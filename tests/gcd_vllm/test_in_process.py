@@ -127,7 +127,7 @@ def test_a_prompt_or_budget_without_room_is_refused(tokens):
     with pytest.raises(ValueError, match="context of 32"):
         ask(llm, budget=31)
     with pytest.raises(ValueError, match="context of 32"):
-        gcd_vllm.sample(llm, [[1] * 28], CONSTRAINT, budget=5, particles=4)
+        gcd_vllm.sample(llm, [[1] * 28], CONSTRAINT, max_tokens=5, particles=4)
     with pytest.raises(gcd.InfeasibleBudgetError):
         ask(llm, budget=2)
     assert llm.steps == 0

@@ -200,7 +200,7 @@ def test_the_command_samples_from_a_server(tmp_path):
     folder = str(Path(__file__).parents[1] / "models" / "stories260K")
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": ["yes", "no"]}')
-    common = [str(schema), "--model", folder, "--budget", "8", "--prompt", "ab"]
+    common = [str(schema), "--model", folder, "--max-tokens", "8", "--prompt", "ab"]
     with serving(Server(vocabulary=read_vocabulary(folder))) as url:
         given = ["sample", *common, "--server", url, "--particles", "8"]
         found = CliRunner().invoke(main, [*given, "--json"], catch_exceptions=False)

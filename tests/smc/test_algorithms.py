@@ -16,7 +16,7 @@ LM = ToyLM(VOCABULARY, seed=1, spread=1.5)
 
 def sample(**options: Any) -> smc.Posterior:
     (found,) = smc.sample(
-        LM, [[0]], CONSTRAINTS["a_star_b"](), budget=6, proposal=smc.GCD(), **options
+        LM, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=6, proposal=smc.GCD(), **options
     )
     return found
 

@@ -90,7 +90,7 @@ def test_value_and_probability_are_those_of_enumeration(
     kind: Any, language: gcd.Automaton, parse: Any
 ) -> None:
     budget = 16
-    reply = smc.ask(LM, "hello", kind, budget=budget, particles=64)
+    reply = smc.ask(LM, "hello", kind, max_tokens=budget, particles=64)
     prompt = LM.encode("hello")
     mass: dict[str, float] = {}
     for ids, p in target(LM, prompt, gcd.lift(language, VOCABULARY), budget).items():
@@ -109,13 +109,13 @@ def test_value_and_probability_are_those_of_enumeration(
 
 
 def test_tools_are_called() -> None:
-    reply = smc.ask(LM, "x", TOOLS, budget=60, particles=4)
+    reply = smc.ask(LM, "x", TOOLS, max_tokens=60, particles=4)
     assert reply.value[0]["name"] == "f"
     assert isinstance(reply.value[0]["arguments"]["x"], bool)
 
 
 def test_an_answer_is_certified_on_request() -> None:
-    reply = smc.ask(LM, "hello", Day, budget=16, particles=2, certify=0.95)
+    reply = smc.ask(LM, "hello", Day, max_tokens=16, particles=2, certify=0.95)
     assert reply.confidence_interval is not None
     low, high = reply.confidence_interval
     assert reply.reliability.label == "certified"
@@ -127,8 +127,8 @@ def test_an_answer_is_certified_on_request() -> None:
 
 def test_prompts_are_answered_independently() -> None:
     prompts = ["hello", [1, 2, 3]]
-    together = smc.ask_all(LM, prompts, Day, budget=16, seed=3)
-    alone = smc.ask(LM, prompts[0], Day, budget=16, seed=3)
+    together = smc.ask_all(LM, prompts, Day, max_tokens=16, seed=3)
+    alone = smc.ask(LM, prompts[0], Day, max_tokens=16, seed=3)
     assert together[0].text == alone.text
     assert together[0].probability == pytest.approx(alone.probability)
     assert len(together) == 2
@@ -171,16 +171,18 @@ def chatting(**options: Any) -> ToyLM:
 
 def test_messages_go_through_the_chat_template() -> None:
     with pytest.raises(ValueError, match="chat template"):
-        smc.ask(LM, MESSAGES, Day, budget=16)
+        smc.ask(LM, MESSAGES, Day, max_tokens=16)
     lm = chatting(reads_tools=False)
     ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
-    assert smc.ask(lm, MESSAGES, Day, budget=16).text == smc.ask(lm, ids, Day, budget=16).text
+    assert (
+        smc.ask(lm, MESSAGES, Day, max_tokens=16).text == smc.ask(lm, ids, Day, max_tokens=16).text
+    )
     assert lm.tokenizer.seen[1:] == [PLAIN]  # type: ignore[attr-defined]
     given = {"language": "fi"}
-    smc.ask_all(lm, ["x", MESSAGES], Day, budget=16, chat_template_kwargs=given)
+    smc.ask_all(lm, ["x", MESSAGES], Day, max_tokens=16, chat_template_kwargs=given)
     assert lm.tokenizer.seen[2:] == [PLAIN | given]  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="reads lang,"):
-        smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs={"lang": "fi"})
+        smc.ask(lm, MESSAGES, Day, max_tokens=16, chat_template_kwargs={"lang": "fi"})
 
 
 FUNCTION = {
@@ -213,7 +215,7 @@ BEDROCK = {**MCP, "inputSchema": {"json": PARAMETERS}}
 )
 def test_tools_reach_the_template_in_one_form(tools: Any) -> None:
     lm = chatting()
-    reply = smc.ask(lm, MESSAGES, tools, budget=60, particles=2)
+    reply = smc.ask(lm, MESSAGES, tools, max_tokens=60, particles=2)
     assert reply.value[0]["arguments"]["day"] in (1, 2)
     [shown] = lm.tokenizer.seen[0]["tools"]  # type: ignore[attr-defined]
     assert shown["type"] == "function"
@@ -228,11 +230,11 @@ def test_tools_reach_the_template_in_one_form(tools: Any) -> None:
 def test_a_template_without_tools_is_reported() -> None:
     lm = chatting(reads_tools=False)
     with pytest.warns(UserWarning, match=r"shows tools.*\(go\)"):
-        smc.ask(lm, MESSAGES, [FUNCTION], budget=60, particles=1)
+        smc.ask(lm, MESSAGES, [FUNCTION], max_tokens=60, particles=1)
     told = [{"role": "user", "content": "call go"}]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        smc.ask(lm, told, [FUNCTION], budget=60, particles=1)
+        smc.ask(lm, told, [FUNCTION], max_tokens=60, particles=1)
 
 
 @pytest.mark.parametrize("tag", ["<think>", "<think>\n", "<think>\n\n ", "<seed:think>", "[THINK]"])
@@ -241,21 +243,21 @@ def test_no_answer_begins_inside_of_thoughts(tag: str) -> None:
     ids = spell(f"hello {tag}")
     for prompt in (MESSAGES, f"hello {tag}", ids):
         with pytest.raises(ValueError, match=r"open .* enable_thinking|open .*append"):
-            smc.ask(lm, prompt, Day, budget=16)
+            smc.ask(lm, prompt, Day, max_tokens=16)
     for prompt in (f"hello {tag}", ids):
         with pytest.raises(ValueError, match="open"):
             smc.choose(lm, [prompt], ["a", "b"])
         with pytest.raises(ValueError, match="open"):
             smc.joint(lm, prompt, {"day": [1, 2]})
-    smc.ask(lm, MESSAGES, Day, budget=16, chat_template_kwargs=closed)
+    smc.ask(lm, MESSAGES, Day, max_tokens=16, chat_template_kwargs=closed)
     for text in (f"hello {tag} so </think>", f"{tag[0]}/{tag[1:]}", f"Use {tag} tags."):
-        smc.ask(lm, text, Day, budget=16)
+        smc.ask(lm, text, Day, max_tokens=16)
 
 
 def test_the_best_answer_that_a_validator_accepts_is_returned() -> None:
     with pytest.warns(gcd.CaveatWarning):
-        replies = smc.ask_all(LM, [[k] for k in range(20)], Even, budget=10)
-    plain = smc.ask_all(LM, [[k] for k in range(20)], INTEGER, budget=10)
+        replies = smc.ask_all(LM, [[k] for k in range(20)], Even, max_tokens=10)
+    plain = smc.ask_all(LM, [[k] for k in range(20)], INTEGER, max_tokens=10)
     for reply, other in zip(replies, plain, strict=True):
         ranked = [other.value, *other.alternatives]
         even = [each["day"] for each in ranked if each["day"] % 2 == 0]
@@ -273,7 +275,7 @@ def test_the_best_answer_that_a_validator_accepts_is_returned() -> None:
 
 def test_a_validator_that_rejects_all_answers_is_an_error() -> None:
     with pytest.warns(gcd.CaveatWarning):
-        reply = smc.ask(LM, "hello", Never, budget=10)
+        reply = smc.ask(LM, "hello", Never, max_tokens=10)
     with pytest.raises(ValueError, match=r"accept, got \d+ that they reject .*never.*particles"):
         _ = reply.value
     assert reply.text in reply.refused
@@ -281,7 +283,7 @@ def test_a_validator_that_rejects_all_answers_is_an_error() -> None:
 
 
 def test_by_default_nothing_is_random() -> None:
-    first, second = (smc.ask(LM, "hello", Pair, budget=16, seed=seed) for seed in (0, 1))
+    first, second = (smc.ask(LM, "hello", Pair, max_tokens=16, seed=seed) for seed in (0, 1))
     assert repr(first) == repr(second)
     assert first.posterior.particles == second.posterior.particles
 
@@ -291,7 +293,7 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
     language = kind if isinstance(kind, gcd.Automaton) else gcd.json_schema(kind)
     constraint = gcd.lift(language, VOCABULARY)
     for prompt in range(10):
-        reply = smc.ask(LM, [prompt], constraint, budget=16, temperature=0)
+        reply = smc.ask(LM, [prompt], constraint, max_tokens=16, temperature=0)
         state, ids = constraint.initial, [prompt]
         while state != constraint.final:
             log_p = LM.log_p(tuple(ids))
@@ -301,7 +303,7 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
         assert reply.text == VOCABULARY.decode(ids[1:]).decode()
     for given in ({"particles": 4}, {"kept": 2}, {"algorithm": "smc"}):
         with pytest.raises(ValueError, match="omit them"):
-            smc.ask(LM, "hello", kind, budget=16, temperature=0, **given)
+            smc.ask(LM, "hello", kind, max_tokens=16, temperature=0, **given)
 
 
 @pytest.mark.parametrize(
@@ -315,28 +317,28 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
 )
 def test_options_without_effect_are_refused(kind: Any, given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"{next(iter(given))}.*; (omit it|pass)"):
-        smc.ask(LM, "hello", kind, budget=16, **given)
+        smc.ask(LM, "hello", kind, max_tokens=16, **given)
 
 
 def test_odd_answers_can_be_shown() -> None:
     tokens = [b"1e99999999999999999999", b"2", b"[1]", b'{"0":1}', b"\xff", b"\xfe", b""]
     vocabulary = Vocabulary.from_bytes(tokens, [6])
     lm = ToyLM(vocabulary, seed=0)
-    huge = smc.ask(lm, [0], {"type": "number"}, budget=3)
+    huge = smc.ask(lm, [0], {"type": "number"}, max_tokens=3)
     assert repr(huge.text) in repr(huge)
     either = {"anyOf": [{"const": [1]}, {"const": {"0": 1}}]}
-    both = smc.ask(lm, [0], either, budget=3, whitespace="compact")
+    both = smc.ask(lm, [0], either, max_tokens=3, whitespace="compact")
     assert sorted(map(str, [both.value, *both.alternatives])) == ["[1]", "{'0': 1}"]
-    raw = smc.ask(lm, [0], gcd.Automaton.from_strings([b"\xff", b"\xfe"]), budget=3)
+    raw = smc.ask(lm, [0], gcd.Automaton.from_strings([b"\xff", b"\xfe"]), max_tokens=3)
     assert raw.probability is None
     assert raw.confidence_interval is None
-    empty = smc.ask(LM, "hello", gcd.regex("a?"), budget=4)
+    empty = smc.ask(LM, "hello", gcd.regex("a?"), max_tokens=4)
     assert "no answer" not in empty._repr_html_()
 
 
 def test_static_shapes_give_the_same_without_forced_runs() -> None:
     for prompt in range(4):
-        given = {"budget": 40, "forced_runs": False}
+        given = {"max_tokens": 40, "forced_runs": False}
         eager = smc.ask(LM, [prompt], SEVERAL, execution="eager", **given)
         static = smc.ask(LM, [prompt], SEVERAL, execution="static", **given)
         assert static.text is not None
@@ -349,7 +351,7 @@ def test_the_value_has_the_largest_expected_agreement(particles: int | None) -> 
     """The score is computed here from its definition, over all pairs of answers."""
     options = {} if particles is None else {"particles": particles}
     for prompt in range(10):
-        reply = smc.ask(LM, [prompt], SEVERAL, budget=40, **options)
+        reply = smc.ask(LM, [prompt], SEVERAL, max_tokens=40, **options)
         found: dict[str, float] = {}
         for each in {s.ids: s for s in reply.posterior.particles}.values():
             text = each.answer.decode()
@@ -368,20 +370,22 @@ def test_the_value_has_the_largest_expected_agreement(particles: int | None) -> 
 
 
 def test_an_unknown_probability_is_not_shown_as_a_number() -> None:
-    reply = smc.ask(LM, "hello", {"type": "string"}, budget=12)
+    reply = smc.ask(LM, "hello", {"type": "string"}, max_tokens=12)
     assert reply.probability is None
     assert reply.confidence_interval is not None
     low, high = reply.confidence_interval
     assert 0 <= low < high <= 1
     assert "probability unknown" in repr(reply) or f"at least {low:.3f}" in repr(reply)
     assert "tokens computed" in repr(reply)
-    short = smc.ask(LM, "hello", INTEGER, budget=10)
+    short = smc.ask(LM, "hello", INTEGER, max_tokens=10)
     enough = smc.sufficient_budget(short.posterior)
     assert f"the budget of 10 tokens binds, {enough} wouldn't" in repr(short)
 
 
 def test_two_texts_of_one_value_count_together() -> None:
-    reply = smc.ask(LM, "hello", {"enum": [1, 2]}, budget=8, whitespace="flexible", particles=64)
+    reply = smc.ask(
+        LM, "hello", {"enum": [1, 2]}, max_tokens=8, whitespace="flexible", particles=64
+    )
     ones = [text for text in reply.posterior.texts if json.loads(text) == reply.value]
     assert len(ones) > 1
     total = sum(
@@ -395,15 +399,15 @@ def test_two_texts_of_one_value_count_together() -> None:
 @pytest.mark.parametrize("kind", ["a|b", [], [1, 2], ["a", {}], 3, None])
 def test_invalid_types_are_refused_before_the_model_is_called(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"expected a type|got None"):
-        smc.ask(LM, "x", kind, budget=16)
+        smc.ask(LM, "x", kind, max_tokens=16)
 
 
 def test_a_budget_that_no_answer_fits_into_is_refused() -> None:
     with pytest.raises(gcd.InfeasibleBudgetError):
-        smc.ask(LM, "x", Day, budget=1)
+        smc.ask(LM, "x", Day, max_tokens=1)
 
 
 def test_repr_shows_the_certainty_of_the_answer() -> None:
-    shown = repr(smc.ask(LM, "hello", ["yes", "no"], budget=8))
+    shown = repr(smc.ask(LM, "hello", ["yes", "no"], max_tokens=8))
     assert shown.startswith("Reply('")
     assert shown.endswith("certified, 10 tokens computed)")

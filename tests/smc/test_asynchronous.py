@@ -20,7 +20,7 @@ BYTES = Vocabulary.from_bytes([*(bytes([i]) for i in range(256)), b""], [256])
 
 
 def test_the_answers_are_those_of_the_plain_call() -> None:
-    every: dict[str, Any] = {"budget": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
+    every: dict[str, Any] = {"max_tokens": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
     automaton = CONSTRAINTS["few_words"]()
     expected = smc.sample(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
     found = asyncio.run(
@@ -60,7 +60,7 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
 
     async def main() -> None:
         call = smc.sample_async(
-            lm, [[1]], automaton, budget=31, particles=2, proposal=smc.GCD(), algorithm="smc"
+            lm, [[1]], automaton, max_tokens=31, particles=2, proposal=smc.GCD(), algorithm="smc"
         )
         task = asyncio.create_task(call)
         while not lm.entered.is_set():  # the loop is free during a forward pass

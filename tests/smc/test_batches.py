@@ -68,7 +68,7 @@ def examples() -> dict[str, Any]:
     return {
         "prompts": [[(i * j) % 3 for j in range(1 + 5 * i % 4)] for i in range(9)],
         "constraint": [kinds[i % 4] for i in range(9)],
-        "budget": [(4 + i % 6, 3 + i % 2, 3, 10)[i % 4] for i in range(9)],
+        "max_tokens": [(4 + i % 6, 3 + i % 2, 3, 10)[i % 4] for i in range(9)],
     }
 
 
@@ -226,14 +226,14 @@ def test_a_transformer_to_rounding(
     lm._shares_prompts = lambda: sharing
     options = {"proposal": made, "particles": 4, "seed": 2, **ALGORITHMS[algorithm]}
     found = smc.sample(
-        lm, texts, kinds, budget=budgets, max_rows=8, **{"algorithm": "smc", **options}
+        lm, texts, kinds, max_tokens=budgets, max_rows=8, **{"algorithm": "smc", **options}
     )
     for i, same in enumerate(found):
         (expected,) = smc.sample(
             lm,
             [texts[i]],
             kinds[i],
-            budget=budgets[i],
+            max_tokens=budgets[i],
             example_ids=[i],
             **{"algorithm": "smc", **options},
         )

@@ -103,7 +103,7 @@ def close_to_definition(lm: ToyLM, rule: str, seed: int, options: dict[str, Any]
     """Return whether the bounds of several examples match the definition; assert that they hold."""
     read, observe = observed(len(rules.PROMPTS))
     posteriors = smc.sample(
-        lm, rules.PROMPTS, rules.automata(), budget=rules.BUDGETS, seed=seed,
+        lm, rules.PROMPTS, rules.automata(), max_tokens=rules.BUDGETS, seed=seed,
         proposal=rules.RULES[rule].proposal, observe=observe, **{"algorithm": "smc", **options},
     )  # fmt: skip
     close = True
@@ -154,7 +154,7 @@ def test_bounds_are_the_truth_once_everything_was_read(algorithm: str) -> None:
     for name in CONSTRAINTS:
         automaton = CONSTRAINTS[name]()
         (found,) = smc.sample(
-            TOY, [PROMPT], automaton, budget=4, particles=4000, proposal=smc.GCD(),
+            TOY, [PROMPT], automaton, max_tokens=4, particles=4000, proposal=smc.GCD(),
             algorithm=algorithm, temperature=2.5, max_rows=4000,
         )  # fmt: skip
         truth = math.log(sum(masses(TOY, PROMPT, automaton, 4, temperature=2.5).values()))
@@ -172,7 +172,7 @@ def test_a_pool_that_was_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     target = masses(TOY, PROMPT, automaton, 4)
     for seed in range(10):
         (found,) = smc.sample(
-            TOY, [PROMPT], automaton, budget=4, particles=9, proposal=smc.GCD(),
+            TOY, [PROMPT], automaton, max_tokens=4, particles=9, proposal=smc.GCD(),
             algorithm="discrete", seed=seed,
         )  # fmt: skip
         assert len(found.particles) == 2
@@ -213,7 +213,7 @@ def test_bounds_of_a_real_model_in_single_precision() -> None:
     evidence = math.fsum(masses(Wide(), PROMPT, automaton, 6).values())
     for N in (1, 64):
         (found,) = smc.sample(
-            model, [PROMPT], automaton, budget=6, particles=N, proposal=smc.GCD(),
+            model, [PROMPT], automaton, max_tokens=6, particles=N, proposal=smc.GCD(),
             algorithm="discrete",
         )  # fmt: skip
         assert found.bounds is not None
@@ -244,7 +244,7 @@ def test_there_are_no_bounds_without_an_automaton() -> None:
             return _Position(state.inner.take(ancestors))
 
     (found,) = smc.sample(
-        TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=4, algorithm="smc",
+        TOY, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=4, particles=4, algorithm="smc",
         proposal=Elsewhere(),
     )  # fmt: skip
     assert (found.bounds, found.certified, found.intervals) == (None, None, None)

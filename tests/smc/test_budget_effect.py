@@ -89,7 +89,7 @@ def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
     ):
         for n in {max(budget - fewer, automaton.fewest_tokens) for fewer in (0, 2)}:
             (found,) = smc.sample(
-                lm, [prompt], automaton, budget=n, **{"algorithm": "smc", **every}
+                lm, [prompt], automaton, max_tokens=n, **{"algorithm": "smc", **every}
             )
             mass, sufficient = truth(lm, prompt, automaton, n)
             effect = found.budget
@@ -112,9 +112,15 @@ def test_small_masses_are_not_lost() -> None:
             return log_p.log_softmax(dim=0)
 
     (found,) = smc.sample(
-        Sharp(VOCABULARY), [PROMPT], lift(choice("b", "aaaa"), VOCABULARY), budget=3, particles=4,
-        proposal=smc.GCD(), forced_runs=False, algorithm="smc",
-    )  # fmt: skip
+        Sharp(VOCABULARY),
+        [PROMPT],
+        lift(choice("b", "aaaa"), VOCABULARY),
+        max_tokens=3,
+        particles=4,
+        proposal=smc.GCD(),
+        forced_runs=False,
+        algorithm="smc",
+    )
     assert found.budget is not None
     assert smc.sufficient_budget(found) == 5
     # "a" at the beginning; there is no spelling by "ab", nor an end before "b".
@@ -126,7 +132,7 @@ def test_a_language_that_ends_by_itself() -> None:
     automaton = lift(regex("a{0,6}b"), vocabulary, eos="accept")
     lm = ToyLM(vocabulary, seed=2)
     (found,) = smc.sample(
-        lm, [(0,)], automaton, budget=4, particles=30, proposal=smc.GCD(), algorithm="discrete",
+        lm, [(0,)], automaton, max_tokens=4, particles=30, proposal=smc.GCD(), algorithm="discrete",
         floor=0.0,
     )  # fmt: skip
     assert found.budget is not None

@@ -70,7 +70,7 @@ def _pairs(posterior: smc.Posterior) -> list[tuple[bytes, float]]:
 
 
 def sample(lm: smc.LanguageModel = FLAT, count: int = 1, **options: Any) -> list[smc.Posterior]:
-    given = {"budget": 5, "particles": 2, "proposal": smc.GCD(), "certify": 0.95, **options}
+    given = {"max_tokens": 5, "particles": 2, "proposal": smc.GCD(), "certify": 0.95, **options}
     return smc.sample(lm, [PROMPT] * count, CONSTRAINTS["few_words"](), **given)
 
 

@@ -134,7 +134,7 @@ def test_every_outcome_is_valid_and_its_bounds_hold(options: dict[str, Any]) -> 
 def test_forced_tokens_are_read_along() -> None:
     """A shortest completion also takes one forward pass per choice."""
     automaton = lift(regex("a*bababbab"), VOCABULARY)
-    every = {"budget": 20, "particles": 3, "proposal": smc.GCD(), "cancel": After(2)}
+    every = {"max_tokens": 20, "particles": 3, "proposal": smc.GCD(), "cancel": After(2)}
     (found,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     passes, most = found.diagnostics.lm_calls, max(len(each.ids) for each in found.particles)
     assert found.valid
@@ -192,7 +192,7 @@ def test_a_slow_model_finishes_in_time(clock: Clock, algorithm: str) -> None:
     for seed in range(2):
         clock.now = 100.0
         (found,) = smc.sample(
-            SlowLM(clock), [PROMPT], automaton, budget=64, particles=4, proposal=smc.GCD(),
+            SlowLM(clock), [PROMPT], automaton, max_tokens=64, particles=4, proposal=smc.GCD(),
             seed=seed, algorithm=algorithm, deadline=20, forced_runs=False,
         )  # fmt: skip
         assert found.valid
@@ -209,7 +209,7 @@ def test_a_deadline_below_the_shortest_answer_is_exceeded_and_reported(clock: Cl
     for deadline in (0, 2.5):
         clock.now = 100.0
         (found,) = smc.sample(
-            SlowLM(clock), [PROMPT], automaton, budget=64, particles=4, proposal=smc.GCD(),
+            SlowLM(clock), [PROMPT], automaton, max_tokens=64, particles=4, proposal=smc.GCD(),
             deadline=deadline, algorithm="smc",
         )  # fmt: skip
         assert found.valid
@@ -222,7 +222,7 @@ def test_a_deadline_below_the_shortest_answer_is_exceeded_and_reported(clock: Cl
 
 
 def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
-    every = {"budget": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
+    every = {"max_tokens": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
     automaton = CONSTRAINTS["few_words"]()
     (plain,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     for deadline in (1e6, math.inf):
@@ -244,7 +244,7 @@ def test_batches_share_the_time(clock: Clock) -> None:
     """Later batches keep their share of the time."""
     automaton = lift(LONG, VOCABULARY)
     found = smc.sample(
-        SlowLM(clock), [PROMPT] * 3, automaton, budget=64, particles=4, max_rows=4,
+        SlowLM(clock), [PROMPT] * 3, automaton, max_tokens=64, particles=4, max_rows=4,
         proposal=smc.GCD(), deadline=60, forced_runs=False, algorithm="smc",
     )  # fmt: skip
     assert clock.now <= 160
@@ -257,7 +257,7 @@ def test_batches_share_the_time(clock: Clock) -> None:
 def test_examples_that_had_ended_were_not_stopped() -> None:
     short, long = CONSTRAINTS["forced"](), lift(LONG, VOCABULARY)
     found = smc.sample(
-        TOY, [PROMPT, PROMPT], [short, long], budget=[3, 64], particles=2, proposal=smc.GCD(),
+        TOY, [PROMPT, PROMPT], [short, long], max_tokens=[3, 64], particles=2, proposal=smc.GCD(),
         cancel=After(3), algorithm="smc",
     )  # fmt: skip
     assert [each.stopped for each in found] == [None, "cancelled"]
@@ -283,9 +283,15 @@ def test_an_abandoned_call_raises() -> None:
     abandon.set()
     with pytest.raises(smc.AbandonedError):
         smc.sample(
-            TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-            abandon=abandon, algorithm="smc",
-        )  # fmt: skip
+            TOY,
+            [PROMPT],
+            CONSTRAINTS["few_words"](),
+            max_tokens=4,
+            particles=2,
+            proposal=smc.GCD(),
+            abandon=abandon,
+            algorithm="smc",
+        )
 
 
 @pytest.mark.parametrize(
@@ -301,6 +307,11 @@ def test_an_abandoned_call_raises() -> None:
 def test_limits_that_make_no_sense(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         smc.sample(
-            TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
+            TOY,
+            [PROMPT],
+            CONSTRAINTS["few_words"](),
+            max_tokens=4,
+            particles=2,
+            proposal=smc.GCD(),
             **{"algorithm": "smc", **limits},
-        )  # fmt: skip
+        )

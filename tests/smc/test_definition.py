@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 def sampled(rule: Rule, top_p: float = 1.0, **options: Any) -> list[smc.Posterior]:
     proposal = rule.proposal if top_p == 1 else restrict(rule.proposal, top_p)
     return smc.sample(
-        TOY, PROMPTS, automata(), budget=BUDGETS, example_ids=NAMES, proposal=proposal,
+        TOY, PROMPTS, automata(), max_tokens=BUDGETS, example_ids=NAMES, proposal=proposal,
         **{"algorithm": "smc", **options},
     )  # fmt: skip
 

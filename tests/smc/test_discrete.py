@@ -85,7 +85,7 @@ PAIRS = [
 
 
 def sample(prompts: Any, automata: Any, lm: Any = TOY, **options: Any) -> list[smc.Posterior]:
-    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "discrete"}
+    defaults = {"max_tokens": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "discrete"}
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
 
 
@@ -115,10 +115,10 @@ def test_without_a_random_slot_it_is_a_beam_search() -> None:
     """The evidence is a lower bound, the probabilities are those of the model, the bounds hold."""
     for seed, beams, budget in itertools.product(range(3), (1, 2, 4), (3, 5)):
         lm = ToyLM(VOCABULARY, seed=seed)
-        given = {"budget": budget, "particles": beams, "kept": beams}
+        given = {"max_tokens": budget, "particles": beams, "kept": beams}
         (found,) = sample([PROMPT], many_words(), lm, **given)
         (other,) = sample([PROMPT], many_words(), lm, seed=7, **given)
-        best = smc.search(lm, PROMPT, many_words(), budget=budget, beams=beams).best
+        best = smc.search(lm, PROMPT, many_words(), max_tokens=budget, beams=beams).best
         sequences = target(lm, PROMPT, many_words(), budget)
         assert timeless(found) == timeless(other)
         assert {s.ids: math.exp(s.log_weight) for s in found.particles} == pytest.approx(
@@ -396,7 +396,7 @@ def test_a_lookahead_that_expects_no_end_does_not_starve_unfinished_rows() -> No
         VOCABULARY,
     )
     lm, budget = Often(VOCABULARY), 40
-    given = {"budget": budget, "particles": 16, "proposal": smc.PGCD(hmm)}
+    given = {"max_tokens": budget, "particles": 16, "proposal": smc.PGCD(hmm)}
     exact = sample([PROMPT], automaton, lm, **{**given, "particles": 4000}, **PLAIN)[0]
     found = sample([PROMPT] * 9, automaton, lm, **given)
     errors = [abs(each.log_evidence - exact.log_evidence) for each in found]
@@ -411,7 +411,7 @@ def test_classes_that_are_as_many_as_tokens() -> None:
     four = lift(choice("abc", "b", "ca"), vocabulary)
     assert four.num_classes == vocabulary.size > two.num_classes
     lm = ToyLM(vocabulary, seed=3)
-    given = {"budget": 4, "particles": 2, "seed": 5}
+    given = {"max_tokens": 4, "particles": 2, "seed": 5}
     (alone,) = sample([[0]], two, lm, example_ids=[0], **given)
     together = sample([[0], [1]], [two, four], lm, **given)
     assert timeless(together[0]) == timeless(alone)

@@ -167,10 +167,10 @@ def test_prompts_of_a_batch_are_each_their_own() -> None:
     automata = [FINITE["few"], FINITE["all"], FINITE["few"], CONSTRAINTS["a_star_b"]()]
     budgets = [4, 5, 3, 4]
     for options in ({}, {"max_prefixes": 5}, {"certify": 0.8, "max_rows": 2}):
-        found = smc.distribution(lm, prompts, automata, budget=budgets, **options)
+        found = smc.distribution(lm, prompts, automata, max_tokens=budgets, **options)
         for place, each in enumerate(found):
             [alone] = smc.distribution(
-                lm, [prompts[place]], automata[place], budget=budgets[place], **options
+                lm, [prompts[place]], automata[place], max_tokens=budgets[place], **options
             )
             truth = target(lm, prompts[place], automata[place], budgets[place])
             assert holds(each, truth, VOCABULARY)
@@ -186,7 +186,7 @@ def test_temperature_and_budget() -> None:
     lm = ToyLM(VOCABULARY, seed=3)
     for temperature in (0.5, 2):
         automaton = CONSTRAINTS["a_star_b"]()
-        [found] = smc.distribution(lm, [PROMPT], automaton, budget=5, temperature=temperature)
+        [found] = smc.distribution(lm, [PROMPT], automaton, max_tokens=5, temperature=temperature)
         truth = target(lm, PROMPT, automaton, 5, temperature=temperature)
         assert found.enumerated
         assert found.log_evidence == pytest.approx(math.log(sum(truth.values())))
@@ -201,7 +201,7 @@ def test_a_long_language_has_intervals() -> None:
     automaton = lift(gcd.regex("[ab]*"), VOCABULARY)
     truth = target(lm, PROMPT, automaton, 7)
     for most in (1, 10, 100):
-        [found] = smc.distribution(lm, [PROMPT], automaton, budget=7, max_prefixes=most)
+        [found] = smc.distribution(lm, [PROMPT], automaton, max_tokens=7, max_prefixes=most)
         assert not found.enumerated
         assert holds(found, truth, VOCABULARY)
         assert 0 < (found.certified or 0) < 1
@@ -304,9 +304,9 @@ def test_extents() -> None:
             "answers of any length; pass budget",
         ),
         ({"constraint": gcd.regex("a*")}, "expected a finite language"),
-        ({"budget": 1}, "needs at least 2 tokens"),
-        ({"budget": 2.5}, "expected budget .*got 2.5"),
-        ({"budget": [4, 4]}, r"as many budgets as prompts \(1\)"),
+        ({"max_tokens": 1}, "needs at least 2 tokens"),
+        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
+        ({"max_tokens": [4, 4]}, r"as many max_tokens as prompts \(1\)"),
         ({"constraint": [FINITE["few"]] * 2}, r"as many constraints as prompts \(1\)"),
         ({"constraint": "a|b"}, "to be a TokenAutomaton, got str"),
         ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),

@@ -223,7 +223,7 @@ class Bare:
 
 def test_refusals_name_the_problem() -> None:
     given: dict[str, Any] = {
-        "budget": 4, "particles": 2, "execution": "static", "algorithm": "smc",
+        "max_tokens": 4, "particles": 2, "execution": "static", "algorithm": "smc",
     }  # fmt: skip
 
     def refused(message: str, lm: Any = TOY, **options: Any) -> None:
@@ -251,7 +251,7 @@ def test_auto_is_eager_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("asked for static shapes")
 
     monkeypatch.setattr(TOY, "static_forward", asked)
-    run = partial(smc.sample, TOY, [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD())
+    run = partial(smc.sample, TOY, [[0]], a_star_b(), max_tokens=4, particles=2, proposal=smc.GCD())
     run(forced_runs=False)
     with pytest.raises(AssertionError, match="asked for static shapes"):
         run(execution="static")
@@ -273,7 +273,7 @@ class Broken(ToyLM):
 def test_non_numbers_are_refused(name: str, algorithm: str, execution: str) -> None:
     with pytest.raises(FloatingPointError, match="NaN"):
         smc.sample(
-            Broken(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9,
+            Broken(VOCABULARY), [[0]], a_star_b(), max_tokens=4, particles=9,
             proposal=PROPOSALS[name](), execution=execution, algorithm=algorithm, forced_runs=False,
         )  # fmt: skip
 
@@ -352,7 +352,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
         return
     found, options = execute(execution), {"forced_runs": False, "seed": 1}
     [expected] = smc.sample(
-        TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=5, particles=3, proposal=smc.GCD(),
+        TOY, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=5, particles=3, proposal=smc.GCD(),
         example_ids=[3], **{"algorithm": "smc", **options},
     )  # fmt: skip
     assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]

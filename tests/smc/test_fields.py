@@ -69,7 +69,7 @@ def test_the_marginals_of_an_enumerated_posterior() -> None:
     for seed in range(3):
         lm = ToyLM(JSON_VOCABULARY, seed=seed)
         [found] = smc.sample(
-            lm, [[0]], AUTOMATON, budget=BUDGET, particles=500, proposal=smc.GCD(),
+            lm, [[0]], AUTOMATON, max_tokens=BUDGET, particles=500, proposal=smc.GCD(),
             algorithm="discrete",
         )  # fmt: skip
         assert found.enumerated
@@ -204,7 +204,13 @@ def test_fields_are_shown_in_short_lines(size: int) -> None:
 def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str) -> None:
     lm = ToyLM(JSON_VOCABULARY, seed=3)
     (found,) = smc.sample(
-        lm, [[0]], AUTOMATON, budget=BUDGET, particles=4, proposal=smc.GCD(), algorithm=algorithm
+        lm,
+        [[0]],
+        AUTOMATON,
+        max_tokens=BUDGET,
+        particles=4,
+        proposal=smc.GCD(),
+        algorithm=algorithm,
     )
     assert found.ancestry is not None
     for pointer, field in found.fields().items():

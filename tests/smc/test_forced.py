@@ -115,7 +115,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
     automaton = automaton_of("all_forced")
     lm = Counted()
     (found,) = smc.sample(
-        lm, [PROMPT], automaton, budget=9, particles=3, proposal=smc.GCD(), algorithm=algorithm
+        lm, [PROMPT], automaton, max_tokens=9, particles=3, proposal=smc.GCD(), algorithm=algorithm
     )
     assert lm.passes == [4]  # c c c a, and no pass for EOS
     assert (found.diagnostics.lm_calls, found.diagnostics.tokens) == (2, len(PROMPT) + 4)
@@ -127,7 +127,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 
     lm = Counted()
     (slow,) = smc.sample(
-        lm, [PROMPT], automaton, budget=9, particles=3, proposal=smc.GCD(), algorithm=algorithm,
+        lm, [PROMPT], automaton, max_tokens=9, particles=3, proposal=smc.GCD(), algorithm=algorithm,
         forced_runs=False,
     )  # fmt: skip
     assert lm.passes == [1, 1, 1, 1]
@@ -151,7 +151,7 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
         TOY,
         [PROMPT],
         automaton_of("all_forced"),
-        budget=9,
+        max_tokens=9,
         particles=4,
         proposal=smc.GCD(),
         algorithm="smc",
@@ -173,7 +173,7 @@ def test_nothing_is_forced_behind_the_end() -> None:
             TOY,
             [PROMPT],
             automaton_of("all_forced"),
-            budget=6,
+            max_tokens=6,
             particles=3,
             proposal=p,
             algorithm="smc",
@@ -199,7 +199,7 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
     lm = Refusing(FORCED, seed=3)
     for language in ("forced_between", "all_forced", "forced_first"):
         (found,) = smc.sample(
-            lm, [PROMPT], automaton_of(language), budget=9, particles=8, proposal=smc.GCD(),
+            lm, [PROMPT], automaton_of(language), max_tokens=9, particles=8, proposal=smc.GCD(),
             algorithm=algorithm, temperature=temperature,
         )  # fmt: skip
         assert found.dead == (language != "forced_between")
@@ -212,7 +212,7 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
 def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal: str) -> None:
     """After `a` the only allowed token is impossible; all other particles continue to `ba`."""
     (found,) = smc.sample(
-        Refusing(FORCED, seed=3), [PROMPT], lift(choice("ac", "ba"), FORCED), budget=4,
+        Refusing(FORCED, seed=3), [PROMPT], lift(choice("ac", "ba"), FORCED), max_tokens=4,
         particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
         ess_threshold=1.0, algorithm="smc",
     )  # fmt: skip
@@ -229,7 +229,7 @@ def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
     lm = smc.TransformersLM(model, tokenizer)
     automaton = lift(regex(r"Once upon a (time|day), there was a (cat|dog)\."), lm.vocabulary)
     budget = automaton.fewest_tokens  # few spellings fit
-    options = {"budget": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
+    options = {"max_tokens": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
     ours = smc.sample(lm, ["Lily", "A big"], automaton, **{"algorithm": "smc", **options})  # type: ignore[arg-type]
     slow = smc.sample(
         lm, ["Lily", "A big"], automaton, forced_runs=False, **{"algorithm": "smc", **options}

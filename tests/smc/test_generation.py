@@ -55,7 +55,7 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
         return_dict_in_generate=True,
     )
     expected = smc.sample(
-        smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), budget=6,
+        smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), max_tokens=6,
         particles=8, proposal=restrict(smc.GCD(), 0.95), seed=5, temperature=0.7,
         resampling="multinomial",
     )  # fmt: skip

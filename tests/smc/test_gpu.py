@@ -76,7 +76,7 @@ def test_a_captured_step_is_the_eager_one(
     automaton = lift(regex(CONSTRAINT), stories.vocabulary)
     found, expected = (
         smc.sample(
-            stories, ["A story. ", "The "], automaton, budget=[12, 9], particles=6, seed=3,
+            stories, ["A story. ", "The "], automaton, max_tokens=[12, 9], particles=6, seed=3,
             proposal=proposal_of(name, stories), execution=way, forced_runs=False,
             **{"algorithm": "smc", **OPTIONS[algorithm]},
         )
@@ -94,7 +94,7 @@ def test_a_compiled_step_is_the_plain_one(stories: smc.TransformersLM) -> None:
     found, expected = (
         smc.sample(
             smc.TransformersLM(single, stories.tokenizer, compile=compile), ["A story. ", "The "],
-            automaton, budget=[12, 9], particles=6, seed=3, proposal=smc.GCD(),
+            automaton, max_tokens=[12, 9], particles=6, seed=3, proposal=smc.GCD(),
             execution="static", forced_runs=False, algorithm="smc", ess_threshold=0.9,
         )
         for compile in (True, False)

@@ -51,7 +51,7 @@ def test_evidence_and_posterior_over_all_spellings(extra, before, after, words, 
     texts = [rest.before + word.encode() + after.encode() for word in words]
     expected = by_enumeration(lm, prompt, texts, budget)
     (found,) = smc.sample(
-        lm, [prompt], constraint, budget=budget, particles=500, proposal=smc.GCD(),
+        lm, [prompt], constraint, max_tokens=budget, particles=500, proposal=smc.GCD(),
         algorithm="discrete", count_finished=False, floor=0,
     )  # fmt: skip
     assert found.enumerated
@@ -74,7 +74,13 @@ def test_a_prompt_that_is_not_healed_loses_spellings():
     straddling = vocabulary.token_bytes.index(b"ab")
     constraint = gcd.lift(rest.language, vocabulary)
     (found,) = smc.sample(
-        lm, [prompt], constraint, budget=4, particles=50, proposal=smc.GCD(), algorithm="discrete"
+        lm,
+        [prompt],
+        constraint,
+        max_tokens=4,
+        particles=50,
+        proposal=smc.GCD(),
+        algorithm="discrete",
     )
     assert {s.ids[0] for s in found.particles} == {0, straddling}
 
@@ -91,7 +97,13 @@ def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> Non
     evidence = sum(by_enumeration(lm, PROMPT, texts, 7).values())
     proposal = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
     (found,) = smc.sample(
-        lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal, algorithm="smc"
+        lm,
+        [PROMPT],
+        constraint,
+        max_tokens=7,
+        particles=particles,
+        proposal=proposal,
+        algorithm="smc",
     )
     assert math.exp(found.log_evidence) == pytest.approx(evidence, rel=1e-9)
     weights = [sample.log_weight for sample in found.particles]

@@ -110,7 +110,7 @@ def assert_equal_weights(automaton: TokenAutomaton, budget: int, seed: int) -> N
     lm = BigramLM(automaton.vocabulary, bigram)
     proposal = smc.Twisted(Bigram(bigram), exact_top_k=None, defense=0)
     [found] = smc.sample(
-        lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal, algorithm="smc"
+        lm, [PROMPT], automaton, max_tokens=budget, particles=8, proposal=proposal, algorithm="smc"
     )
     evidence = sum(target(lm, PROMPT, automaton, budget).values())
     expected = float(torch.tensor(evidence, dtype=torch.float64).log())
@@ -140,7 +140,7 @@ def test_in_no_step_do_weights_differ_forced_runs_included(
     lm = BigramLM(automaton.vocabulary, bigram)
     weights: list[torch.Tensor] = []
     [found] = smc.sample(
-        lm, [PROMPT], automaton, budget=budget, particles=8, strata=strata, ess_threshold=1.0,
+        lm, [PROMPT], automaton, max_tokens=budget, particles=8, strata=strata, ess_threshold=1.0,
         proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defense=0),
         forced_runs=forced_runs,
         observe=lambda _: lambda seen: weights.extend([seen.log_weight, seen.after.log_weight]),
@@ -163,7 +163,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
         lm,
         [PROMPT],
         few_words(),
-        budget=4,
+        max_tokens=4,
         particles=32,
         proposal=proposal,
         ess_threshold=0,
@@ -318,7 +318,7 @@ def test_numbers_that_are_none_are_refused() -> None:
             ToyLM(VOCABULARY),
             [PROMPT],
             few_words(),
-            budget=4,
+            max_tokens=4,
             particles=2,
             proposal=smc.Twisted(model),
             algorithm="smc",
@@ -351,7 +351,7 @@ def test_what_a_lookahead_refuses_is_refused_before_any_work() -> None:
             ToyLMThatIsNotAsked(VOCABULARY),
             [PROMPT],
             few_words(),
-            budget=4,
+            max_tokens=4,
             particles=2,
             proposal=proposal,
             algorithm="smc",

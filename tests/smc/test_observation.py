@@ -38,7 +38,7 @@ def watched(only: set[int] | None = None, **options: Any):
         LM,
         PROMPTS,
         constraints(),
-        budget=BUDGETS,
+        max_tokens=BUDGETS,
         proposal=smc.GCD(),
         observe=observe,
         **{"algorithm": "smc", **options},
@@ -68,7 +68,7 @@ def test_looking_on_changes_nothing(algorithm):
         LM,
         PROMPTS,
         constraints(),
-        budget=BUDGETS,
+        max_tokens=BUDGETS,
         proposal=smc.GCD(),
         **{"algorithm": "smc", **options},
     )

@@ -139,7 +139,7 @@ def assert_equal_weights(
             lm,
             [PROMPT],
             automaton,
-            budget=budget,
+            max_tokens=budget,
             particles=particles,
             proposal=proposal,
             algorithm="smc",
@@ -190,7 +190,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
         HMMAsLM(VOCABULARY, hmm),
         [PROMPT],
         automaton,
-        budget=4,
+        max_tokens=4,
         particles=32,
         proposal=proposal,
         ess_threshold=0,
@@ -268,7 +268,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
             ToyLM(VOCABULARY),
             [PROMPT] * 50,
             automaton,
-            budget=5,
+            max_tokens=5,
             particles=32,
             proposal=proposal,
             ess_threshold=0,
@@ -376,9 +376,15 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
 def test_the_users_own_object_counts(execution: str) -> None:
     proposal = PGCD(never([3, 5]), defense=0)
     smc.sample(
-        ToyLM(VOCABULARY, seed=4), [(0,)], few_words(), budget=4, particles=3, proposal=proposal,
-        execution=execution, algorithm="smc",
-    )  # fmt: skip
+        ToyLM(VOCABULARY, seed=4),
+        [(0,)],
+        few_words(),
+        max_tokens=4,
+        particles=3,
+        proposal=proposal,
+        execution=execution,
+        algorithm="smc",
+    )
     assert proposal.counts.rows >= proposal.counts.fallbacks > 0
 
 
@@ -386,14 +392,20 @@ def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
     lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defense=0)
     automata = [few_words(), a_star_b()]
     found = smc.sample(
-        lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal, algorithm="smc"
+        lm, [(0,), (1,)], automata, max_tokens=4, particles=8, proposal=proposal, algorithm="smc"
     )
     assert sum(answer.diagnostics.fallbacks for answer in found) == proposal.counts.fallbacks > 0
     [gcd] = smc.sample(
-        lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD(), algorithm="smc"
+        lm, [(0,)], automata[0], max_tokens=4, particles=8, proposal=smc.GCD(), algorithm="smc"
     )
     [good] = smc.sample(
-        lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()), algorithm="smc"
+        lm,
+        [(0,)],
+        automata[0],
+        max_tokens=4,
+        particles=8,
+        proposal=PGCD(random_hmm()),
+        algorithm="smc",
     )
     assert gcd.diagnostics.fallbacks == good.diagnostics.fallbacks == 0
 
@@ -423,7 +435,7 @@ def test_a_long_literal_in_float32() -> None:
     proposal = PGCD(hmm)
     lm = ToyLM(vocabulary)
     [found] = smc.sample(
-        lm, [(0,)], automaton, budget=201, particles=4, proposal=proposal, algorithm="smc"
+        lm, [(0,)], automaton, max_tokens=201, particles=4, proposal=proposal, algorithm="smc"
     )
     assert found.complete
     assert found.log_evidence is not None
@@ -447,7 +459,7 @@ def test_any_number_of_threads_gives_the_same(
                     ToyLM(VOCABULARY, seed=1),
                     [PROMPT] * 3,
                     automata,
-                    budget=[4, 6, 5],
+                    max_tokens=[4, 6, 5],
                     particles=8,
                     proposal=PGCD(random_hmm(), lookahead=lookahead, exact_top_k=2),
                     algorithm="smc",
@@ -518,7 +530,7 @@ def test_what_the_hmm_refuses_is_refused_before_any_work(max_rows: int) -> None:
                 Untouched(VOCABULARY),
                 [(0,), (0,), (0, 1)],
                 automata,
-                budget=[4, 4, 90],
+                max_tokens=[4, 4, 90],
                 particles=2,
                 proposal=proposal,
                 max_rows=max_rows,

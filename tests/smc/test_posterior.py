@@ -72,7 +72,7 @@ def test_the_best_text_is_the_model_s_own() -> None:
 @pytest.mark.parametrize("options", [{"ess_threshold": 0}, {"algorithm": "discrete"}], ids=str)
 def test_the_best_of_a_whole_language_is_found(options: dict[str, Any]) -> None:
     lm = ToyLM(VOCABULARY, seed=1)
-    [p] = sample(lm, [[0]], WORDS, budget=4, particles=64, seed=0, proposal=GCD(), **options)
+    [p] = sample(lm, [[0]], WORDS, max_tokens=4, particles=64, seed=0, proposal=GCD(), **options)
     mass: dict[bytes, float] = defaultdict(float)
     for ids, probability in target(lm, [0], WORDS, 4).items():
         mass[VOCABULARY.decode(ids)] += probability

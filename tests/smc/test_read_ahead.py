@@ -115,7 +115,7 @@ def examples() -> dict[str, Any]:
     return {
         "prompts": [[0], [1, 2], [2, 2, 1], [0, 0], [1, 1, 1]],
         "constraint": [CONSTRAINTS[each]() for each in names],
-        "budget": [4, 6, 3, 8, 5],
+        "max_tokens": [4, 6, 3, 8, 5],
         "example_ids": [3, 9, 0, 4, 1],
     }
 
@@ -216,7 +216,7 @@ def test_on_random_languages(words: list[str], ahead: int, particles: int, seed:
 def test_a_right_guess_saves_every_pass_but_one() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
     lm = CountingLM(VOCABULARY, seed=2)
-    options: dict[str, Any] = {"budget": 12, "particles": 1, "proposal": smc.GCD(), "seed": 4}
+    options: dict[str, Any] = {"max_tokens": 12, "particles": 1, "proposal": smc.GCD(), "seed": 4}
     (alone,) = sampled(lm, [[1]], automaton, **options)
     (answer,) = alone.particles
     assert len(answer.ids) > 4
@@ -390,13 +390,13 @@ def test_look_up_gives_the_tokens_that_followed() -> None:
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         smc.sample(
-            TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=4, particles=1, proposal=smc.GCD(),
+            TOY, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=4, particles=1, proposal=smc.GCD(),
             **{"algorithm": "smc", **options},
         )  # fmt: skip
 
 
 def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
-    options = {"budget": 9, "particles": 1, "proposal": smc.GCD()}
+    options = {"max_tokens": 9, "particles": 1, "proposal": smc.GCD()}
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
 
     def drafted(lm: Any, **more: Any) -> int:

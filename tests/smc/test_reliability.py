@@ -109,7 +109,7 @@ def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: in
 
 def test_the_quantile_has_the_effective_degrees_of_freedom() -> None:
     (found,) = smc.sample(
-        TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=3, particles=8, proposal=smc.GCD()
+        TOY, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=3, particles=8, proposal=smc.GCD()
     )
     even, uneven = (replace(found.reliability, degrees=nu) for nu in (8.0, 1.0))
     assert even.quantile == pytest.approx(1.8595, abs=1e-4)  # tables of Student's t
@@ -135,7 +135,7 @@ def test_candidates_are_distinguished_by_their_selection() -> None:
 
 def sample(**options: Any) -> smc.Posterior:
     automaton = CONSTRAINTS["few_words"]()
-    (found,) = smc.sample(TOY, [PROMPT], automaton, budget=3, **{"algorithm": "smc", **options})
+    (found,) = smc.sample(TOY, [PROMPT], automaton, max_tokens=3, **{"algorithm": "smc", **options})
     return found
 
 
@@ -160,7 +160,7 @@ def test_few_particles_are_unknown_and_advice_names_another_way(
     if algorithm == "discrete":
         del options["ess_threshold"]
     (found,) = smc.sample(
-        ToyLM(VOCABULARY, seed=1, spread=20.0), [PROMPT], CONSTRAINTS["a_star_b"](), budget=9,
+        ToyLM(VOCABULARY, seed=1, spread=20.0), [PROMPT], CONSTRAINTS["a_star_b"](), max_tokens=9,
         proposal=smc.LCD(), **options,
     )  # fmt: skip
     assert particles >= 5 or found.reliability.label in ("unknown", "certified")
@@ -200,7 +200,7 @@ def test_agreement_has_the_largest_possible_error() -> None:
     assert found.reliability.probability_errors == (1 - found.certified,)
     bare = ToyLM(VOCABULARY, seed=1, spread=1.5)
     (closed,) = smc.sample(
-        bare, [PROMPT], CONSTRAINTS["few_words"](), budget=3, particles=16, proposal=smc.GCD(),
+        bare, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=3, particles=16, proposal=smc.GCD(),
         deadline=0,
     )  # fmt: skip
     assert closed.stopped == "deadline"

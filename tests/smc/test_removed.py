@@ -20,7 +20,7 @@ def test_what_was_removed_names_what_to_use(name: str) -> None:
     if name.endswith("="):
         with pytest.raises(ValueError, match=f"was removed; {advice}$"):
             smc.sample(
-                ToyLM(VOCABULARY, seed=1), [[1]], CONSTRAINTS["few_words"](), budget=3,
+                ToyLM(VOCABULARY, seed=1), [[1]], CONSTRAINTS["few_words"](), max_tokens=3,
                 particles=2, proposal=smc.GCD(), **removed,
             )  # fmt: skip
     else:

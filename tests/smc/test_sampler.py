@@ -39,7 +39,7 @@ def sample(
     lm: smc.LanguageModel = TOY,
     **options: Any,
 ) -> list[smc.Posterior]:
-    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
+    defaults = {"max_tokens": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
     # As users call it, without the type checks of the tests.
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
 
@@ -70,7 +70,7 @@ BATCH = {
     "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
     "constraint": [CONSTRAINTS[name]() for name in ("a_star_b", "few_words", "a_star_b")]
     + [CONSTRAINTS["forced"](), CONSTRAINTS["few_words"]()],
-    "budget": [7, 3, 4, 5, 4],
+    "max_tokens": [7, 3, 4, 5, 4],
 }
 
 
@@ -96,7 +96,7 @@ def test_lcd_dies_where_gcd_finishes() -> None:
 
 
 def test_diagnostics_add_up() -> None:
-    prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["budget"]
+    prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["max_tokens"]
     for i, p in enumerate(sample(prompts, automata, budget=budgets, ess_threshold=1)):
         d = p.diagnostics
         steps = len(d.ess)
@@ -181,17 +181,17 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
         ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
         ({"max_rows": 0}, "expected max_rows .*got 0"),
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
-        ({"budget": [4, 4]}, r"expected as many budgets as prompts \(1\), got 2"),
+        ({"max_tokens": [4, 4]}, r"expected as many max_tokens as prompts \(1\), got 2"),
         ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
         ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
-        ({"budget": 8.7}, "expected budget to be a whole number, got 8.7"),
-        ({"budget": [8.7]}, "expected budget to be a whole number, got 8.7"),
+        ({"max_tokens": 8.7}, "expected max_tokens to be a whole number, got 8.7"),
+        ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
         ({"particles": 4.0}, "expected particles to be a whole number, got 4.0"),
         ({"max_rows": 4.5}, "expected max_rows to be a whole number, got 4.5"),
         ({"proposal": smc.GCD}, r"an instance such as smc.GCD\(\), got <class"),
         ({"proposal": "gcd"}, r"an instance such as smc.GCD\(\), got 'gcd'"),
         ({"particles": True}, "expected particles to be a whole number, got True"),
-        ({"budget": True}, "expected budget to be a whole number, got True"),
+        ({"max_tokens": True}, "expected max_tokens to be a whole number, got True"),
         ({"seed": 0.5}, "expected seed to be a whole number, got 0.5"),
         ({"temperature": None}, "expected temperature to be a number, got None"),
         ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),

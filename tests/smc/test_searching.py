@@ -83,7 +83,7 @@ def problem(name: str, seed: int, slack: int) -> tuple[ToyLM, TokenAutomaton, in
 @given(lookahead=st.sampled_from(sorted(LOOKAHEADS)), **PLANS)
 def test_beams(name, seed, slack, beams, answers, temperature, lookahead):
     lm, automaton, budget = problem(name, seed, slack)
-    options = {"budget": budget, "answers": answers, "temperature": temperature}
+    options = {"max_tokens": budget, "answers": answers, "temperature": temperature}
     ahead = LOOKAHEADS[lookahead]()
     truth = ranked(lm, automaton, budget, temperature)
     few = search(lm, automaton, beams=beams, lookahead=ahead, **options)
@@ -100,7 +100,7 @@ def test_beams(name, seed, slack, beams, answers, temperature, lookahead):
 @given(most=st.sampled_from([None, 1, 2, 5, 9]), **PLANS)
 def test_best_first(name, seed, slack, beams, answers, temperature, most):
     lm, automaton, budget = problem(name, seed, slack)
-    options = {"budget": budget, "answers": answers, "temperature": temperature}
+    options = {"max_tokens": budget, "answers": answers, "temperature": temperature}
     truth = ranked(lm, automaton, budget, temperature)
     found = search(lm, automaton, beams=beams, algorithm="best_first", max_reads=most, **options)
     check(found, truth, answers or beams)
@@ -189,8 +189,16 @@ def test_a_model_of_transformers(name, monkeypatch):
         "smc._forward.revisiting.MOST_READ", 2 * VOCABULARY.size
     )  # several passes per run
     automaton = AUTOMATA[name]
-    (whole,) = smc.sample(lm, [PROMPT], automaton, budget=4, particles=EVERY, proposal=smc.GCD(),
-                          algorithm="discrete", count_finished=False)  # fmt: skip
+    (whole,) = smc.sample(
+        lm,
+        [PROMPT],
+        automaton,
+        max_tokens=4,
+        particles=EVERY,
+        proposal=smc.GCD(),
+        algorithm="discrete",
+        count_finished=False,
+    )
     assert whole.enumerated
     truth = sorted((s.log_p for s in whole.particles), reverse=True)
     for algorithm, beams in (("beams", EVERY), ("best_first", 1), ("best_first", 3)):
@@ -221,9 +229,9 @@ def test_log_probabilities_that_are_not_numbers():
         ({"temperature": True}, "expected temperature .*got True"),
         ({"lookahead": smc.GCD()}, r"expected lookahead .* got GCD\(\)"),
         ({"algorithm": "best_first", "lookahead": LOOKAHEADS["pgcd"]()}, "omit lookahead"),
-        ({"budget": 1}, "needs at least 2 tokens"),
+        ({"max_tokens": 1}, "needs at least 2 tokens"),
         ({"deadline": -1}, "expected deadline .*got -1"),
-        ({"budget": 2.5}, "expected budget .*got 2.5"),
+        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
         ({"prompt": ()}, "at least one token in the prompt"),
         ({"prompt": (77,)}, "in the prompt, got 77"),
         ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got 'model'"),
@@ -237,7 +245,7 @@ def test_log_probabilities_that_are_not_numbers():
 def test_what_is_refused(options, message):
     given = {"lm": ToyLM(VOCABULARY), "prompt": PROMPT, "constraint": AUTOMATA["few_words"]}
     with pytest.raises(ValueError, match=message):
-        smc.search(**{**given, "budget": 5, **options})
+        smc.search(**{**given, "max_tokens": 5, **options})
 
 
 @pytest.mark.parametrize("lookahead", ["none", "pgcd"])
@@ -259,7 +267,7 @@ def test_an_answer_is_found_in_time_and_is_bounded(
     truth = ranked(lm, automaton, budget)
     ways = ["beams"] if lookahead == "pgcd" else ["beams", "best_first"]
     for algorithm in ways:
-        options = {"budget": budget, "beams": beams, "algorithm": algorithm}
+        options = {"max_tokens": budget, "beams": beams, "algorithm": algorithm}
         options["lookahead"] = LOOKAHEADS[lookahead]()
         now[0] = 0.0
         whole = search(lm, automaton, **options)

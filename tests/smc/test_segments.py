@@ -76,7 +76,7 @@ def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str
     plan = gcd.segments([Segment(gcd.regex("[ab]*"), until=4, tokens=5), *PLANS["special"][1:]])
     automaton = gcd.lift(plan, VOCABULARY)
     budget = automaton.fewest_tokens + 3
-    options = {"budget": budget, "particles": 8, "algorithm": algorithm}
+    options = {"max_tokens": budget, "particles": 8, "algorithm": algorithm}
     (posterior,) = smc.sample(
         TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **{"algorithm": "smc", **options}
     )

@@ -111,9 +111,14 @@ def test_adapters_of_the_weights_are_sampled_from(kind: str) -> None:
     expected = evidence(model)
     assert abs(expected - evidence(tiny_model())) > 1e-3
     [posterior] = smc.sample(
-        smc.TransformersLM(model, None, VOCABULARY), [PROMPT], CONSTRAINTS["few_words"](), budget=5,
-        particles=64, proposal=smc.GCD(), algorithm="discrete",
-    )  # fmt: skip
+        smc.TransformersLM(model, None, VOCABULARY),
+        [PROMPT],
+        CONSTRAINTS["few_words"](),
+        max_tokens=5,
+        particles=64,
+        proposal=smc.GCD(),
+        algorithm="discrete",
+    )
     assert posterior.log_evidence == pytest.approx(expected, abs=1e-5)
     [posterior] = generated(model).posteriors
     assert posterior.log_evidence == pytest.approx(expected, abs=1e-5)

@@ -22,7 +22,7 @@ PROMPTS = [(0, 1), (2,)]
 
 def sampled(**options: Any) -> Callable[[], Any]:
     lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
-    chosen = {"budget": 5, "particles": 4, "proposal": smc.GCD(), **options}
+    chosen = {"max_tokens": 5, "particles": 4, "proposal": smc.GCD(), **options}
 
     def call() -> Any:
         found = smc.sample(lm, PROMPTS, AUTOMATON, **chosen)
@@ -33,7 +33,7 @@ def sampled(**options: Any) -> Callable[[], Any]:
 
 def searched() -> Callable[[], Any]:
     lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
-    return lambda: smc.search(lm, PROMPTS[0], AUTOMATON, budget=5).best.text
+    return lambda: smc.search(lm, PROMPTS[0], AUTOMATON, max_tokens=5).best.text
 
 
 def generated(**options: Any) -> Callable[[], Any]:

@@ -148,7 +148,7 @@ def test_another_call_computes_no_table(built: list[int]) -> None:
                 lm,
                 [(0,), (1,)],
                 automata,
-                budget=[4, 5],
+                max_tokens=[4, 5],
                 particles=particles,
                 proposal=proposal,
                 **{"algorithm": "smc", **options},  # type: ignore[arg-type]

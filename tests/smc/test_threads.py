@@ -133,7 +133,13 @@ def within_generate(model: Any) -> Call:
 
 def sample(lm: smc.TransformersLM, seed: int) -> list[smc.Posterior]:
     return smc.sample(
-        lm, PROMPTS, CONSTRAINTS["a_star_b"](), budget=9, particles=6, proposal=smc.GCD(), seed=seed
+        lm,
+        PROMPTS,
+        CONSTRAINTS["a_star_b"](),
+        max_tokens=9,
+        particles=6,
+        proposal=smc.GCD(),
+        seed=seed,
     )
 
 

@@ -251,7 +251,7 @@ def test_sampling_through_the_cache_is_sampling_from_the_model(proposal: smc.Pro
 
     def sample(model: smc.LanguageModel) -> list[smc.Posterior]:
         return smc.sample(
-            model, prompts, automata, budget=[9, 4, 6], particles=8, proposal=proposal, seed=5
+            model, prompts, automata, max_tokens=[9, 4, 6], particles=8, proposal=proposal, seed=5
         )
 
     for found, expected in zip(sample(lm), sample(Mirror(lm)), strict=True):
@@ -280,7 +280,9 @@ def test_logits_that_are_not_numbers_are_an_error() -> None:
     torch.nn.init.constant_(model.lm_head.weight, torch.nan)
     lm = smc.TransformersLM(model, None, VOCABULARY)
     with pytest.raises(FloatingPointError, match="NaN"):
-        smc.sample(lm, [[1]], CONSTRAINTS["forced"](), budget=4, particles=2, proposal=smc.GCD())
+        smc.sample(
+            lm, [[1]], CONSTRAINTS["forced"](), max_tokens=4, particles=2, proposal=smc.GCD()
+        )
 
 
 def test_a_real_checkpoint() -> None:
@@ -293,7 +295,7 @@ def test_a_real_checkpoint() -> None:
     assert lm.encode("Once upon a time")[0] == 1
     (found,) = smc.sample(
         lm, ["Once upon a time"], lift(regex(r" The [a-z]{2,8} (was|is)\."), lm.vocabulary),
-        budget=12, particles=8, proposal=smc.GCD(), seed=1,
+        max_tokens=12, particles=8, proposal=smc.GCD(), seed=1,
     )  # fmt: skip
     assert found.complete
     assert all(text.startswith(" The ") for text in found.texts)

@@ -21,15 +21,17 @@ pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b""], [2])
 LM = ToyLM(VOCABULARY)
 LIFTED = gcd.lift(gcd.regex("a|b"), VOCABULARY)
-SAMPLED = {"budget": 3, "particles": 2, "proposal": smc.GCD()}
+SAMPLED = {"max_tokens": 3, "particles": 2, "proposal": smc.GCD()}
 ENTRIES: dict[str, Callable[..., Any]] = {
-    "ask": lambda lm, prompt, **options: smc.ask(lm, prompt, ["a"], budget=3, **options),
-    "ask_all": lambda lm, prompt, **options: smc.ask_all(lm, [prompt], ["a"], budget=3, **options),
+    "ask": lambda lm, prompt, **options: smc.ask(lm, prompt, ["a"], max_tokens=3, **options),
+    "ask_all": lambda lm, prompt, **options: smc.ask_all(
+        lm, [prompt], ["a"], max_tokens=3, **options
+    ),
     "sample": lambda lm, prompt, **options: smc.sample(lm, [prompt], LIFTED, **SAMPLED, **options),
     "choose": lambda lm, prompt, **options: smc.choose(lm, [prompt], ["a"], **options),
     "distribution": lambda lm, prompt, **options: smc.distribution(lm, [prompt], LIFTED, **options),
     "joint": lambda lm, prompt, **options: smc.joint(lm, prompt, {"a": bool}, **options),
-    "search": lambda lm, prompt, **options: smc.search(lm, prompt, LIFTED, budget=3, **options),
+    "search": lambda lm, prompt, **options: smc.search(lm, prompt, LIFTED, max_tokens=3, **options),
 }
 
 
@@ -86,7 +88,7 @@ def test_a_prompt_of_another_kind(name: str, prompt: Any, word: str) -> None:
     ],
 )
 def test_prompts_that_are_no_list(call: Callable[..., Any], prompts: Any, word: str) -> None:
-    options = {smc.ask_all: {"budget": 3}, smc.sample: SAMPLED}.get(call, {})
+    options = {smc.ask_all: {"max_tokens": 3}, smc.sample: SAMPLED}.get(call, {})
     kind = LIFTED if call in (smc.sample, smc.distribution) else ["a"]
     refused(lambda: call(LM, prompts, kind, **options), "a list of prompts", word)
 
@@ -114,8 +116,8 @@ def test_other_options_of_ask_and_generate() -> None:
 def test_a_constraint_of_another_kind_names_what_makes_one() -> None:
     for kind, word in (({}, "json_schema"), ("a", "regex"), (gcd.regex("a"), "gcd.lift(automaton")):
         refused(lambda kind=kind: smc.sample(LM, ["a"], kind, **SAMPLED), word)
-    refused(lambda: smc.ask(LM, "a", 3, budget=3), "whose value is text")
-    assert smc.ask(LM, "a", LIFTED, budget=3).value in ("a", "b")
+    refused(lambda: smc.ask(LM, "a", 3, max_tokens=3), "whose value is text")
+    assert smc.ask(LM, "a", LIFTED, max_tokens=3).value in ("a", "b")
 
 
 def test_loading_what_is_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_long_calls_show_progress_on_a_terminal(
     vocabulary = Vocabulary.from_bytes([*[bytes([b]) for b in b"[]12, "], b""], [6])
     lm = ToyLM(vocabulary)
     calls: list[Callable[[], Any]] = [
-        lambda: smc.ask_all(lm, [[0], [1]], kind, budget=9, max_rows=16),
+        lambda: smc.ask_all(lm, [[0], [1]], kind, max_tokens=9, max_rows=16),
         lambda: smc.choose(lm, [[0], [1]], ["1", "2"], max_rows=1),
     ]
     for call in calls:

@@ -114,7 +114,7 @@ def test_spoilt_log_probabilities_are_refused(way: str, how: str, after_prompt: 
         lm = Model(spoil, after_prompt=after_prompt)
         with pytest.raises(error, match=message):
             smc.sample(  # type: ignore[arg-type]
-                lm, [[1], [2, 3]], AUTOMATON, budget=BUDGET, particles=4, proposal=proposal(),
+                lm, [[1], [2, 3]], AUTOMATON, max_tokens=BUDGET, particles=4, proposal=proposal(),
                 **WAYS[way],
             )  # fmt: skip
 
@@ -126,7 +126,7 @@ def test_search_refuses_them_too(algorithm: str, how: str, after_prompt: bool) -
     spoil, error, message = SPOILT[how]
     lm = Model(spoil, after_prompt=after_prompt)
     with pytest.raises(error, match=message):
-        smc.search(lm, [1], AUTOMATON, budget=BUDGET, algorithm=algorithm)  # type: ignore[arg-type]
+        smc.search(lm, [1], AUTOMATON, max_tokens=BUDGET, algorithm=algorithm)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("how", SPOILT)
@@ -170,11 +170,11 @@ def _scores(ids: list[int]) -> Any:
 
 def _sample(ids: list[int]) -> Any:
     lm = Model(lambda x: x, after_prompt=True)
-    return smc.sample(lm, [ids], AUTOMATON, budget=BUDGET, particles=2, proposal=smc.GCD())  # type: ignore[arg-type]
+    return smc.sample(lm, [ids], AUTOMATON, max_tokens=BUDGET, particles=2, proposal=smc.GCD())  # type: ignore[arg-type]
 
 
 def _search(ids: list[int]) -> Any:
-    return smc.search(Model(lambda x: x, after_prompt=True), ids, AUTOMATON, budget=BUDGET)  # type: ignore[arg-type]
+    return smc.search(Model(lambda x: x, after_prompt=True), ids, AUTOMATON, max_tokens=BUDGET)  # type: ignore[arg-type]
 
 
 IDS: dict[str, Entrance] = {
@@ -310,7 +310,7 @@ def test_guides_of_another_width_are_refused(way: str, change: int) -> None:
     lm = Model(lambda x: x, after_prompt=True)
     with pytest.raises(ValueError, match=f"{V}.*{V + change}"):
         smc.sample(  # type: ignore[arg-type]
-            lm, [[1]], AUTOMATON, budget=BUDGET, particles=2, proposal=Wide(change), **WAYS[way]
+            lm, [[1]], AUTOMATON, max_tokens=BUDGET, particles=2, proposal=Wide(change), **WAYS[way]
         )
 
 
@@ -321,7 +321,7 @@ def test_guides_of_another_type_are_refused(way: str) -> None:
     lm = Model(lambda x: x, after_prompt=True)
     with pytest.raises(ValueError, match=r"expected a smc\.Factors .* got Tensor; .*dense"):
         smc.sample(  # type: ignore[arg-type]
-            lm, [[1]], AUTOMATON, budget=BUDGET, particles=2, proposal=proposal, **WAYS[way]
+            lm, [[1]], AUTOMATON, max_tokens=BUDGET, particles=2, proposal=proposal, **WAYS[way]
         )
 
 
@@ -336,6 +336,6 @@ def test_resized_embeddings_are_refused_by_both_widths() -> None:
     for width in (V + 1, V + 4000, V - 1):
         model.resize_token_embeddings(width)
         with pytest.raises(ValueError, match=f"{V}.*{width}"):
-            smc.sample(lm, [[1]], AUTOMATON, budget=BUDGET, particles=2, proposal=smc.GCD())
+            smc.sample(lm, [[1]], AUTOMATON, max_tokens=BUDGET, particles=2, proposal=smc.GCD())
         with pytest.raises(ValueError, match=f"{width}.*{V}"):
             model.generate(torch.tensor([[1]]), custom_generate=decode, max_new_tokens=BUDGET)

@@ -111,7 +111,7 @@ def outcomes(
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
-            lm, [prompt] * len(ids), automaton, budget=budget, example_ids=ids,
+            lm, [prompt] * len(ids), automaton, max_tokens=budget, example_ids=ids,
             max_rows=1 << 20, draw=draw, cancel=cancel(), **{"algorithm": "smc", **options},
         )  # fmt: skip
 

@@ -139,7 +139,7 @@ def draw_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
     even = ToyLM(constraint.vocabulary, spread=0.0, dtype=torch.float32)
     drawn: list[tuple[int, ...]] = [
         smc.sample(
-            even, [[0]], constraint, budget=budget, particles=1, proposal=smc.GCD(),
+            even, [[0]], constraint, max_tokens=budget, particles=1, proposal=smc.GCD(),
             algorithm="smc", seed=seed,
         )[0].particles[0].ids
         for seed in range(4)

@@ -77,7 +77,7 @@ class Bench:
             lm,
             [self.prompt],
             self.constraint,
-            budget=len(self.tokens),
+            max_tokens=len(self.tokens),
             particles=self.config.task.batch,
             proposal=self._proposal(method),
             temperature=self.config.smc.temperature,

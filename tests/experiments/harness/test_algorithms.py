@@ -69,7 +69,7 @@ def test_arguments_are_those_of_the_library(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(algorithms.ALGORITHMS, ALGORITHMS[name].algorithm, Watched)
         [posterior] = smc.sample(
-            ToyLM(vocabulary), [[1]], constraint, budget=4, particles=8, proposal=smc.GCD(),
+            ToyLM(vocabulary), [[1]], constraint, max_tokens=4, particles=8, proposal=smc.GCD(),
             **ALGORITHMS[name].arguments(config),
         )  # fmt: skip
     assert [vars(each) for each in seen] == [vars(expected)]

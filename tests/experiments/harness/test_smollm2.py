@@ -174,7 +174,7 @@ def test_the_real_model_runs():
         lm,
         ["The capital of France is"],
         capitals,
-        budget=6,
+        max_tokens=6,
         particles=4,
         proposal=smc.GCD(),
         algorithm="smc",

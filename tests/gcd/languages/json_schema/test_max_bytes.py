@@ -176,8 +176,8 @@ def test_no_text_within_the_largest_budget_is_longer() -> None:
 def test_samplers_refuse_it_too() -> None:
     lm = ToyLM(VOCABULARY)
     with pytest.raises(OverlongBudgetError, match="budget is 8"):
-        smc.sample(lm, [[0]], _lifted(20), budget=8, particles=2, proposal=smc.LCD())
-    smc.sample(lm, [[0]], _lifted(20), budget=7, particles=2, proposal=smc.LCD())
+        smc.sample(lm, [[0]], _lifted(20), max_tokens=8, particles=2, proposal=smc.LCD())
+    smc.sample(lm, [[0]], _lifted(20), max_tokens=7, particles=2, proposal=smc.LCD())
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1, True])
