@@ -216,7 +216,7 @@ def settings_of(arguments: list[str]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("page", "command"), sorted(commands()))
+@pytest.mark.parametrize(("command", "page"), sorted({c: p for p, c in commands()}.items()))
 def test_a_command_composes_and_passes_its_checks(page: str, command: str) -> None:
     if command in NOT_CHECKED:
         pytest.skip(NOT_CHECKED[command])

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import tests.typechecker
-from smc._inference.weights import Weights
-from smc._results.posterior import Sample
+from smc import Sample, Weights
 
 WRONG = torch.zeros(1, 2, dtype=torch.int64)
 

@@ -14,7 +14,7 @@ from benchmarks.search import NEAR, best_by_enumeration, searches
 from experiments.config import ModelConfig
 from experiments.exact.problems import prepare, read_problems
 from experiments.models import load_model
-from hmm._model import HMM
+from hmm import HMM
 
 ROOT = Path(__file__).resolve().parents[2]
 

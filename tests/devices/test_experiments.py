@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from experiments import run as experiment
-from hmm._checkpoint import save
-from hmm._model import HMM
+from hmm import HMM, save
 from tests.devices.device import NAME
 from tests.experiments.test_experiments import RECORD, composed, rows_of
 from tests.experiments.toy_model import write_checkpoint

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import hmm as models
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask
-from hmm._model import HMM
+from gcd import AutomatonBatch, BudgetMask
+from hmm import HMM
 from tests.devices.device import DEVICE, assert_same, there
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

@@ -57,7 +57,7 @@ def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, tm
     twisted, before, checked = set(), set(), 0
     rng, size = random.Random(drafts), vocabulary().size
     states, there, pair, _configs = processors(monkeypatch, drafts)
-    for turn in range(30):
+    for turn in range(16):
         for slot in range(SLOTS):
             if rng.random() < 0.3 or int(states.total_len.np[slot]) > LENGTH - 4:
                 constraint = rng.choice(CONSTRAINTS)

@@ -12,11 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import assume
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -168,3 +173,27 @@ def walk(automaton: TokenAutomaton) -> Iterator[tuple[int, int, int]]:
     for state in range(automaton.num_states):
         for token in range(automaton.vocabulary.size):
             yield state, token, automaton.step(state, token)
+
+
+LETTERS = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"ba", b"<s>", b"</s>"], [5, 6], size=40)
+
+
+@st.composite
+def token_automata(draw: st.DrawFn) -> TokenAutomaton:
+    """Lifted automata whose vocabulary is padded to several mask words."""
+    vocabulary = draw(vocabularies())
+    size = draw(st.sampled_from([vocabulary.size, 32, 70]))
+    if size > vocabulary.size:
+        vocabulary = Vocabulary.from_bytes(
+            vocabulary.token_bytes, vocabulary.eos_ids, max(size, vocabulary.size)
+        )
+    try:
+        return lift(draw(byte_automata()), vocabulary)
+    except EmptyLanguageError:
+        assume(False)
+        raise
+
+
+def ids_of_mask(row: np.ndarray, size: int) -> list[int]:
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:size]
+    return np.flatnonzero(bits).tolist()

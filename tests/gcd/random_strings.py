@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from gcd._automata.automaton import Automaton
+from gcd import Automaton
 from gcd._automata.kernels import graph
 
 

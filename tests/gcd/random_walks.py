@@ -15,9 +15,8 @@ import random
 
 import numpy as np
 
-from gcd._automata.automaton import Automaton
+from gcd import Automaton, EmptyLanguageError
 from gcd._automata.kernels import graph
-from gcd._errors import EmptyLanguageError
 
 
 class RandomWalks:

@@ -10,10 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd import Automaton, ConstraintError, EmptyLanguageError, Vocabulary
 from gcd._readable import readable_bytes, readable_ranges
-from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies
@@ -21,7 +19,7 @@ pytestmark = checked_inside_strategies
 VOCABULARY = Vocabulary.from_bytes([b"1", b"2", b"x", b"", b"12", b"<eos>", b"1x"], eos_ids=5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(byte_automata(), vocabularies(), st.integers(0, 6), st.data())
 def test_a_token_has_a_reason_exactly_if_it_is_not_allowed(
     automaton: Automaton, vocabulary: Vocabulary, remaining: int, data: st.DataObject

@@ -7,12 +7,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import EmptyLanguageError
+from gcd import Automaton, EmptyLanguageError, TensorAutomaton, Vocabulary, lift
 from gcd._tokens.distances import UNREACHABLE
-from gcd._tokens.lifting import lift
-from gcd._tokens.tensor_automaton import TensorAutomaton
-from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
     EdgeList,
     byte_automata,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gcd
-from gcd._errors import StateLimitError, WorkLimitError
+from gcd import StateLimitError, WorkLimitError
 from gcd._removed import REMOVED
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")

@@ -27,7 +27,7 @@ from gcd_cli import _explaining as explaining
 from gcd_cli import _sources as sources
 from gcd_cli._main import _LANGUAGE_OPTIONS, main
 from gcd_cli._sampling import field_lines
-from smc._inference.bounds import Bounds
+from smc import Bounds
 from smc._results.fields import fields_of
 from tests import processes
 from tests.gcd.oracles import byte_automata

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 import gcd
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError
+from gcd import Automaton, ConstraintError, TokenAutomaton, Vocabulary
 from gcd._readable import readable_ranges
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
 from gcd_cli import _drawing as drawing
 
 _ARROW = re.compile(r"^\t(\d+) -> (\d+) \[label=(.*)\]$", re.MULTILINE)

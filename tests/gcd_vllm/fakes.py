@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import gcd
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 from gcd_vllm._requests import ConstraintRequest
 
 
@@ -128,6 +128,13 @@ class LogitsContext:
     input_ids: torch.Tensor
     pos: torch.Tensor
     seq_lens_upper_bound_np: np.ndarray
+
+
+def v2_context(order: list[int]) -> LogitsContext:
+    """A step of V2 without drafts, with one row for each slot."""
+    slots, host = torch.tensor(order, dtype=torch.int32), np.array(order, np.int32)
+    none = torch.zeros_like(slots)
+    return LogitsContext(slots, slots, host, none, none, none.long(), np.zeros_like(host))
 
 
 _LIFTED: dict[str, gcd.TokenAutomaton] = {}

@@ -25,6 +25,7 @@ from tests.gcd_vllm.fakes import (
     allowed_after,
     finite,
     lifted,
+    v2_context,
 )
 
 CONSTRAINTS = [
@@ -143,13 +144,8 @@ def test_v2_masks_every_row_as_matchers_do(tokens, drafts, seed):
 
 def v2_step(processor, order, size):
     """The masks of a step without drafts, one row for each slot."""
-    slots = torch.tensor(order, dtype=torch.int32)
-    none = torch.zeros_like(slots)
-    context = LogitsContext(
-        slots, slots, np.array(order, np.int32), none, none, none, np.zeros(len(order), np.int32)
-    )
     processor.apply_staged_writes()
-    return processor.apply(torch.zeros(len(order), size), context)
+    return processor.apply(torch.zeros(len(order), size), v2_context(order))
 
 
 def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
@@ -167,9 +163,7 @@ def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
 
     def allowed(slot, output):
         matcher = gcd.Matcher(lifted(json.dumps(constraints[slot]), tokens), budget=20)
-        assert all(matcher.advance(token) for token in output)
-        mask = matcher.mask().view(np.uint32)
-        return {v for v in range(tokens.size) if mask[v // 32] >> np.uint32(v % 32) & np.uint32(1)}
+        return allowed_after(matcher, output, tokens.size)
 
     enter(0)
     v2_step(processor, [0], tokens.size)

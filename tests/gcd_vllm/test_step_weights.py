@@ -8,12 +8,11 @@ import random
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 import gcd
-from gcd._errors import ConstraintError
+from gcd import ConstraintError
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, admission_of
 from gcd_vllm._particle_request import ParticleRequest
@@ -22,12 +21,12 @@ from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
-    LogitsContext,
     RequestStates,
     SamplingParams,
     VllmConfig,
     batches,
     lifted,
+    v2_context,
 )
 
 REGEX = {"regex": "[ab]{1,9}c?"}
@@ -163,9 +162,7 @@ def test_a_particle_whose_constraint_does_not_fit_leaves_the_reason(tokens):
     )
     pool.max_bytes = pool.nbytes
     processor.apply_staged_writes()
-    one, zero = torch.zeros(1, dtype=torch.int32), np.zeros(1, np.int32)
-    context = LogitsContext(one, one, zero, one, one, one.long(), zero)
-    masked = processor.apply(torch.randn(1, tokens.size), context)
+    masked = processor.apply(torch.randn(1, tokens.size), v2_context([0]))
     allowed = torch.isfinite(masked[0]).nonzero().flatten().tolist()
     assert allowed == list(tokens.eos_ids)
     (reason,) = take("full/").values()
@@ -257,13 +254,8 @@ def test_v2_keeps_weights_by_slot_and_step(tokens, seed):
             states.enter(slot, answer.prompt, answer.output, added)
         processor.apply_staged_writes()
         order = rng.sample(sorted(running), rng.randint(1, len(running)))
-        mapping, none = torch.tensor(order, dtype=torch.int32), torch.zeros(len(order)).int()
-        context = LogitsContext(
-            mapping, mapping, np.array(order, np.int32), none, none, none.long(),
-            np.zeros(len(order), np.int32),
-        )  # fmt: skip
         before = 3 * torch.randn(len(order), size)
-        after = processor.apply(before.clone(), context)
+        after = processor.apply(before.clone(), v2_context(order))
         for row, slot in enumerate(order):
             answer = running[slot]
             answer.step(before[row], after[row], rng)
@@ -292,13 +284,8 @@ def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
         states.enter(slot, running[slot].prompt, [], added)
 
     def step(order):
-        mapping, none = torch.tensor(order, dtype=torch.int32), torch.zeros(len(order)).int()
-        context = LogitsContext(
-            mapping, mapping, np.array(order, np.int32), none, none, none.long(),
-            np.zeros(len(order), np.int32),
-        )  # fmt: skip
         before = torch.randn(len(order), tokens.size)
-        after = processor.apply(before.clone(), context)
+        after = processor.apply(before.clone(), v2_context(order))
         for row, slot in enumerate(order):
             running[slot].step(before[row], after[row], always_a)
             states.commit(slot, running[slot].output[-1:])

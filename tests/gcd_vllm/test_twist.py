@@ -7,7 +7,6 @@ import math
 import random
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +22,6 @@ from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
 from smc._vocabulary.mixture import defend
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
-    LogitsContext,
     RequestStates,
     SamplingParams,
     VllmConfig,
@@ -31,6 +29,7 @@ from tests.gcd_vllm.fakes import (
     batches,
     finite,
     lifted,
+    v2_context,
 )
 
 REGEX = {"regex": "[ab]{1,9}c?"}
@@ -140,13 +139,6 @@ class Plain:
         assert torch.equal(before[sorted(found)], after[sorted(found)])
         self.output.append(rng.choice(sorted(found)))
         assert self.matcher is None or self.matcher.advance(self.output[-1])
-
-
-def v2_context(order):
-    """A step of V2 without drafts, with one row for each slot."""
-    slots, host = torch.tensor(order, dtype=torch.int32), np.array(order, np.int32)
-    none = torch.zeros_like(slots)
-    return LogitsContext(slots, slots, host, none, none, none.long(), np.zeros_like(host))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,10 +12,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from hmm._lookahead import expect_classes
-from hmm._model import HMM
-from hmm._product import LookaheadTable
-from hmm._transition import Dense
+from hmm import HMM, Dense, LookaheadTable, expect_classes
 
 
 def transition_matrix(transition: Dense) -> np.ndarray:

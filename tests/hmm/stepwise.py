@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from hmm import HMM, Step
 from hmm import _em as em
-from hmm._em import Step
-from hmm._model import HMM
 
 
 def train(hmm: HMM, tokens: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:

@@ -8,11 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gcd import Vocabulary
+from hmm import HMM, Step
 from hmm import _checkpoint as checkpoint
 from hmm import _em as em
 from hmm import _inference as inference
-from hmm._em import Step
-from hmm._model import HMM
 from tests.hmm.oracles import batch, sparse, tiny
 
 

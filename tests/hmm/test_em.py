@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmm import HMM, PseudoCounts, Statistics, Step
 from hmm import _em as em
 from hmm import _inference as inference
-from hmm._em import PseudoCounts, Statistics, Step
-from hmm._model import HMM
 from tests import processes
 from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
 from tests.hmm.stepwise import train
@@ -95,14 +94,6 @@ def test_sequences_without_posterior_add_nothing_but_their_likelihood():
     assert float(counts.log_likelihood) == -math.inf
     for one, other in zip(arrays(counts)[:3], arrays(alone)[:3], strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_a_process_without_a_share_adds_nothing():
-    hmm, (tokens, lengths) = tiny(), batch(0, [4, 2], 3)
-    empty = em.expected_statistics(hmm, tokens[:0], lengths[:0])
-    assert_close(empty, Statistics.zeros(hmm))
-    whole = em.expected_statistics(hmm, tokens, lengths)
-    assert_close(whole + empty, whole)
 
 
 def test_every_full_step_raises_the_likelihood():

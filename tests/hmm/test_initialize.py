@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from hmm import HMM, PseudoCounts, distilled
 from hmm import _em as em
 from hmm import _inference as inference
-from hmm._em import PseudoCounts
-from hmm._initialize import SMOOTHING, cluster, counts_of_states, distilled
-from hmm._model import HMM
+from hmm._initialize import SMOOTHING, cluster, counts_of_states
 from tests.hmm.oracles import batch
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from hmm._model import HMM
-from hmm._transition import Dense
+from hmm import HMM, Dense
 from tests.hmm.oracles import recipes, tiny
 
 

@@ -12,22 +12,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    ConstraintError,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
 from gcd._tokens.rows import Rows
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from hmm import HMM, expect_all_tokens, expect_classes, expect_tokens, lookahead_table
 from hmm import _edges as edges
 from hmm import _lookahead as lookahead
 from hmm import _recursion as recursion
 from hmm._edges import class_emission
-from hmm._inference import filter_step
-from hmm._lookahead import expect_all_tokens, expect_classes, expect_tokens
-from hmm._model import HMM
-from hmm._product import lookahead_table
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings, vocabularies
 from tests.hmm.oracles import beta_of, log_completed
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
@@ -152,18 +151,6 @@ def test_random_automata(language: Automaton, vocabulary: Vocabulary, seed: int)
         assert (beta >= before - 1e-12).all(), "more budget, more probability"
         assert ((beta > 0) == (steps <= remaining).unsqueeze(1)).all(), "positive where alive"
         before = beta
-
-
-def test_one_table_serves_every_budget() -> None:
-    hmm, automaton = random_hmm(VOCABULARY.size), a_star_b()
-    table = lookahead_table(hmm, automaton, 8)
-    for budget in range(1, 9):
-        short = lookahead_table(hmm, automaton, budget)
-        for remaining in range(budget + 1):
-            assert torch.equal(beta_of(short, remaining), beta_of(table, remaining))
-    states = torch.arange(automaton.num_states)
-    overdrawn, spent = (table.row(torch.full_like(states, r), states) for r in (-1, 0))
-    assert torch.equal(overdrawn, spent)
 
 
 def long_automaton() -> TokenAutomaton:
@@ -313,40 +300,6 @@ def test_emissions_of_another_type(
     for one, other, third in zip(mine, expect_tokens(*place, tokens), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
         torch.testing.assert_close(one, third, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("name", CONSTRAINTS)
-def test_tower_property(name: str) -> None:
-    """The expectation now is the mean of the expectations after the next token."""
-    automaton, hmm = CONSTRAINTS[name](), random_hmm(VOCABULARY.size, seed=8)
-    table = lookahead_table(hmm, automaton, 6)
-    for state in range(automaton.num_states - 1):
-        for left in (1, 2, 3, 6):
-            predicted = random_predicted(1, hmm.num_states, seed=state)
-            now = log_completed(table, predicted, torch.tensor([state]), torch.tensor([left]))
-            after = 0.0
-            for token in range(VOCABULARY.size):
-                filtered, log_p = filter_step(hmm, predicted, torch.tensor([token]))
-                later = log_completed(
-                    table,
-                    hmm.transition.forward(filtered),
-                    torch.tensor([automaton.step(state, token)]),
-                    torch.tensor([left - 1]),
-                )
-                after += float((log_p + later).exp())
-            assert float(now.exp()) == pytest.approx(after, rel=1e-10, abs=0)
-            assert float(now) <= 1e-12
-
-
-def test_positive_exactly_on_the_mask() -> None:
-    automaton, hmm = few_words(), random_hmm(VOCABULARY.size, seed=2)
-    table, mask = lookahead_table(hmm, automaton, 9), BudgetMask(automaton, 9)
-    states = torch.arange(automaton.num_states).repeat_interleave(10)
-    left = torch.arange(10).repeat(automaton.num_states)
-    predicted = random_predicted(len(states), hmm.num_states)
-    exact = expect_all_tokens(table, predicted, states, left)
-    assert torch.equal(exact.log_joint > -torch.inf, mask.mask(states, left))
-    assert torch.equal(exact.log_mass > -torch.inf, mask.mask(states, left))
 
 
 # -- numbers ---------------------------------------------------------------------------------

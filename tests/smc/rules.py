@@ -14,12 +14,8 @@ from typing import Any
 import torch
 
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from smc._proposals import AutomatonPosition
+from gcd import Automaton, TokenAutomaton, Vocabulary, lift, regex
+from smc import AutomatonPosition
 from smc.testing import ToyLM
 from tests.smc.toys import choice
 

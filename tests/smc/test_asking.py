@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, field_validator
 
 import gcd
 import smc
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 from smc.testing import ToyLM, target
 
 TOKENS = [bytes([b]) for b in range(32, 127)]

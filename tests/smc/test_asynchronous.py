@@ -11,10 +11,10 @@ import torch
 
 import gcd
 import smc
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 from smc.testing import ToyLM, ToyRows
-from tests.smc.test_walk import PROMPT, TOY
 from tests.smc.toys import CONSTRAINTS
+from tests.smc.walks import PROMPT, TOY
 
 BYTES = Vocabulary.from_bytes([*(bytes([i]) for i in range(256)), b""], [256])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,117 +14,34 @@ import torch
 import smc
 import smc._inference.answers
 import smc._results.posterior
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift
+from smc import AutomatonPosition, Bounds, Observation
 from smc._forward.prefixes import Extension, Prefixes
-from smc._inference.bounds import Bounds, Frontier
-from smc._inference.observation import Observation, Watch
+from smc._inference.bounds import Frontier
+from smc._inference.observation import Watch
 from smc._inference.particles import Particles
-from smc._proposals import AutomatonPosition
-from smc.testing import ToyLM, walk
+from smc.testing import ToyLM
 from tests.smc import rules
-from tests.smc.test_walk import PROPOSALS, SometimesImpossible
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
-
-TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
-PROMPT = (0, 1)
-Ids = tuple[int, ...]
-
-
-@cache
-def shares(lm: Any, ids: Ids, temperature: float) -> list[float]:
-    """Return p of every next token; unmodified at temperature 1, since rounding breaks the sum."""
-    log_p = lm.log_p(ids).double() / temperature
-    return (log_p if temperature == 1 else log_p.log_softmax(dim=0)).exp().tolist()
-
-
-def masses(
-    lm: Any,
-    prompt: Sequence[int],
-    automaton: TokenAutomaton,
-    budget: int,
-    *,
-    temperature: float = 1.0,
-    read: set[Ids] | None = None,
-) -> dict[Ids, float]:
-    """Return p of every answer, and of every open branch; without `read` nothing is open."""
-    found: dict[Ids, float] = {}
-
-    def visit(state: int, ids: Ids, p: float) -> None:
-        if state == automaton.final or (read is not None and ids not in read):
-            found[ids] = p
-            return
-        for token, share in enumerate(shares(lm, (*prompt, *ids), temperature)):
-            after = automaton.step(state, token)
-            allowed = after >= 0 and automaton.steps_to_accept[after] < budget - len(ids)
-            if allowed and share > 0:
-                visit(after, (*ids, token), p * share)
-
-    visit(automaton.initial, (), 1.0)
-    return found
-
-
-def by_text(target: dict[Ids, float], vocabulary: Vocabulary) -> dict[bytes, float]:
-    total: dict[bytes, float] = defaultdict(float)
-    for ids, p in target.items():
-        total[vocabulary.decode([i for i in ids if i not in vocabulary.eos_ids])] += p
-    return dict(total)
-
-
-def holds(found: smc.Posterior, target: dict[Ids, float], vocabulary: Vocabulary) -> bool:
-    """Return whether bounds and intervals contain the truth."""
-    bounds, evidence = found.bounds, math.fsum(target.values())
-    assert bounds is not None
-    assert found.intervals is not None
-    assert len(found.intervals) == len(found.texts)
-    if found.reliability.label != "estimated":  # the spread of the particles proves nothing
-        assert found.confidence_intervals == found.intervals
-        assert found.log_evidence_interval == (bounds.log_lower, bounds.log_upper)
-    if not math.exp(bounds.log_lower) <= evidence <= math.exp(bounds.log_upper):
-        return False
-    if evidence == 0:
-        return True
-    truth = by_text(target, vocabulary)
-    pairs = [
-        (interval, truth[answer])
-        for answer, interval in zip(found.answers, found.intervals, strict=True)
-    ]
-    done = {each for each in found.particles if each.finished}
-    pairs += [(bounds.of_sequence(each.log_p), target[each.ids]) for each in done]
-    unseen = max((p for answer, p in truth.items() if answer not in found.answers), default=0.0)
-    share = sum(target[ids] for ids in {each.ids for each in done}) / evidence
-    return (
-        all(low <= p / evidence <= high for (low, high), p in pairs)
-        and unseen / evidence <= 1 - bounds.certified
-        and bounds.certified <= share
-    )
-
-
-def outcomes(
-    lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any
-) -> list[tuple[float, smc.Posterior]]:
-    """Yield the probability and the result of every walk over the random choices."""
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        prompts = [PROMPT] * len(ids)
-        return smc.sample(
-            lm, prompts, automaton, max_tokens=budget, example_ids=ids, max_rows=1 << 20,
-            draw=draw, **{"algorithm": "smc", **options},
-        )  # fmt: skip
-
-    return list(walk(run))
+from tests.smc.walks import (
+    EVERY_STEP,
+    PROMPT,
+    PROPOSALS,
+    TOY,
+    Ids,
+    SometimesImpossible,
+    holds,
+    masses,
+    outcomes,
+)
 
 
 def all_hold(lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any) -> bool:
     """Return whether the bounds hold in every outcome."""
     target = masses(lm, PROMPT, automaton, budget)
-    found = outcomes(lm, automaton, budget, **options)
+    found = list(outcomes(automaton, budget, lm=lm, **options))
     assert sum(probability for probability, _ in found) == pytest.approx(1)
     return all(holds(posterior, target, automaton.vocabulary) for _, posterior in found)
-
-
-EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,15 @@ import torch
 from hypothesis import given, settings
 
 import smc
-from gcd._languages.text.regex import regex
+from gcd import TokenAutomaton, Vocabulary, lift, regex
 from gcd._tokens.distances import UNREACHABLE
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from smc.testing import ToyLM, walk
-from tests.gcd.oracles import checked_inside_strategies
-from tests.gcd.serving.test_matcher import token_automata
+from smc.testing import ToyLM
+from tests.gcd.oracles import checked_inside_strategies, token_automata
 from tests.smc import rules
-from tests.smc.test_walk import PROMPT, PROPOSALS
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+from tests.smc.walks import EVERY_STEP, PROMPT, PROPOSALS, TOY, outcomes
 
 pytestmark = checked_inside_strategies
-
-TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
-EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
 
 
 def truth(
@@ -71,17 +64,11 @@ def test_the_estimate_is_unbiased(
 ) -> None:
     """Average over all walks; each position of a forced run counts."""
     automaton = CONSTRAINTS[name]()
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            TOY, [PROMPT] * len(ids), automaton, max_tokens=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, proposal=PROPOSALS[proposal](),
-            **{"algorithm": "smc", **options},
-        )  # fmt: skip
-
     mass, sufficient = truth(TOY, PROMPT, automaton, budget)
     estimate = 0.0
-    for probability, found in walk(run):
+    for probability, found in outcomes(
+        automaton, budget, proposal=PROPOSALS[proposal](), **options
+    ):
         effect = found.budget
         assert effect is not None
         assert smc.sufficient_budget(found) <= sufficient

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-
 import pytest
 
 import smc
-from gcd._languages.literal import choice
-from gcd._tokens.lifting import lift
-from smc.testing import ToyLM, target, walk
+from gcd import choice, lift
+from smc.testing import ToyLM, target
 from tests.gcd.tokens.bpe import train, vocabulary_of
+from tests.smc.walks import outcomes, sums
 
 TEXTS = ("orderId", "orderName", "order", "name")
 TOKENIZER = train(("orderId orderName order name", "order order orderI orderN name"), 266, "none")
@@ -46,21 +43,8 @@ def test_the_target_is_over_the_tokenizers_own_spellings(budget: int) -> None:
 @pytest.mark.parametrize("proposal", [smc.GCD(), smc.LCD()])
 def test_the_samplers_weights_sum_to_it(proposal: smc.Proposal) -> None:
     budget = 6
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            LM, [PROMPT] * len(ids), AUTOMATON, max_tokens=budget, particles=2, proposal=proposal,
-            example_ids=ids, draw=draw, max_rows=1 << 20,
-        )  # fmt: skip
-
-    mass: dict[bytes, float] = defaultdict(float)
-    total = 0.0
-    for probability, posterior in walk(run):
-        total += probability
-        assert posterior.log_evidence is not None
-        weight = probability * math.exp(posterior.log_evidence)
-        for answer, share in zip(posterior.answers, posterior.probabilities, strict=True):
-            mass[answer] += weight * share
+    given = {"lm": LM, "prompt": PROMPT, "particles": 2, "proposal": proposal, "algorithm": "auto"}
+    mass, _, total, _ = sums(outcomes(AUTOMATON, budget, **given))
     assert total == pytest.approx(1, rel=1e-12)
     expected = {VOCABULARY.decode(ids): p for ids, p in by_hand(budget).items()}
-    assert dict(mass) == pytest.approx(expected, rel=1e-9)
+    assert mass == pytest.approx(expected, rel=1e-9)

@@ -7,7 +7,6 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -17,13 +16,12 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary, lift
 from smc._search.language_size import longest_answer
 from smc.testing import ToyLM, target
-from tests.smc.test_fields import VOCABULARY as JSON_VOCABULARY
-from tests.smc.test_pgcd import HMMAsLM, never
-from tests.smc.toys import VOCABULARY, choice
+from tests.smc.cases import JSON_VOCABULARY
+from tests.smc.toys import VOCABULARY, choice, stories
+from tests.smc.walks import HMMAsLM, never
 
 PROMPT = (0, 1)
 OPTIONS = ("b", "ab", "a", "abba", "")
@@ -148,12 +146,7 @@ def test_an_option_that_was_not_found() -> None:
 
 def test_canonical_spelling() -> None:
     """Only the tokenizer's spelling counts, although options have other tokenizations."""
-    transformers = pytest.importorskip("transformers")
-    ROOT = Path(__file__).resolve().parents[2]
-
-    path = ROOT / "tests" / "models" / "stories260K"
-    model = transformers.AutoModelForCausalLM.from_pretrained(path).double()
-    lm = smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(path))
+    lm = stories()
     texts, prompt = [" park", " parking", " zoo", " \u00fcber"], "One day, Tom went to the"
     [found] = smc.choose(lm, [prompt], texts, spellings="canonical", certify=1)
     segmentation = lm.vocabulary.segmentation

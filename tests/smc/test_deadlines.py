@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event
 from typing import Any
@@ -14,18 +13,10 @@ import torch
 
 import smc
 import smc._inference.deadlines
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from smc.testing import ToyLM, ToyRows, target, walk
-from tests.smc.test_bounds import holds, masses
-from tests.smc.test_walk import PROMPT, PROPOSALS
+from gcd import TokenAutomaton, Vocabulary, lift, regex
+from smc.testing import ToyLM, ToyRows, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
-
-TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
-EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
-Ids = tuple[int, ...]
+from tests.smc.walks import EVERY_STEP, PROMPT, PROPOSALS, TOY, Ids, holds, masses, outcomes, sums
 
 
 class After:
@@ -37,40 +28,6 @@ class After:
     def is_set(self) -> bool:
         self.left -= 1
         return self.left < 0
-
-
-def outcomes(
-    automaton: TokenAutomaton,
-    budget: int,
-    cancel: Callable[[], Any],
-    *,
-    lm: ToyLM = TOY,
-    chunk: int = 1024,
-    **options: Any,
-) -> Iterator[tuple[float, smc.Posterior]]:
-    """Yield the probability and the result of every walk over the random choices."""
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            lm, [PROMPT] * len(ids), automaton, max_tokens=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, cancel=cancel(), **{"algorithm": "smc", **options},
-        )  # fmt: skip
-
-    return walk(run, chunk=chunk)
-
-
-def expected_masses(found: Iterator[tuple[float, smc.Posterior]]) -> dict[bytes, float]:
-    """The mean of evidence times posterior, for each answer."""
-    mass: dict[bytes, float] = defaultdict(float)
-    total = 0.0
-    for probability, posterior in found:
-        total += probability
-        assert posterior.log_evidence is not None
-        weight = probability * math.exp(posterior.log_evidence)
-        for answer, share in zip(posterior.answers, posterior.probabilities, strict=True):
-            mass[answer] += weight * share
-    assert total == pytest.approx(1)
-    return dict(mass)
 
 
 def still_possible(automaton: TokenAutomaton, budget: int, steps: int) -> dict[bytes, float]:
@@ -105,7 +62,7 @@ def test_weights_are_those_of_the_answers_that_are_still_possible(
 ) -> None:
     automaton = CONSTRAINTS[name]()
     every = {"proposal": PROPOSALS[proposal](), "forced_runs": False, **options}
-    found = expected_masses(outcomes(automaton, budget, lambda: After(steps), **every))
+    found = sums(outcomes(automaton, budget, cancel=lambda: After(steps), **every))[0]
     assert found == pytest.approx(still_possible(automaton, budget, steps), abs=1e-10)
 
 
@@ -117,7 +74,7 @@ def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> Non
         return position.mask.class_mask(position.states, position.remaining)
 
     monkeypatch.setattr("smc._inference.closing.ShortestWay.alive", weigh)
-    found = expected_masses(outcomes(automaton, 3, lambda: After(1), particles=1, **every))
+    found = sums(outcomes(automaton, 3, cancel=lambda: After(1), particles=1, **every))[0]
     assert found != pytest.approx(still_possible(automaton, 3, 1), abs=1e-3)
 
 
@@ -144,7 +101,7 @@ def test_a_limit_that_depends_on_what_was_drawn_loses_answers_and_adds_none() ->
             return (0,) in lm.read
 
     every = {"proposal": smc.GCD(), "forced_runs": False, "particles": 2, "ess_threshold": 0.0}
-    found = expected_masses(outcomes(automaton, 4, OnceRead, lm=lm, chunk=1, **every))
+    found = sums(outcomes(automaton, 4, cancel=OnceRead, lm=lm, chunk=1, **every))[0]
     truth = still_possible(automaton, 4, 4)
     assert all(mass <= truth[answer] + 1e-12 for answer, mass in found.items())
     assert found[b"b"] == pytest.approx(truth[b"b"], abs=1e-12)  # it had ended before
@@ -165,7 +122,7 @@ def test_every_outcome_is_valid_and_its_bounds_hold(options: dict[str, Any]) -> 
     truth = masses(TOY, PROMPT, automaton, 4)
     for steps in range(3):
         cancel = partial(After, steps)
-        for _, found in outcomes(automaton, 4, cancel, proposal=smc.GCD(), **options):
+        for _, found in outcomes(automaton, 4, cancel=cancel, proposal=smc.GCD(), **options):
             assert found.complete
             assert found.valid
             assert holds(found, truth, VOCABULARY)

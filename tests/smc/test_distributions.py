@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,16 +14,13 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift
 from smc._forward.revisiting import Run, TreeReader
 from smc._search.enumerating import Tree
 from smc._search.language_size import count_prefixes, longest_answer
 from smc.testing import ToyLM, target
-from tests.smc.test_bounds import Ids, by_text, holds, masses
-from tests.smc.test_pgcd import HMMAsLM, never
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
+from tests.smc.walks import HMMAsLM, Ids, by_text, holds, masses, never
 
 PROMPT = (0, 1)
 WORDS = ("", "a", "ab", "abab", "ba", "bbb", "aab")
@@ -78,7 +74,7 @@ def test_a_whole_language_is_the_target(name: str, rows: int) -> None:
             assert found.diagnostics.lm_calls <= (longest_answer(automaton) or 1)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.sampled_from(["few", "words", "all", "by itself"]),
     st.integers(0, 9),
@@ -256,13 +252,7 @@ def test_a_model_that_gives_no_answer_any_probability() -> None:
 
 def test_canonical_spellings() -> None:
     """Exactly the tokenizer's spellings, with the model's probabilities."""
-    transformers = pytest.importorskip("transformers")
-    ROOT = Path(__file__).resolve().parents[2]
-
-    path = ROOT / "tests" / "models" / "stories260K"
-    model = transformers.AutoModelForCausalLM.from_pretrained(path).double()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    lm = smc.TransformersLM(model, tokenizer)
+    lm = stories()
     texts = [" park", " zoo", " beach"]
     language = gcd.choice(texts)
     lifted = gcd.lift(language, lm.vocabulary)

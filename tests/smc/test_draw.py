@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from smc._vocabulary.draw import Categorical, CounterDraw, Keys, Purpose, categorical, uniform
+from smc import CounterDraw
+from smc._vocabulary.draw import Categorical, Keys, Purpose, categorical, uniform
 
 ALMOST_ONE = 1 - 2.0**-53
 ALMOST_ZERO = 2.0**-53

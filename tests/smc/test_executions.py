@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,10 +12,8 @@ import torch
 
 import smc
 import smc._inference.execution
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from hmm._model import HMM
+from gcd import AutomatonBatch, lift, regex
+from smc import Batch
 from smc._forward.static import move
 from smc._inference.answers import ending_tokens
 from smc._inference.execution import Executor
@@ -25,43 +21,12 @@ from smc._inference.loop import WARM_UP, StaticRun, run_static
 from smc._inference.outcome import Outcome
 from smc._inference.settings import settings_of
 from smc._models.static_cache import NotStaticError
-from smc._proposals import Batch
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
-from tests.smc.test_pgcd import never
-from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
+from tests.smc import toys
+from tests.smc.cases import FILTER, PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
-
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
-
-
-class NoPotential(smc.PGCD):
-    potential = False
-
-
-def pgcd(twist: str = "conditional", kind: type[smc.PGCD] = smc.PGCD, **options: Any) -> smc.PGCD:
-    generator = torch.Generator().manual_seed(5)
-    hmm = HMM.random(3, VOCABULARY.size, generator=generator, dtype=torch.float64)
-    return kind(hmm, lookahead=twist, **options)
-
-
-PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
-    "lm": smc.LM,
-    "lcd": smc.LCD,
-    "gcd": smc.GCD,
-    "greedy_close": smc.GreedyClose,
-    "own": lambda: Tilted(potential=True),
-    "pgcd": lambda: pgcd(exact_top_k=2),
-    "in_time": lambda: pgcd("in_time", exact_top_k=0, defense=0.1),
-    "no_potential": lambda: pgcd(exact_top_k=1, kind=NoPotential),
-    "exact": lambda: pgcd(exact_top_k=None),
-}
-FILTER = {
-    "default": {},
-    "plain": {"count_finished": False, "floor": 0.0},
-    "no_floor": {"floor": 0.0},
-    "floor": {"count_finished": False, "floor": 1e-2},
-}
+from tests.smc.walks import TOY, assert_exact, never
 
 
 def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
@@ -84,16 +49,6 @@ def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
         assert one.diagnostics.ess == pytest.approx(other.diagnostics.ess, abs=1e-6)
         assert one.diagnostics.tokens >= other.diagnostics.tokens  # equal prefixes are recomputed
     return found
-
-
-def examples() -> dict[str, Any]:
-    names = ("few_words", "a_star_b", "forced", "a_star_b")
-    return {
-        "prompts": [[0], [1, 2], [2, 2, 1], [0, 0]],
-        "constraint": [CONSTRAINTS[each]() for each in names],
-        "max_tokens": [4, 6, 3, 8],
-        "example_ids": [3, 9, 0, 4],
-    }
 
 
 @pytest.mark.parametrize("strata", ["none", "state"])
@@ -157,15 +112,7 @@ WALKED: list[dict[str, Any]] = [
     ids=str,
 )
 def test_the_walk_over_all_choices_sums_to_the_target(name: str, options: dict[str, Any]) -> None:
-    automaton, budget = a_star_b(), 3
-    mass, evidence, total, count = walk_sums(
-        automaton, budget, proposal=PROPOSALS[name](), execution="static", **options
-    )
-    expected = truth(automaton, budget)
-    assert count > 2
-    assert total == pytest.approx(1, abs=1e-10)
-    assert mass == pytest.approx(expected, abs=1e-10)
-    assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
+    assert_exact(a_star_b(), 3, proposal=PROPOSALS[name](), execution="static", **options)
 
 
 def test_prefixes_without_a_continuation_are_no_fallbacks() -> None:
@@ -227,9 +174,7 @@ def test_what_may_be_last() -> None:
 
 @pytest.fixture(scope="module")
 def stories() -> smc.TransformersLM:
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
-    return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES))
+    return toys.stories()
 
 
 @pytest.mark.parametrize("options", [{"ess_threshold": 0.9}, {"algorithm": "discrete"}], ids=str)

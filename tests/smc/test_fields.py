@@ -16,16 +16,14 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.vocabulary import Vocabulary
-from smc._inference.bounds import Bounds
+from smc import Bounds
 from smc._results.fields import canonical_json, fields_of
-from smc.testing import ToyLM, target, walk
+from smc.testing import ToyLM, target
+from tests.smc.cases import JSON_VOCABULARY
+from tests.smc.walks import outcomes
 
 TEXTS = ['{"a":1}', '{"a":1.0}', '{"a":2,"b":[true]}', '{"b":[]}', '{"b":[true],"a":1}']
-TOKENS = [b'{"', b"a", b'":', b"1", b".0", b"2", b",", b'"', b"b", b"[", b"]", b"true", b"}"]
-MORE = [b'"a":1', b'{"a":', b"1}", b"true]}", b'b":[', b""]
-VOCABULARY = Vocabulary.from_bytes([*TOKENS, *MORE], [len(TOKENS) + len(MORE) - 1])
-AUTOMATON = gcd.lift(gcd.choice(TEXTS), VOCABULARY)
+AUTOMATON = gcd.lift(gcd.choice(TEXTS), JSON_VOCABULARY)
 BUDGET = 8
 ABSENT = object()
 
@@ -51,7 +49,7 @@ def truth(lm: ToyLM, pointer: str) -> dict[Any, float]:
     """P of every value at a pointer, or of its absence, from enumeration."""
     mass: dict[Any, float] = defaultdict(float)
     for ids, p in target(lm, [0], AUTOMATON, BUDGET).items():
-        value = at(json.loads(VOCABULARY.decode(ids)), pointer)
+        value = at(json.loads(JSON_VOCABULARY.decode(ids)), pointer)
         mass[
             ABSENT if value is ABSENT else json.dumps(value, sort_keys=True).replace("1.0", "1")
         ] += p
@@ -69,7 +67,7 @@ def shares(field: smc.Field) -> dict[Any, tuple[float, Any]]:
 
 def test_the_marginals_of_an_enumerated_posterior() -> None:
     for seed in range(3):
-        lm = ToyLM(VOCABULARY, seed=seed)
+        lm = ToyLM(JSON_VOCABULARY, seed=seed)
         [found] = smc.sample(
             lm, [[0]], AUTOMATON, max_tokens=BUDGET, particles=500, proposal=smc.GCD(),
             algorithm="discrete",
@@ -93,29 +91,15 @@ def test_the_marginals_of_an_enumerated_posterior() -> None:
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_the_intervals_hold_in_every_outcome(algorithm: str) -> None:
     texts = ['{"a":1}', '{"a":2}', '{"b":[]}']
-    automaton = gcd.lift(gcd.choice(texts), VOCABULARY)
-    lm = ToyLM(VOCABULARY, seed=3, spread=2.0)
+    automaton = gcd.lift(gcd.choice(texts), JSON_VOCABULARY)
+    lm = ToyLM(JSON_VOCABULARY, seed=3, spread=2.0)
     masses: dict[str, float] = defaultdict(float)
     for ids, p in target(lm, [0], automaton, 5).items():
-        masses[VOCABULARY.decode(ids).decode()] += p
+        masses[JSON_VOCABULARY.decode(ids).decode()] += p
     total = sum(masses.values())
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            lm,
-            [[0]] * len(ids),
-            automaton,
-            max_tokens=5,
-            particles=2,
-            proposal=smc.GCD(),
-            draw=draw,
-            example_ids=ids,
-            max_rows=1 << 20,
-            algorithm=algorithm,
-        )
-
     partial = 0
-    for _, found in walk(run):
+    given = {"particles": 2, "proposal": smc.GCD(), "algorithm": algorithm}
+    for _, found in outcomes(automaton, 5, lm=lm, prompt=[0], **given):
         for pointer, field in found.fields().items():
             for value, (_, (low, high)) in shares(field).items():
                 p = sum(
@@ -218,7 +202,7 @@ def test_fields_are_shown_in_short_lines(size: int) -> None:
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str) -> None:
-    lm = ToyLM(VOCABULARY, seed=3)
+    lm = ToyLM(JSON_VOCABULARY, seed=3)
     (found,) = smc.sample(
         lm,
         [[0]],

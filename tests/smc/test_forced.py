@@ -13,28 +13,14 @@ from torch import Tensor
 
 import smc
 import smc._forward.eager
-from gcd._automata.automaton import Automaton
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from smc.testing import ToyLM, ToyRows, target, walk
-from tests.smc.test_executions import NoPotential
-from tests.smc.test_pgcd import random_hmm
+from gcd import TokenAutomaton, lift, regex
+from smc.testing import ToyLM, ToyRows, target
+from tests.smc.cases import FORCED, LANGUAGES, NoPotential, automaton_of, budget_of
 from tests.smc.toys import choice
+from tests.smc.walks import PROMPT, outcomes, random_hmm
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
-# A single EOS id, so that the end can be forced too; some texts have two spellings.
-VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
-PROMPT = (0, 1)
-TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
-LANGUAGES: dict[str, Callable[[], Automaton]] = {
-    "forced_between": lambda: choice("acca", "accb", "ba", "bcbb"),
-    "forced_first": lambda: choice("cca", "ccb", "ccaa"),
-    "forced_last": lambda: choice("accc", "bccb"),
-    "all_forced": lambda: choice("ccca"),
-    "by_the_budget": lambda: Automaton.literal("c").star() + Automaton.literal("a"),
-}
+TOY = ToyLM(FORCED, seed=3, spread=1.5)
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "lm": smc.LM,
     "lcd": smc.LCD,
@@ -47,31 +33,10 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 }
 
 
-def automaton_of(name: str) -> TokenAutomaton:
-    return lift(LANGUAGES[name](), VOCABULARY)
-
-
-def budget_of(automaton: TokenAutomaton) -> int:
-    """A budget for every spelling but the longest, so that the budget matters."""
-    return automaton.fewest_tokens + 1
-
-
-def walks(
-    automaton: TokenAutomaton, budget: int, **options: object
-) -> list[tuple[float, smc.Posterior]]:
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            TOY, [PROMPT] * len(ids), automaton, max_tokens=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, **{"algorithm": "smc", **options},  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    return list(walk(run))
-
-
-def outcomes(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
+def weights_of(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
     """The probability and the weight of every sequence of one particle."""
     found: dict[tuple[int, ...], tuple[float, float]] = {}
-    for probability, posterior in walks(automaton, budget, particles=1, **options):
+    for probability, posterior in outcomes(automaton, budget, lm=TOY, particles=1, **options):
         (sample,) = posterior.particles
         if sample.log_weight > -math.inf:
             before, _ = found.get(sample.ids, (0.0, 0.0))
@@ -85,8 +50,8 @@ def test_every_sequence_has_the_weight_it_has_token_by_token(language: str, prop
     automaton = automaton_of(language)
     options = {"proposal": PROPOSALS[proposal](), "temperature": 0.7}
     budget = budget_of(automaton)
-    together = outcomes(automaton, budget, **options)
-    one_by_one = outcomes(automaton, budget, forced_runs=False, **options)
+    together = weights_of(automaton, budget, **options)
+    one_by_one = weights_of(automaton, budget, forced_runs=False, **options)
     assert together.keys() == one_by_one.keys()
     for ids, (probability, log_weight) in one_by_one.items():
         assert together[ids] == pytest.approx((probability, log_weight), abs=1e-12)
@@ -115,8 +80,8 @@ def test_the_walk_over_all_choices_gives_the_target(
     expected = target(TOY, PROMPT, automaton, budget)
     mass = dict.fromkeys(expected, 0.0)
     N = 2
-    for probability, posterior in walks(
-        automaton, budget, particles=N, proposal=PROPOSALS[proposal](),
+    for probability, posterior in outcomes(
+        automaton, budget, lm=TOY, particles=N, proposal=PROPOSALS[proposal](),
         forced_runs=forced_runs, **options,
     ):  # fmt: skip
         share = 1 if options.get("algorithm") == "discrete" else N
@@ -130,7 +95,7 @@ class Counted(ToyLM):
     """A model that counts its passes, and their tokens."""
 
     def __init__(self, **options: object) -> None:
-        super().__init__(VOCABULARY, seed=3, spread=1.5, **options)  # type: ignore[arg-type]
+        super().__init__(FORCED, seed=3, spread=1.5, **options)  # type: ignore[arg-type]
         self.passes: list[int] = []
 
     def prefill(self, prompts: list) -> tuple[ToyRows, Float[Tensor, "B V"]]:
@@ -172,44 +137,13 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_a_batch_gives_the_same_results_as_single_examples(
-    algorithm: str, most_read: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Combine runs of all lengths, including empty ones, in one batch; and narrow passes."""
-    automata = [automaton_of(name) for name in LANGUAGES]
-    options = {"proposal": smc.GCD(), "particles": 4, "algorithm": algorithm, "seed": 5}
-    budgets = [budget_of(automaton) + 1 for automaton in automata]
-    alone = [
-        smc.sample(
-            TOY, [PROMPT], a, max_tokens=n, example_ids=[i], **{"algorithm": "smc", **options}
-        )[0]  # type: ignore[arg-type]
-        for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
-    ]
-    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
-    together = smc.sample(
-        TOY,
-        [PROMPT] * len(automata),
-        automata,
-        max_tokens=budgets,
-        **{"algorithm": "smc", **options},
-    )  # type: ignore[arg-type]
-    for one, other in zip(alone, together, strict=True):
-        assert one.answers == other.answers
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-12)
-        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-12)
-        for field in ("ess", "running", "alive", "lm_calls", "tokens", "forced"):
-            assert getattr(one.diagnostics, field) == getattr(other.diagnostics, field)
-
-
-@pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
 def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
     read, widths = ToyRows.extend, []
 
     def extend(rows: ToyRows, runs: Tensor, lengths: Tensor) -> Tensor:
         widths.append(runs.shape[1])
-        assert runs.shape[1] == 1 or runs.numel() * VOCABULARY.size <= most_read
+        assert runs.shape[1] == 1 or runs.numel() * FORCED.size <= most_read
         return read(rows, runs, lengths)
 
     monkeypatch.setattr(ToyRows, "extend", extend)
@@ -223,7 +157,7 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
         algorithm="smc",
     )
     assert sum(widths) == 4
-    assert max(widths) == min(4, max(1, most_read // VOCABULARY.size))
+    assert max(widths) == min(4, max(1, most_read // FORCED.size))
 
 
 class Talkative(smc.GCD):
@@ -262,7 +196,7 @@ class Refusing(ToyLM):
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
-    lm = Refusing(VOCABULARY, seed=3)
+    lm = Refusing(FORCED, seed=3)
     for language in ("forced_between", "all_forced", "forced_first"):
         (found,) = smc.sample(
             lm, [PROMPT], automaton_of(language), max_tokens=9, particles=8, proposal=smc.GCD(),
@@ -278,7 +212,7 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
 def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal: str) -> None:
     """After `a` the only allowed token is impossible; all other particles continue to `ba`."""
     (found,) = smc.sample(
-        Refusing(VOCABULARY, seed=3), [PROMPT], lift(choice("ac", "ba"), VOCABULARY), max_tokens=4,
+        Refusing(FORCED, seed=3), [PROMPT], lift(choice("ac", "ba"), FORCED), max_tokens=4,
         particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
         ess_threshold=1.0, algorithm="smc",
     )  # fmt: skip

@@ -17,11 +17,7 @@ import pytest
 import torch
 
 import smc
-from gcd import AutomatonBatch
-from gcd._errors import ConstraintError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import AutomatonBatch, ConstraintError, InfeasibleBudgetError, Vocabulary, lift
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
@@ -195,26 +191,6 @@ def test_the_dead_get_padding() -> None:
     )  # fmt: skip
     assert found.posteriors[0].dead
     assert found.sequences.tolist() == [[0, 1]] * 2
-
-
-def test_a_real_checkpoint() -> None:
-    lm = transformers.AutoModelForCausalLM.from_pretrained(STORIES)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
-    vocabulary = smc.TransformersLM(lm, tokenizer).vocabulary
-    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), vocabulary)
-    budget = sentence.fewest_tokens + 6
-    prompts = ["Once upon a time there was a dog.", "Tom had a ball."]
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
-    decode = smc.generate(sentence, particles=6, seed=1)
-    found = lm.generate(
-        **inputs, custom_generate=decode, max_new_tokens=budget, return_dict_in_generate=True
-    )
-    start = inputs["input_ids"].shape[1]
-    texts = tokenizer.batch_decode(found.sequences[:, start:], skip_special_tokens=True)
-    for text, posterior in zip(texts, found.posteriors, strict=True):
-        assert posterior.valid
-        assert posterior.complete
-        assert text.strip() in {answer.strip() for answer in posterior.texts}
 
 
 class Recorder(transformers.generation.BaseStreamer):

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import smc
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from hmm._model import HMM
+from gcd import AutomatonBatch, lift, regex
+from hmm import HMM
+from smc import Batch, CounterDraw
 from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import WARM_UP, StaticRun
 from smc._models.static_cache import move_rows
-from smc._proposals import Batch
-from smc._vocabulary.draw import CounterDraw
 from smc._vocabulary.passes import pass_of
-from tests.smc import test_passes as passes
+from tests.smc import passes, toys
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 
 
 @pytest.fixture(scope="module")
 def stories() -> smc.TransformersLM:
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64).cuda()
-    return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES))
+    return toys.stories("cuda")
 
 
 def proposal_of(name: str, lm: smc.TransformersLM) -> smc.Proposal:

@@ -10,7 +10,8 @@ import torch
 import gcd
 import smc
 from hmm import HMM, filter_all, log_likelihood
-from smc._models.hmm_lm import PROMPT, HMMLanguageModel
+from smc import HMMLanguageModel
+from smc._models.hmm_lm import PROMPT
 
 VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba", b"."], eos_ids=[0])
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import gcd
 import smc
 from smc.testing import ToyLM
-from tests.gcd.test_infilling import EXTRA, spellings, vocabulary_of
-from tests.smc.test_pgcd import HMMAsLM, random_hmm
-from tests.smc.test_walk import PROMPT
+from tests.gcd.spellings import EXTRA, spellings, vocabulary_of
+from tests.smc.walks import PROMPT, HMMAsLM, random_hmm
 
 
 def by_enumeration(

@@ -9,29 +9,31 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import smc
-from gcd._errors import ConstraintError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.segments import Segment, segments
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    AutomatonBatch,
+    ConstraintError,
+    InfeasibleBudgetError,
+    Segment,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+    regex,
+    segments,
+)
 from smc._vocabulary.mixture import defend
 from smc.testing import ToyLM, target
-from tests.smc.test_pgcd import random_hmm
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
+from tests.smc.walks import random_hmm
 
 transformers = pytest.importorskip("transformers")
 generate_call = pytest.importorskip("smc._transformers.generate_call")
 
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 Answer = tuple[int, ...]
 
 
@@ -342,38 +344,11 @@ def test_a_part_of_the_answer_is_given() -> None:
 # A real checkpoint, and an assistant
 
 
-@cache
-def stories() -> tuple[Any, Any, TokenAutomaton]:
-    lm = smc.TransformersLM(
-        transformers.AutoModelForCausalLM.from_pretrained(STORIES),
-        transformers.AutoTokenizer.from_pretrained(STORIES),
-    )
-    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), lm.vocabulary)
-    return lm.model, lm.tokenizer, sentence
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 3, "temperature": 0.8}],
-    ids=str,
-)
-def test_a_real_checkpoint(options: dict[str, Any]) -> None:
-    lm, tokenizer, sentence = stories()
-    budget = sentence.fewest_tokens + 4
-    prompts = ["Once upon a time there was a dog.", "Tom had a ball."]
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
-    processor = smc.BudgetLogitsProcessor(sentence, budget)
-    torch.manual_seed(0)
-    found = lm.generate(**inputs, logits_processor=[processor], max_new_tokens=budget, **options)
-    for row in found[:, inputs["input_ids"].shape[1] :].tolist():
-        ends = [t for t, token in enumerate(row) if token in sentence.vocabulary.eos_ids]
-        assert sentence.accepts(row[: ends[0]])
-        assert len(row) <= budget
-
-
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
 def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
-    lm, tokenizer, sentence = stories()
+    wrapped = stories(dtype=torch.float32)
+    lm, tokenizer = wrapped.model, wrapped.tokenizer
+    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), wrapped.vocabulary)
     budget = sentence.fewest_tokens + 4
     processor = smc.BudgetLogitsProcessor(sentence, budget)
     helper = {"assistant_model": lm} if draft == "assistant" else {"prompt_lookup_num_tokens": 4}

@@ -6,26 +6,23 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from hmm._model import HMM
-from smc._proposals import AutomatonPosition
+from gcd import (
+    AutomatonBatch,
+    ConstraintError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+)
+from hmm import HMM
+from smc import AutomatonPosition
 from smc._proposals.twisted import TWISTS
 from smc._vocabulary.mixture import LEAST_DEFENSE, defend
 from smc.testing import ToyLM, check_lookahead, target
-from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
-from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
-from tests.smc.test_walk import PROMPT, assert_exact
+from tests.smc.cases import LANGUAGES, automaton_of, budget_of
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
+from tests.smc.walks import PROMPT, assert_exact
 
 
 class Last(NamedTuple):
@@ -156,21 +153,6 @@ def test_in_no_step_do_weights_differ_forced_runs_included(
     assert (found.diagnostics.forced > 0) == forced_runs
 
 
-@checked_inside_strategies
-@settings(max_examples=15)
-@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99))
-def test_equal_weights_for_random_automata(
-    language: Automaton, vocabulary: Vocabulary, seed: int
-) -> None:
-    try:
-        automaton = lift(language, vocabulary)
-    except EmptyLanguageError:
-        return
-    budget = automaton.fewest_tokens + seed % 3
-    if budget <= 6:
-        assert_equal_weights(automaton, budget, seed)
-
-
 @pytest.mark.parametrize("options", [{"twist": "joint"}, {"twist": 0.5}, {"seed": 1}])
 def test_negative_control_of_equal_weights(options: dict) -> None:
     """Another twist, or another model, has variance."""
@@ -209,25 +191,6 @@ def test_weights_sum_to_the_target(
         proposal.potential = potential
         assert_exact(few_words(), 3, proposal=proposal, resampling="systematic")
         assert (proposal.counts.fallbacks + proposal.counts.holes > 0) == bool(never)
-
-
-@pytest.mark.parametrize("twist", TWISTS)
-@pytest.mark.parametrize("exact_top_k", [0, 2, None])
-def test_support_and_normalizer(twist: str, exact_top_k: int | None) -> None:
-    """G is positive exactly on GCD's mask, at most one if conditional, and Z is its sum."""
-    model = Bigram(table(VOCABULARY, 5, never=(1,)))
-    proposal = smc.Twisted(model, twist=twist, exact_top_k=exact_top_k, defense=0)
-    automata = AutomatonBatch([a_star_b(), few_words()])
-    state = proposal.start(smc.Batch(automata, torch.tensor([5, 4])))
-    state = proposal.take(state, torch.tensor([0, 0, 0, 1, 1, 1]))
-    state = proposal.advance(state, torch.tensor([[0], [0], [2], [0], [1], [2]]))
-    log_p = torch.randn(6, VOCABULARY.size, dtype=torch.float64).log_softmax(dim=1)
-    guide, position = defend(proposal.guide(state, log_p), log_p), state.position
-    mask = BudgetMask(automata, torch.tensor([5, 4])).mask(position.states, position.remaining)
-    assert torch.equal(guide.log_g > -torch.inf, mask)
-    torch.testing.assert_close(guide.log_z, torch.logsumexp(log_p + guide.log_g, dim=1))
-    if twist == "conditional":
-        assert bool((guide.log_g <= 1e-12).all())
 
 
 def test_classes_share_what_their_tokens_have() -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from gcd._automata.automaton import Automaton
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
-from smc import GCD, sample
-from smc._results.posterior import Diagnostics, Posterior, Sample, posterior
+from gcd import Automaton, Vocabulary, lift
+from smc import GCD, Diagnostics, Posterior, Sample, sample
+from smc._results.posterior import posterior
 from smc.testing import ToyLM, target
 from tests.smc.toys import VOCABULARY, choice
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,32 +14,13 @@ from torch import Tensor
 
 import smc
 import smc._forward.eager
-from gcd._automata.automaton import Automaton
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Automaton, Vocabulary, lift, regex
 from smc._forward import read_ahead
 from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
 from smc.testing import ToyLM
-from tests.smc.test_executions import FILTER, PROPOSALS
-from tests.smc.test_forced import LANGUAGES
-from tests.smc.test_forced import VOCABULARY as FORCED
-from tests.smc.test_walk import TOY, walk_sums
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
-
-STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
-
-
-class Anything:
-    """Random guesses: forbidden tokens, EOS, and ids that don't exist."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)
-
-    def __call__(self, text: bytes, vocabulary: Vocabulary) -> list[int]:
-        """Guess."""
-        some = range(-2, vocabulary.size + 2)
-        return self._random.sample(some, self._random.randrange(len(some)))
+from tests.smc.cases import FILTER, FORCED, LANGUAGES, PROPOSALS, Anything
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
+from tests.smc.walks import TOY
 
 
 class Told:
@@ -156,14 +136,19 @@ GUESSES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("proposal", PROPOSALS)
 def test_particles_are_the_same(proposal: str) -> None:
     used, wasted = dict.fromkeys(GUESSES, 0), dict.fromkeys(GUESSES, 0)
-    for seed, (particles, ahead) in enumerate([*[(1, 6)] * 4, (1, 1), (2, 2), (5, 3), (3, 20)]):
+    # Half of the rows for each proposal: single particles as well as groups. Without a mask few
+    # guesses are right.
+    rows = [*[(1, 6)] * 4, (1, 1), (2, 2), (5, 3), (3, 20)]
+    first, step = (0, 1) if proposal == "lm" else ([*PROPOSALS].index(proposal) % 2, 2)
+    for seed in range(first, len(rows), step):
+        particles, ahead = rows[seed]
         options: dict[str, Any] = {
             "particles": particles, "seed": seed, "forced_runs": bool(seed % 3),
             "strata": ("none", "state")[seed % 2], "ess_threshold": (0.5, 1.0)[seed % 2],
             "temperature": (1.0, 0.6)[seed % 2],
         }  # fmt: skip
         lm = CountingLM(VOCABULARY, seed=seed, spread=1.5)
-        for some in one_by_one() if particles == 1 else [examples()]:
+        for some in one_by_one()[seed // 2 % step :: step] if particles == 1 else [examples()]:
             given = {**options, **some}
             expected = sampled(lm, proposal=PROPOSALS[proposal](), read_ahead=0, **given)
             for name, guesses in GUESSES.items():
@@ -184,7 +169,7 @@ def test_answers_of_the_filter_are_the_same(options: str, guesses: str) -> None:
     for seed, (particles, ahead) in enumerate([(1, 1), (1, 6), (2, 2), (4, 3)]):
         # Options, guesses and proposals are independent: all pairs of them occur.
         proposal = ("gcd", "pgcd", "lm")[(seed + offset) % 3]
-        for some in one_by_one():
+        for some in one_by_one()[seed % 2 :: 2]:
             found = assert_same(
                 TOY, **some, proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
                 ahead={"read_ahead": ahead, "guesses": GUESSES[guesses]()},
@@ -200,7 +185,8 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
     """A draft continues through forced runs, up to the end of a text."""
     automaton, used = lift(LANGUAGES[language](), FORCED), 0
     for seed in range(6):
-        for prompt, budget in zip([[0, 1], [2], [3, 3]], [6, 7, 8], strict=True):
+        # Each seed with two of the three prompts, and with every number of particles.
+        for prompt, budget in ([([0, 1], 6), ([2], 7), ([3, 3], 8)] * 2)[seed % 3 :][:2]:
             found = assert_same(
                 ToyLM(FORCED, seed=seed, spread=1.5), [prompt], automaton,
                 budget=budget, particles=1 + seed % 3, proposal=smc.GCD(), seed=seed,
@@ -208,24 +194,6 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
             )  # fmt: skip
             used += sum(each.diagnostics.used for each in found)
     assert (used > 0) == (language not in ("forced_last", "all_forced"))
-
-
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_over_all_choices_the_sums_are_those_without(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_ahead, "look_up", Told([0, 0, 0, 1]))
-    automaton, scheme = CONSTRAINTS["a_star_b"](), {"resampling": "systematic"}
-    sums = [
-        walk_sums(
-            automaton, 3, proposal=smc.GCD(), algorithm=algorithm,
-            **(scheme if algorithm == "smc" else {}), **ahead,
-        )
-        for ahead in ({}, {"read_ahead": 3})
-    ]  # fmt: skip
-    (mass, *numbers), (expected, *others) = sums
-    assert numbers == pytest.approx(others, abs=1e-12)
-    assert mass == pytest.approx(expected, abs=1e-12)
 
 
 @settings(max_examples=25)
@@ -313,13 +281,9 @@ def test_an_observer_sees_the_same_as_without() -> None:
             assert torch.equal(found, expected)
 
 
+@cache
 def _model(kind: str) -> Any:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    if not STORIES.is_dir():
-        pytest.skip("stories260K is not here")
-    model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
-    lm = smc.TransformersLM(model, AutoTokenizer.from_pretrained(STORIES))
+    lm = stories()
     lm._shares_prompts = lambda: kind == "shared"
     return lm
 
@@ -328,10 +292,10 @@ def _model(kind: str) -> Any:
 @pytest.mark.parametrize("particles", [1, 4])
 def test_a_transformer_agrees(kind: str, particles: int) -> None:
     lm = _model(kind)
-    automaton = lift(regex(r"(Lily|Tim|Once)( [a-z]{2,6}){3,6}\."), lm.vocabulary)
+    automaton = lift(regex(r"(Lily|Tim|Once)( [a-z]{2,6}){2,6}\."), lm.vocabulary)
     prompts = ["Once upon a time Lily and Tim", "A red ball. A", "Lily saw a big red ball"]
     drafted = 0
-    for prompt, budget in zip(prompts, [24, 20, 28], strict=True):
+    for prompt, budget in zip(prompts, [16, 13, 18], strict=True):
         found = assert_same(
             lm, [prompt], automaton, budget=budget, particles=particles, seed=budget,
             proposal=smc.GCD(), ahead={"read_ahead": 4, "guesses": Anything(3)},
@@ -341,7 +305,7 @@ def test_a_transformer_agrees(kind: str, particles: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["shared", "plain"])
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_rows_agree_with_fresh_rows(kind: str, data: st.DataObject) -> None:
     """Compare after any sequence of drafts, truncations and moves."""

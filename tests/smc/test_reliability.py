@@ -16,9 +16,8 @@ import smc
 from smc._results import reliability
 from smc._results.reliability import Ancestry, cohorts_of_founders, cohorts_of_selections
 from smc.testing import ToyLM
-from tests.smc.test_bounds import PROMPT, TOY, masses, outcomes
-from tests.smc.test_walk import PROPOSALS, SometimesImpossible
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.walks import PROMPT, PROPOSALS, TOY, SometimesImpossible, masses, outcomes
 
 # -- over all random choices -------------------------------------------------------------------
 
@@ -28,7 +27,7 @@ def variances(
 ) -> tuple[float, float]:
     """The variance of the evidence over all walks, and the mean of the reported variances."""
     automaton = CONSTRAINTS[name]()
-    found = outcomes(lm, automaton, budget, proposal=PROPOSALS[proposal](), **options)
+    found = outcomes(automaton, budget, lm=lm, proposal=PROPOSALS[proposal](), **options)
     evidence = math.fsum(masses(lm, PROMPT, automaton, budget).values())
     true, stated = 0.0, 0.0
     for probability, posterior in found:

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import TokenAutomaton, Vocabulary, lift
 from smc.testing import ToyLM, target
-from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.walks import HMMAsLM, never, random_hmm
 
 PROMPT = (0, 1)
 MIDDLES = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smc import Factors
 from smc._inference.selection import (
     FinishedScores,
     Group,
@@ -24,10 +25,9 @@ from smc._inference.selection import (
 )
 from smc._vocabulary import compiled
 from smc._vocabulary import factors as guides
-from smc._vocabulary.factors import Factors
 from smc._vocabulary.passes import VocabularyPass, pass_of
 from smc._vocabulary.tensors import Best, Known
-from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
+from tests.smc.guides import FORMS, PRECISION, both_ways, case
 
 
 def auto() -> VocabularyPass:
@@ -211,7 +211,7 @@ def test_each_candidate_is_kept_in_proportion_to_its_score(
     """
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
-    slots, points = 7, 60
+    slots, points = 7, 30
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
     log_p, by_class = log_p / 20, factors.by_class / 20  # so that many tokens matter
     factors = factors._replace(by_class=by_class, by_token=factors.by_token / 20)

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 import pytest
 
 import smc
-from gcd._tokens.token_automaton import UNREACHABLE, TokenAutomaton
-from smc.testing import target, walk
-from tests.smc.test_read_ahead import Anything
-from tests.smc.test_walk import PROMPT, TOY, walk_sums
+from gcd import TokenAutomaton
+from gcd._tokens.token_automaton import UNREACHABLE
+from smc.testing import target
+from tests.smc.cases import Anything
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.walks import PROMPT, TOY, assert_exact, outcomes
 
 Ids = tuple[int, ...]
 BUDGET = 4
@@ -69,14 +70,8 @@ def law_of_speculation(
 def law_of_one_particle(automaton: TokenAutomaton, proposal: smc.Proposal) -> dict[Ids, float]:
     """The probability of every answer of one particle without weights."""
     law: dict[Ids, float] = defaultdict(float)
-
-    def run(draw: smc.Draw, names: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            TOY, [PROMPT] * len(names), automaton, max_tokens=BUDGET, example_ids=names, draw=draw,
-            particles=1, proposal=proposal, max_rows=1 << 20, forced_runs=False, algorithm="smc",
-        )  # fmt: skip
-
-    for probability, posterior in walk(run):
+    given = {"particles": 1, "proposal": proposal, "forced_runs": False}
+    for probability, posterior in outcomes(automaton, BUDGET, **given):
         (sample,) = posterior.particles
         law[sample.ids if sample.finished else (*sample.ids, -1)] += probability
     return law
@@ -102,15 +97,10 @@ def test_speculation_has_the_law_of_its_mask(
     assert (away > 0.02) == (name != "forced")
 
 
-def test_reading_ahead_has_the_law_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"resampling": "systematic"}, {"algorithm": "discrete"}])
+def test_reading_ahead_has_the_law_of_the_target(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Use wrong drafts, too."""
-    automaton = CONSTRAINTS["a_star_b"]()
     monkeypatch.setattr("smc._forward.read_ahead.look_up", Anything(3))
-    mass, evidence, total, _ = walk_sums(
-        automaton, 3, proposal=smc.GCD(), resampling="systematic", read_ahead=2
-    )
-    expected: dict[bytes, float] = defaultdict(float)
-    for ids, p in target(TOY, PROMPT, automaton, 3).items():
-        expected[VOCABULARY.decode(ids)] += p
-    assert (total, evidence) == pytest.approx((1, sum(expected.values())), abs=1e-10)
-    assert mass == pytest.approx(dict(expected), abs=1e-10)
+    assert_exact(CONSTRAINTS["a_star_b"](), 3, proposal=smc.GCD(), read_ahead=2, **options)

@@ -12,11 +12,8 @@ import pytest
 import torch
 
 import smc
-from gcd._errors import ConstraintError
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from hmm._model import HMM
-from hmm._product import lookahead_table
+from gcd import AutomatonBatch, ConstraintError, lift
+from hmm import HMM, lookahead_table
 from smc._proposals import table_cache
 from smc._proposals.table_cache import TableCache
 from smc.testing import ToyLM

@@ -17,17 +17,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 import hmm._lookahead
 import smc
 import smc._vocabulary.factors
-from gcd._automata.automaton import Automaton
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
-from hmm._model import HMM
+from gcd import Automaton, AutomatonBatch, Vocabulary, lift
+from hmm import HMM
+from smc import Batch, CounterDraw
 from smc._forward.static import StaticReader, Waits
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.execution import steps_of
 from smc._inference.loop import StaticRun
-from smc._proposals import Batch
-from smc._vocabulary.draw import CounterDraw
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
 

@@ -2,107 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable
-
 import pytest
 import torch
 
 import smc
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary, lift
+from smc import AutomatonPosition
 from smc._inference.resampling import SCHEMES, Scheme, Uniform
-from smc._proposals import AutomatonPosition
-from smc.testing import ToyLM, target, walk
+from smc.testing import ToyLM
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
-
-TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
-PROMPT = (0, 1)
-
-
-class Tilted(smc.GCD):
-    """Any positive g on the tokens that GCD allows is a correct proposal; this one is arbitrary.
-
-    g depends on state, budget and token, so a mistake in psi, in Z or in the division at EOS is
-    detected.
-    """
-
-    def __init__(self, *, potential: bool) -> None:
-        self.potential = potential
-
-    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
-        mask = state.mask.mask(state.states, state.remaining)
-        tokens = torch.arange(log_p.shape[1], device=log_p.device)
-        # States are numbered over the batch, but g must not depend on the batch.
-        local = state.states - state.automata.initial[state.automata.automaton_of[state.states]]
-        place = (3 * local + state.remaining).unsqueeze(1)
-        log_g = (place + 1.7 * tokens).double().sin() - 1.5
-        return smc.Factors.dense(log_g.masked_fill(~mask, -torch.inf))
-
-
-PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
-    "lm": smc.LM,
-    "lcd": smc.LCD,
-    "gcd": smc.GCD,
-    "greedy_close": smc.GreedyClose,
-    "tilted": lambda: Tilted(potential=True),
-    "tilted_no_potential": lambda: Tilted(potential=False),
-}
-
-
-def walk_sums(
-    automaton: TokenAutomaton, budget: int, **options: object
-) -> tuple[dict[bytes, float], float, float, int]:
-    """Sums over all walks of P · Ẑ · posterior per answer, of P · Ẑ, and of P; number of walks."""
-    usual = {"resampling": "multinomial", "ess_threshold": 1.0, "strata": "none"}
-    if options.get("algorithm") == "discrete":
-        usual = {}
-    options = {"particles": 2, **usual, **options}
-
-    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
-            TOY,
-            [PROMPT] * len(ids),
-            automaton,
-            max_tokens=budget,
-            example_ids=ids,
-            max_rows=1 << 20,
-            draw=draw,
-            **{"algorithm": "smc", **options},  # type: ignore[arg-type]
-        )
-
-    mass: dict[bytes, float] = defaultdict(float)
-    evidence = total = 0.0
-    count = 0
-    for probability, posterior in walk(run):
-        total += probability
-        count += 1
-        assert posterior.log_evidence is not None
-        weight = probability * math.exp(posterior.log_evidence)
-        evidence += weight
-        for answer, share in zip(posterior.answers, posterior.probabilities, strict=True):
-            mass[answer] += weight * share
-    return dict(mass), evidence, total, count
-
-
-def truth(automaton: TokenAutomaton, budget: int, temperature: float = 1.0) -> dict[bytes, float]:
-    mass: dict[bytes, float] = defaultdict(float)
-    for ids, p in target(TOY, PROMPT, automaton, budget, temperature=temperature).items():
-        mass[automaton.vocabulary.decode(ids)] += p
-    return dict(mass)
-
-
-def assert_exact(
-    automaton: TokenAutomaton, budget: int, temperature: float = 1.0, **options: object
-) -> None:
-    expected = truth(automaton, budget, temperature)
-    mass, evidence, total, _ = walk_sums(automaton, budget, temperature=temperature, **options)
-    assert total == pytest.approx(1, abs=1e-10)
-    assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
-    assert mass == pytest.approx(expected, abs=1e-10)
-
+from tests.smc.walks import PROPOSALS, SometimesImpossible, Tilted, assert_exact, truth, walk_sums
 
 # Schemes see weights and strata, not proposals. With independent ancestors there are most walks:
 # each proposal has them once, half of the proposals with strata.
@@ -181,24 +90,11 @@ def test_three_particles(proposal: str, budget: int) -> None:
     )
 
 
-class SometimesImpossible(ToyLM):
-    """A model that allows only "b" after "b", so a constraint may leave no possible token."""
-
-    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-        log_p = super().log_p(tokens)
-        if len(tokens) > len(PROMPT) and tokens[-1] == 1:
-            log_p = torch.full_like(log_p, -torch.inf)
-            log_p[1] = 0
-        return log_p
-
-
 @pytest.mark.parametrize("proposal", list(PROPOSALS))
-def test_particles_left_without_a_token_die(proposal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "TOY", SometimesImpossible(VOCABULARY, seed=2))
+def test_particles_left_without_a_token_die(proposal: str) -> None:
+    given = {"lm": SometimesImpossible(VOCABULARY, seed=2), "proposal": PROPOSALS[proposal]()}
     for resampling in ("multinomial", "systematic") if proposal == "lcd" else ("systematic",):
-        assert_exact(
-            CONSTRAINTS["few_words"](), 2, proposal=PROPOSALS[proposal](), resampling=resampling
-        )
+        assert_exact(CONSTRAINTS["few_words"](), 2, resampling=resampling, **given)
 
 
 def heaviest(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
@@ -249,10 +145,7 @@ def test_negative_control_of_weights() -> None:
 
 @pytest.mark.parametrize("texts", [("",), ("ab", "b")])
 @pytest.mark.parametrize("proposal", list(PROPOSALS))
-def test_a_language_that_ends_by_itself(
-    texts: tuple[str, ...], proposal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_language_that_ends_by_itself(texts: tuple[str, ...], proposal: str) -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    monkeypatch.setitem(globals(), "TOY", ToyLM(vocabulary, seed=2))
     automaton = lift(choice(*texts), vocabulary, eos="accept")
-    assert_exact(automaton, 2, proposal=PROPOSALS[proposal]())
+    assert_exact(automaton, 2, lm=ToyLM(vocabulary, seed=2), proposal=PROPOSALS[proposal]())

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smc._inference.weights import Weights
+from smc import Weights
 
 log_weights = st.lists(
     st.one_of(st.floats(-30, 30), st.just(-math.inf)), min_size=1, max_size=8

@@ -12,7 +12,7 @@ import pytest
 
 import gcd
 import smc
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 from smc._inference import progress
 from smc.testing import ToyLM
 

@@ -19,8 +19,8 @@ import gcd
 import hmm
 import smc
 from hmm._initialize import counts_of_states
+from smc import MaskProposal
 from smc._models.protocol import token_ids
-from smc._proposals import MaskProposal
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from gcd._automata.automaton import Automaton
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+import pytest
+import torch
+
+import smc
+from gcd import Automaton, TokenAutomaton, Vocabulary, lift
 
 # Tokens of several bytes, a text with two spellings, an id without bytes, and two EOS ids.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"", b""], [3, 5])
@@ -33,12 +36,26 @@ def forced() -> TokenAutomaton:
     return lift(choice("ba"), VOCABULARY)
 
 
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 CONSTRAINTS = {"a_star_b": a_star_b, "few_words": few_words, "forced": forced}
+
+
+def timeless(posterior: smc.Posterior) -> smc.Posterior:
+    """The posterior without times."""
+    diagnostics = replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
+    return replace(posterior, diagnostics=diagnostics)
+
+
+def stories(device: Any = "cpu", **options: Any) -> smc.TransformersLM:
+    """The real model of the tests, in double precision unless the options say otherwise."""
+    transformers = pytest.importorskip("transformers")
+    dtype = options.pop("dtype", torch.float64)
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=dtype).to(device)
+    return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES), **options)
 
 
 def tiny_model(seed: int = 1, *, layers: int = 1) -> Any:
     """A `transformers` model over these tokens; token 4, which has no bytes, is its padding."""
-    import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)

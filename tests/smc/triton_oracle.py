@@ -11,7 +11,7 @@ import torch
 from smc._models.kernels.triton_rows import move_rows
 from smc._vocabulary import tensors, triton
 from smc._vocabulary.passes import VocabularyPass
-from tests.smc import test_passes as cases
+from tests.smc import passes as cases
 
 TRITON = VocabularyPass(triton.prepare_draws, tensors.best)
 

@@ -18,7 +18,7 @@ from experiments.tables import as_markdown, as_table, summarize
 from hmm._files import write_json
 from smc.testing import ToyLM
 from tests.experiments import composing
-from tests.smc.test_read_ahead import Anything
+from tests.smc.cases import Anything
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 VOCABULARY = gcd.Vocabulary.from_bytes(

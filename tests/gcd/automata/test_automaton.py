@@ -104,7 +104,7 @@ def test_determinisation_keeps_the_language_and_is_canonical(nfa):
     assert_canonical(automaton)
 
 
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(nondeterministic(), nondeterministic())
 def test_boolean_operations_are_set_operations(a, b):
     x, y = a.build(), b.build()
@@ -123,7 +123,7 @@ def test_boolean_operations_are_set_operations(a, b):
     assert (x == y) == ((x - y).is_empty and (y - x).is_empty)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(nondeterministic(3), nondeterministic(3), nondeterministic(2))
 def test_rational_operations_are_set_operations(a, b, c):
     x, y, z = a.build(), b.build(), c.build()

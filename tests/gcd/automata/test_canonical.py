@@ -100,7 +100,7 @@ def groups(most: int) -> tuple[np.ndarray, np.ndarray]:
     return delta, np.arange(size) % 3 == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(tables())
 @example(groups(40))
 @example(ring(40, 40))  # all different

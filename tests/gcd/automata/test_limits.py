@@ -7,19 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from gcd import Automaton, StateLimitError, WorkLimitError, state_limit, work_limit
 from gcd._automata import limits, strings
-from gcd._automata.automaton import Automaton
 from gcd._automata.limits import (
     DEFAULT_MAX_WORK,
     cache_with_price,
     count_work,
     pay,
     spend,
-    state_limit,
     work_left,
-    work_limit,
 )
-from gcd._errors import StateLimitError, WorkLimitError
 
 LETTER = Automaton.byte_set(b"abcdefghijklmnopqrstuvwxyz")
 WORDS = [f"{n * n}" for n in range(200)]

@@ -6,13 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd._languages.text.regex import regex
-from gcd._serving.matcher import Matcher, MatcherBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
-from tests.gcd.oracles import checked_inside_strategies
-from tests.gcd.serving.test_matcher import LETTERS, _ids, token_automata
+from gcd import Matcher, MatcherBatch, TokenAutomaton, lift, regex
+from tests.gcd.oracles import LETTERS, checked_inside_strategies, token_automata
+from tests.gcd.oracles import ids_of_mask as _ids
 
 pytestmark = checked_inside_strategies
 
@@ -90,24 +86,3 @@ def test_copies_and_batches_finish_too() -> None:
 def test_invalid_numbers_of_tokens_are_refused(tokens: int) -> None:
     with pytest.raises(ValueError, match=r"number of tokens|whole number"):
         Matcher(lift(regex("a"), LETTERS)).finish_within(tokens)
-
-
-@pytest.mark.parametrize("budget", [3, 4, 6, 9])
-def test_a_matcher_of_a_language_finishes_and_reports_whether_its_budget_binds(budget: int) -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", b"aa", b"bc", b"b", b"c", b""], [5])
-    language = regex("a{1,7}(bc)?")
-    bound = Matcher(language, vocabulary, budget=budget)
-    free = Matcher(language, vocabulary)
-    while not bound.is_finished:
-        tokens = allowed(bound)
-        assert bound.budget_binds == (tokens != allowed(free))
-        bound.advance(tokens[0])
-        free.advance(tokens[0])
-    bound.reset()
-    bound.advance(0)
-    left = bound.finish()
-    assert bound.remaining == left
-    while not bound.is_finished:
-        bound.advance(allowed(bound)[-1])
-        left -= 1
-    assert left == 0

@@ -9,45 +9,34 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._automata.horizon import Caveat
-from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
+from gcd import (
+    Automaton,
+    BudgetMask,
+    Caveat,
+    ConstraintError,
+    InfeasibleBudgetError,
+    Matcher,
+    MatcherBatch,
+    TokenAutomaton,
+    Vocabulary,
+    check_budget,
+    lift,
+    regex,
+)
 from gcd._serving.kernels.masks import Masks
-from gcd._serving.matcher import Matcher, MatcherBatch, masks_of
-from gcd._tokens.budget import BudgetMask
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton, check_budget
-from gcd._tokens.vocabulary import Vocabulary, num_words
-from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+from gcd._serving.matcher import masks_of
+from gcd._tokens.vocabulary import num_words
+from tests.gcd.oracles import (
+    LETTERS,
+    checked_inside_strategies,
+    ids_of_mask,
+    token_automata,
+)
 
 pytestmark = checked_inside_strategies
-
-LETTERS = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"ba", b"<s>", b"</s>"], [5, 6], size=40)
-
-
-@st.composite
-def token_automata(draw: st.DrawFn) -> TokenAutomaton:
-    """Lifted automata whose vocabulary is padded to several mask words."""
-    vocabulary = draw(vocabularies())
-    size = draw(st.sampled_from([vocabulary.size, 32, 70]))
-    if size > vocabulary.size:
-        vocabulary = Vocabulary.from_bytes(
-            vocabulary.token_bytes, vocabulary.eos_ids, max(size, vocabulary.size)
-        )
-    try:
-        return lift(draw(byte_automata()), vocabulary)
-    except EmptyLanguageError:
-        assume(False)
-        raise
-
-
-def _ids(row: np.ndarray, size: int) -> list[int]:
-    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:size]
-    return np.flatnonzero(bits).tolist()
 
 
 _LANGUAGES = [lift(regex(p), LETTERS) for p in ("(ab)*", "a{0,3}b?", "[ab]*", "ba|ab", "a+b+")]
@@ -91,11 +80,11 @@ def test_rows_are_the_budget_mask_for_every_state_and_budget(
         for state in range(automaton.num_states):
             row = shared.row(state, remaining)
             assert (row == packed[state]).all()
-            assert _ids(row, automaton.vocabulary.size) == (
+            assert ids_of_mask(row, automaton.vocabulary.size) == (
                 automaton.allowed(state, remaining).tolist()
             )
     for state in range(automaton.num_states):
-        assert _ids(shared.row(state), automaton.vocabulary.size) == (
+        assert ids_of_mask(shared.row(state), automaton.vocabulary.size) == (
             automaton.allowed(state).tolist()
         )
     assert not shared.row(-1).any()
@@ -148,7 +137,7 @@ def test_a_matcher_takes_exactly_what_its_mask_allows(
         left = None if budget is None else budget - len(tokens)
         ended = state == automaton.final
         allowed = automaton.allowed(state, None if ended else left).tolist()
-        assert _ids(matcher.mask(), size) == allowed
+        assert ids_of_mask(matcher.mask(), size) == allowed
         assert allowed, "every state on the way can be completed"
         before = (matcher.state, matcher.num_tokens, matcher.remaining)
         for token in set(range(size)) - set(allowed):
@@ -175,7 +164,7 @@ def test_rollback_is_never_having_gone(automaton: TokenAutomaton, data: st.DataO
     matcher, tokens = Matcher(automaton, budget=budget), list[int]()
     for _ in range(data.draw(st.integers(1, 6))):
         for _ in range(data.draw(st.integers(0, 4))):
-            allowed = _ids(matcher.mask(), automaton.vocabulary.size)
+            allowed = ids_of_mask(matcher.mask(), automaton.vocabulary.size)
             tokens.append(data.draw(st.sampled_from(allowed)))
             assert matcher.advance(tokens[-1])
         back = data.draw(st.integers(0, len(tokens)))
@@ -202,7 +191,7 @@ def test_padding_after_the_end_is_free_and_can_be_taken_back() -> None:
     matcher = Matcher(lift(regex("ab"), LETTERS), budget=2)
     assert [matcher.advance(token) for token in (2, 6, 5, 6)] == [True] * 4
     assert (matcher.is_finished, matcher.remaining, matcher.num_tokens) == (True, 0, 4)
-    assert _ids(matcher.mask(), LETTERS.size) == [5, 6]
+    assert ids_of_mask(matcher.mask(), LETTERS.size) == [5, 6]
     matcher.rollback(2)
     assert (matcher.is_finished, matcher.remaining) == (True, 0)
     matcher.rollback()
@@ -242,19 +231,6 @@ def test_forced_runs_are_the_steps_without_a_choice(
     assert matcher.forced() == []
 
 
-def test_the_budget_forces_the_shortest_spelling() -> None:
-    one_eos = Vocabulary.from_bytes([b"a", b"b", b"ab", b"ba", b"</s>"], [4])
-    automaton = lift(regex("(ab)*"), one_eos)
-    assert Matcher(automaton, budget=1).forced() == [4]
-    matcher = Matcher(automaton, budget=3)
-    assert matcher.forced() == []
-    assert matcher.advance(0)
-    assert matcher.forced() == [1, 4]
-    matcher.rollback()
-    assert matcher.advance(2)
-    assert matcher.forced() == []
-
-
 # -- several at once ------------------------------------------------------------------------
 
 
@@ -290,23 +266,6 @@ def test_many_in_one_call_are_each_alone(data: st.DataObject) -> None:
             matcher.rollback(min(back, matcher.num_tokens))
         for one, other in zip(together, alone, strict=True):
             assert _same(one, other)
-
-
-def test_long_texts_one_by_one_and_in_a_batch() -> None:
-    together = [Matcher(_LANGUAGES[2], budget=budget) for budget in (None, 1000, 400)]
-    batch = MatcherBatch(together)
-    alone = Matcher(_LANGUAGES[2], budget=1000)
-    for i in range(399):
-        assert alone.advance(i % 2)
-        assert batch.advance([i % 2] * 3).all()
-    assert batch.advance([0, 0, 0]).tolist() == [True, True, False]
-    assert alone.advance(0)
-    assert _same(batch[1], alone)
-    for count in (1, 150, 249):
-        batch[1].rollback(count)
-        alone.rollback(count)
-        assert _same(batch[1], alone)
-    assert (batch[0].num_tokens, batch[1].num_tokens, batch[2].num_tokens) == (400, 0, 399)
 
 
 def test_places_of_a_batch_change_hands() -> None:
@@ -448,12 +407,12 @@ def test_masks_along_a_draft_are_those_of_taking_it(
     matcher = Matcher(automaton, budget=budget)
     size = automaton.vocabulary.size
     for _ in range(data.draw(st.integers(0, 3))):
-        assert matcher.advance(data.draw(st.sampled_from(_ids(matcher.mask(), size))))
+        assert matcher.advance(data.draw(st.sampled_from(ids_of_mask(matcher.mask(), size))))
     other, draft = matcher.copy(), list[int]()
     expected = np.zeros((6, matcher.automaton.num_words), np.int32)
     accepted, stopped = 0, False
     for i in range(5):
-        allowed = _ids(other.mask(), size)
+        allowed = ids_of_mask(other.mask(), size)
         assert other.num_allowed == len(allowed)
         assert other.restricts == (len(allowed) < size)
         expected[i] = 0 if stopped else other.mask()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 
 tokenizers = pytest.importorskip("tokenizers")
 

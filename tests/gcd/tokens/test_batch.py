@@ -9,13 +9,16 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    ConstraintError,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+    regex,
+)
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies

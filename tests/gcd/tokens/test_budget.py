@@ -8,15 +8,21 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
-from gcd._languages.text.regex import regex
-from gcd._tokens.batch import AutomatonBatch
-from gcd._tokens.budget import BudgetMask, pack
-from gcd._tokens.lifting import lift
-from gcd._tokens.tensor_automaton import TensorAutomaton
-from gcd._tokens.token_automaton import TokenAutomaton, check_budget
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    AutomatonBatch,
+    BudgetMask,
+    ConstraintError,
+    EmptyLanguageError,
+    InfeasibleBudgetError,
+    TensorAutomaton,
+    TokenAutomaton,
+    Vocabulary,
+    check_budget,
+    lift,
+    regex,
+)
+from gcd._tokens.budget import pack
 from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,

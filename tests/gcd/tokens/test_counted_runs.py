@@ -9,14 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import EmptyLanguageError
-from gcd._languages.text.regex import regex
+from gcd import Automaton, EmptyLanguageError, Vocabulary, lift, regex
 from gcd._languages.values.json_values import json_string
 from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.kernels.lifting import references
-from gcd._tokens.lifting import lift
-from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import checked_inside_strategies
 
 pytestmark = checked_inside_strategies

@@ -9,9 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import ConstraintError, EmptyLanguageError, TokenAutomaton, Vocabulary
 
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"", b"ab", b"$"], eos_ids=4)
 USABLE = [0, 1, 3]
@@ -38,7 +36,7 @@ def _accepted(
     return found
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(WIRES, st.sampled_from(["P", "Q", "PR", "QR"]))
 @example([("P", 0, "Q"), ("Q", 1, "R")], "Q")
 def test_accepts_the_texts_of_the_wires(wires: list[tuple[str, int, str]], accepting: str) -> None:
@@ -62,7 +60,7 @@ def test_accepts_the_texts_of_the_wires(wires: list[tuple[str, int, str]], accep
     assert len(columns) == automaton.num_classes, "no two classes are alike"
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(WIRES, st.sampled_from(["Q", "QR"]))
 def test_without_eos_a_text_ends_in_an_accepting_state(
     wires: list[tuple[str, int, str]], accepting: str

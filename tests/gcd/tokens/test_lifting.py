@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError
-from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    ConstraintError,
+    EmptyLanguageError,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+    regex,
+)
 from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,

@@ -13,15 +13,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError
-from gcd._languages.literal import choice, literal
-from gcd._languages.text.regex import regex
-from gcd._languages.tools.tool_calls import tool_calls
+from gcd import (
+    Automaton,
+    ConstraintError,
+    TokenAutomaton,
+    Vocabulary,
+    choice,
+    lift,
+    literal,
+    regex,
+    tool_calls,
+)
 from gcd._tokens import spellings as module
-from gcd._tokens.lifting import lift
-from gcd._tokens.token_automaton import TokenAutomaton
-from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import ALPHABET, byte_automata, checked_inside_strategies
 from tests.gcd.tokens import bpe
 from tests.gcd.tokens.bpe import CUTS, train, vocabulary_of

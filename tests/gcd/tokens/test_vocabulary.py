@@ -14,8 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd._errors import ConstraintError
-from gcd._tokens.vocabulary import Vocabulary, eos_ids_of
+from gcd import ConstraintError, Vocabulary, eos_ids_of
 from tests.gcd.oracles import shared
 
 tokenizers = pytest.importorskip("tokenizers")

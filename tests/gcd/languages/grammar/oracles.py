@@ -7,7 +7,7 @@ from functools import lru_cache, reduce
 import lark
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
+from gcd import Automaton
 from gcd._languages.grammar.expressions import Grammar, references
 from gcd._languages.grammar.productions import Rules
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat

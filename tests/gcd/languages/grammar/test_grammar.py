@@ -69,7 +69,7 @@ def test_up_to_a_length_every_text_is_there_and_no_other(text):
 
 
 @checked_inside_strategies
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(lark_grammars(), st.integers(0, 2))
 def test_a_depth_has_all_promised_texts_and_only_texts_of_the_grammar(text, depth):
     read = read_lark(text, "start")

@@ -11,13 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd._automata.automaton import Automaton
-from gcd._automata.limits import count_work, work_left, work_limit
-from gcd._errors import EmptyLanguageError, WorkLimitError
+from gcd import Automaton, EmptyLanguageError, WorkLimitError, json_schema, work_limit
+from gcd._automata.limits import count_work, work_left
 from gcd._languages.json_schema.approximations import approximate, meet, possible_overlaps
 from gcd._languages.json_schema.document import Document
-from gcd._languages.json_schema.schema import json_schema
-from tests.gcd.languages.json_schema.test_json_schema import SCHEMAS, VALUES, compact
+from tests.gcd.languages.json_schema.strategies import SCHEMAS, VALUES, compact
 
 INTEGER = {"type": "integer"}
 
@@ -173,7 +171,7 @@ def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]
         assert language.accepts(compact(value)) == validator.is_valid(value), value
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(SCHEMAS, min_size=2, max_size=4), st.lists(VALUES, min_size=1, max_size=9))
 @example([{"minItems": 2, "prefixItems": [{"const": 1}]}, {"items": {"const": 2}}], [[1, 2], [2]])
 def test_no_value_is_in_two_schemas_that_are_apart(schemas: list[Any], values: list[Any]) -> None:

@@ -19,7 +19,7 @@ from jsonschema import (
 
 import gcd
 from gcd._languages.json_schema.keywords import DRAFTS, draft_of
-from tests.gcd.languages.json_schema.test_json_schema import VALUES, compact, orders
+from tests.gcd.languages.json_schema.strategies import VALUES, compact, orders
 from tests.gcd.random_strings import random_strings
 
 VALIDATORS: dict[str, Any] = {

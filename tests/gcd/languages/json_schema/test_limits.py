@@ -17,18 +17,20 @@ from unittest import mock
 import pytest
 from jsonschema import Draft202012Validator
 
-from gcd._automata.limits import count_work, state_limit, work_left, work_limit
-from gcd._errors import (
+from gcd import (
     ConstraintError,
-    LimitError,
     StateLimitError,
     UnsupportedSchemaError,
     WorkLimitError,
+    json_schema,
+    state_limit,
+    tool_calls,
+    work_limit,
 )
+from gcd._automata.limits import count_work, work_left
+from gcd._errors import LimitError
 from gcd._languages.cycles import cycles
 from gcd._languages.json_schema import choices
-from gcd._languages.json_schema.schema import json_schema
-from gcd._languages.tools.tool_calls import tool_calls
 
 
 @pytest.mark.parametrize(

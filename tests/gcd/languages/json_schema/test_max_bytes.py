@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, EmptyLanguageError, OverlongBudgetError
-from gcd._languages.json_schema.schema import json_schema
-from gcd._tokens.vocabulary import Vocabulary
+from gcd import (
+    Automaton,
+    ConstraintError,
+    EmptyLanguageError,
+    OverlongBudgetError,
+    Vocabulary,
+    json_schema,
+)
 from smc.testing import ToyLM
 
 NAMES = {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}
@@ -81,6 +85,7 @@ def test_lengths_out_of_reach_take_no_states() -> None:
     assert within.accepts('"' + "x" * 100 + '"')
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_the_algebra_respects_it(data: st.DataObject) -> None:
     """Operations on languages that are exact up to n return results that are exact up to n."""

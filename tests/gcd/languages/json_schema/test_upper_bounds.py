@@ -18,20 +18,20 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import gcd
-from gcd._automata.automaton import Automaton
-from gcd._errors import (
+from gcd import (
+    Automaton,
     ConstraintError,
     OverlongBudgetError,
     StateLimitError,
     UnsupportedSchemaError,
+    Vocabulary,
+    json_schema,
+    tool_calls,
 )
 from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.keywords import HORIZONS
-from gcd._languages.json_schema.schema import json_schema
-from gcd._languages.tools.tool_calls import tool_calls
 from gcd._languages.values.names import checksums
-from gcd._tokens.vocabulary import Vocabulary
-from tests.gcd.languages.json_schema.test_json_schema import compact
+from tests.gcd.languages.json_schema.strategies import compact
 
 LONG = {"type": "string", "maxLength": 65_536}
 

@@ -10,8 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import gcd
-from gcd._errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
-from gcd._languages.json_schema.schema import json_schema
+from gcd import ConstraintError, EmptyLanguageError, UnsupportedSchemaError, json_schema
 
 N = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 NAMED = {"name": "answer", "schema": N}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table
+from gcd import Column, ForeignKey, SqlSchema, Table
 
 
 def table(name: str, *columns: str, key: str | None = None) -> Table:

@@ -9,8 +9,7 @@ from itertools import product
 import pytest
 
 import gcd
-from gcd import Automaton, SqlDialect
-from gcd._languages.sql.schema import SqlSchema
+from gcd import Automaton, SqlDialect, SqlSchema
 from tests.gcd.languages.sql.schemas import AWKWARD, CONCERTS, TINY, Judge
 from tests.gcd.random_walks import RandomWalks
 

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._automata.limits import state_limit, work_limit
-from gcd._errors import ConstraintError, StateLimitError
+from gcd import Automaton, ConstraintError, StateLimitError, regex, state_limit, work_limit
 from gcd._languages.text.code_points import complement, one_of, ranges, texts
 from gcd._languages.text.dialects import search_language as ecma_pattern
-from gcd._languages.text.regex import MAX_NESTING, regex
+from gcd._languages.text.regex import MAX_NESTING
 from gcd._languages.text.unicode_tables import BINARY, GENERAL_CATEGORIES, ecma_property
 from tests.gcd.random_strings import random_strings
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd import regex
-from gcd._automata.automaton import Automaton
-from tests.gcd.languages.text.test_formats import READINGS, accepted, agrees, known
+from gcd import Automaton, regex
+from tests.gcd.languages.text.readings import READINGS, accepted, agrees, known
 
 TIME = re.compile(
     r"(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII

@@ -8,10 +8,8 @@ import re
 
 import pytest
 
-from gcd._automata.automaton import Automaton
-from gcd._errors import ConstraintError, WorkLimitError
+from gcd import Automaton, ConstraintError, WorkLimitError, regex
 from gcd._languages.text.dialects import search_language as ecma_pattern
-from gcd._languages.text.regex import regex
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("a-\n", repeat=n)]
 ATOMS = ["a", "-", ".", "[^a]", r"\b", r"\B", "^", "$", r"\w", "", "(?m:^)", "(?m:$)", r"\n"]

@@ -21,9 +21,10 @@ from gcd import (
     choice,
     literal,
     regex,
+    state_limit,
     work_limit,
 )
-from gcd._automata.limits import count_work, state_limit, work_left
+from gcd._automata.limits import count_work, work_left
 from gcd._languages.text.code_points import one_of, ranges
 from gcd._languages.text.dialects import search_language as ecma_pattern
 from gcd._languages.text.regex import parse

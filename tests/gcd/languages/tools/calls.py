@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gcd._languages.tools.call_formats import CallFormat
+from gcd import CallFormat
 
 _WEATHER = {
     "type": "object",

@@ -10,9 +10,7 @@ import pydantic
 import pytest
 
 import gcd
-from gcd import tool_calls
-from gcd._errors import ConstraintError, UnsupportedSchemaError
-from gcd._languages.tools.tool_lists import parse_tools
+from gcd import ConstraintError, UnsupportedSchemaError, parse_tools, tool_calls
 
 INT, STR = {"type": "integer"}, {"type": "string"}
 

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.automaton import Automaton
-from gcd._automata.limits import state_limit
-from gcd._errors import StateLimitError
+from gcd import Automaton, StateLimitError, regex, state_limit
 from gcd._languages.text.code_points import (
     SCALARS,
     Ranges,
@@ -24,7 +22,6 @@ from gcd._languages.text.code_points import (
     ranges,
     texts,
 )
-from gcd._languages.text.regex import regex
 from gcd._languages.values.json_values import json_string, quote
 from tests.gcd.random_strings import random_strings
 
@@ -52,7 +49,7 @@ def _escape(inside: Ranges) -> str:
 # -- sets of code points -----------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(RANGES)
 @example([(0, 0x10FFFF)])
 @example([(0xD800, 0xDFFF)])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd._errors import ConstraintError, StateLimitError
+from gcd import ConstraintError, StateLimitError
 from gcd._languages.values.anything import any_value
 from gcd._languages.values.json_values import (
     json_constants,
@@ -26,6 +26,7 @@ from gcd._languages.values.python_values import (
     python_spellings,
     python_string,
 )
+from tests.gcd.languages.json_schema.strategies import depth_of
 from tests.gcd.random_strings import random_strings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -222,14 +223,6 @@ def test_a_bound_of_too_many_digits_is_refused() -> None:
 
 
 # -- free values -----------------------------------------------------------------------------
-
-
-def depth_of(value: object) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(depth_of, value.values()), default=0)
-    if isinstance(value, (list, tuple)):
-        return 1 + max(map(depth_of, value), default=0)
-    return 0
 
 
 VALUES = st.recursive(

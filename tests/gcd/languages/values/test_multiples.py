@@ -11,9 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd._automata.limits import state_limit
-from gcd._errors import ConstraintError, StateLimitError
-from gcd._languages.text.regex import regex
+from gcd import ConstraintError, StateLimitError, regex, state_limit
 from gcd._languages.values.multiples import multiples, whole_numbers
 from tests.gcd.random_strings import random_strings
 
