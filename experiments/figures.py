@@ -39,7 +39,8 @@ def log_axis(axis: Any) -> None:
     """Make the horizontal axis logarithmic, with plain numbers at 1, 2 and 5."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    axis.set_xlim(min(low, high / 10), high)  # at least a decade
+    spare = max(1.0, (10 / (high / low)) ** 0.5)
+    axis.set_xlim(low / spare, high * spare)  # at least a decade
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e3 else (1,)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
