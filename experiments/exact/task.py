@@ -42,7 +42,6 @@ from experiments.exact.cached import CachedLM
 from experiments.exact.hmm import Distilled, Recipe, distill, load_given, with_own_ends
 from experiments.exact.measures import estimate, sample_runs
 from experiments.exact.problems import BUILTIN, Prepared, Problem, prepare, read_problems
-from experiments.exact.report import report
 from experiments.exact.truth import floor_of_draws, levels_of, solve, total_variation
 from experiments.models import digest_of, load_model, weights_of
 from experiments.rows import Identity, Key, Row, results_config
@@ -169,6 +168,8 @@ def _run(run: Run, problems: list[Problem]) -> None:
             bench = _Bench(run, number, one, hmm.hmm if hmm else None)
             bench.make_rows(progress)
             reports.append(bench.report())
+    from experiments.exact.report import report  # pandas is slow to import
+
     report(run, reports, [hmm.note] if hmm else [])
 
 

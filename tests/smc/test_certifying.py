@@ -121,7 +121,7 @@ def test_a_share_that_is_out_of_reach_is_unknown_and_holds() -> None:
 def test_no_answer_has_any_probability() -> None:
     lm = SometimesImpossible(VOCABULARY, seed=2)
     for proposal in (smc.LM(), smc.GCD()):
-        for found in sample(lm, count=3, proposal=proposal, budget=2):
+        for found in sample(lm, count=3, proposal=proposal, max_tokens=2):
             target = masses(lm, PROMPT, CONSTRAINTS["few_words"](), 2)
             assert holds(found, target, VOCABULARY)
 

@@ -201,7 +201,7 @@ def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_room_for_every_prefix_it_enumerates(proposal: str) -> None:
     for budget in (3, 6):
         automaton = many_words()
-        (found,) = sample([PROMPT], automaton, budget=budget, particles=200,
+        (found,) = sample([PROMPT], automaton, max_tokens=budget, particles=200,
                           proposal=PROPOSALS[proposal](), **PLAIN)  # fmt: skip
         sequences = target(TOY, PROMPT, automaton, budget)
         assert found.enumerated
@@ -215,7 +215,7 @@ def test_with_room_for_every_prefix_it_enumerates(proposal: str) -> None:
 def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     """No prefix was dropped, and the sum of the weights is unchanged."""
     monkeypatch.setattr(answers, "MOST_ANSWERS", 5)
-    (found,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
+    (found,) = sample([PROMPT], many_words(), max_tokens=6, particles=200, **PLAIN)
     assert not any(found.diagnostics.resampled)
     assert not found.enumerated
     assert len(found.particles) == 5
@@ -224,7 +224,7 @@ def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatc
 
 
 def test_with_too_little_room_nothing_counts_as_enumerated() -> None:
-    (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
+    (found,) = sample([PROMPT], many_words(), max_tokens=6, particles=2)
     assert not found.enumerated
     assert any(found.diagnostics.resampled)
 
@@ -240,7 +240,7 @@ def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) 
     automaton = many_words()
     budget = automaton.fewest_tokens + slack
     proposal = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
-    (found,) = sample([PROMPT], automaton, lm, budget=budget, particles=particles,
+    (found,) = sample([PROMPT], automaton, lm, max_tokens=budget, particles=particles,
                       proposal=proposal, seed=seed, **PLAIN)  # fmt: skip
     expected = math.log(sum(target(lm, PROMPT, automaton, budget).values()))
     assert found.log_evidence == pytest.approx(expected, abs=1e-9)
@@ -253,7 +253,7 @@ def test_negative_control_of_no_variance(options: dict) -> None:
     lm, automaton = HMMAsLM(VOCABULARY, hmm), many_words()
     proposal = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
     found = sample(
-        [PROMPT] * 40, automaton, lm, budget=5, particles=2, proposal=proposal, **options
+        [PROMPT] * 40, automaton, lm, max_tokens=5, particles=2, proposal=proposal, **options
     )
     evidences = torch.tensor([each.log_evidence for each in found])
     assert float(evidences.std()) > 1e-3
@@ -269,7 +269,7 @@ def test_negative_control_of_no_variance(options: dict) -> None:
 def test_no_run_dies_and_no_prefix_is_kept_twice(proposal: str, options: dict) -> None:
     made = PROPOSALS[proposal]()
     for particles, budget in itertools.product((1, 3), (4, 6)):
-        found = sample([PROMPT] * 10, many_words(), budget=budget, particles=particles,
+        found = sample([PROMPT] * 10, many_words(), max_tokens=budget, particles=particles,
                        proposal=made, **options)  # fmt: skip
         for each in found:
             assert not each.dead
@@ -292,7 +292,9 @@ def test_never_two_equal_prefixes_are_read(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(lm, "log_p", noted)
     for particles in (1, 4, 9):
         read.clear()
-        (found,) = sample([PROMPT], CONSTRAINTS["a_star_b"](), lm, budget=9, particles=particles)
+        (found,) = sample(
+            [PROMPT], CONSTRAINTS["a_star_b"](), lm, max_tokens=9, particles=particles
+        )
         assert len(set(read)) == len(read)
         assert found.diagnostics.tokens == len(read) - 1 + len(PROMPT)
 
@@ -312,7 +314,7 @@ def test_weights_over_many_orders_of_magnitude(options: dict) -> None:
     """A threshold computed as a difference would lose certain prefixes; see `test_selection`."""
     automaton = many_words()
     expected = target(Small(VOCABULARY, seed=4), PROMPT, automaton, 5)
-    (found,) = sample([PROMPT], automaton, Small(VOCABULARY, seed=4), budget=5, particles=3,
+    (found,) = sample([PROMPT], automaton, Small(VOCABULARY, seed=4), max_tokens=5, particles=3,
                       **{**options, "floor": 0.0})  # fmt: skip
     weights = {each.ids: each.log_weight for each in found.particles}
     best = max(expected, key=expected.__getitem__)
@@ -322,7 +324,7 @@ def test_weights_over_many_orders_of_magnitude(options: dict) -> None:
 
 def test_dead_is_an_outcome() -> None:
     """LM keeps the most probable prefixes, which may all break the constraint."""
-    found = sample([PROMPT] * 99, many_words(), budget=4, particles=1, proposal=smc.LM())
+    found = sample([PROMPT] * 99, many_words(), max_tokens=4, particles=1, proposal=smc.LM())
     dead = [each for each in found if each.dead]
     assert 0 < len(dead) < 99
     assert dead[0].particles == ()
@@ -351,7 +353,7 @@ def test_finished_answers_stop_stragglers() -> None:
 
     lm, automaton = Sure(VOCABULARY), lift(Automaton.literal("a").repeat(1, 12), VOCABULARY)
     plain, counted = (
-        sample([PROMPT], automaton, lm, budget=13, particles=1, count_finished=count)[0]
+        sample([PROMPT], automaton, lm, max_tokens=13, particles=1, count_finished=count)[0]
         for count in (False, True)
     )
     assert plain.texts[0] == counted.texts[0] == "a"
@@ -460,7 +462,7 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
     vocabulary = Vocabulary.from_bytes([*names, b"x"], [])
     automaton = lift(gcd.regex("[0-9a-f]{3}"), vocabulary, eos="accept")
     monkeypatch.setattr(answers, "MOST_ANSWERS", 100)
-    (found,) = sample([[0]], automaton, ToyLM(vocabulary, seed=1), budget=3, particles=3)
+    (found,) = sample([[0]], automaton, ToyLM(vocabulary, seed=1), max_tokens=3, particles=3)
     assert found.complete
     assert found.valid
     assert not found.enumerated

@@ -56,7 +56,7 @@ def test_at_any_feasible_budget_every_gcd_particle_finishes(
     language = language.star() + Automaton.literal("b") if starred else language
     automaton = lift(language, VOCABULARY)
     budget = automaton.fewest_tokens + slack
-    (found,) = sample([[0]], automaton, budget=budget, seed=seed, resampling="systematic")
+    (found,) = sample([[0]], automaton, max_tokens=budget, seed=seed, resampling="systematic")
     assert found.complete
     assert found.valid
     assert not found.dead
@@ -77,8 +77,8 @@ BATCH = {
 def test_lcd_dies_where_gcd_finishes() -> None:
     automaton = CONSTRAINTS["a_star_b"]()
     prompts = [[0, i % 3, i % 2] for i in range(40)]
-    lcd = sample(prompts, automaton, budget=2, particles=1, proposal=smc.LCD())
-    gcd = sample(prompts, automaton, budget=2, particles=1)
+    lcd = sample(prompts, automaton, max_tokens=2, particles=1, proposal=smc.LCD())
+    gcd = sample(prompts, automaton, max_tokens=2, particles=1)
     assert not any(p.dead for p in gcd)
     dead = [p for p in lcd if p.dead]
     assert 0 < len(dead) < 40
@@ -97,7 +97,7 @@ def test_lcd_dies_where_gcd_finishes() -> None:
 
 def test_diagnostics_add_up() -> None:
     prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["max_tokens"]
-    for i, p in enumerate(sample(prompts, automata, budget=budgets, ess_threshold=1)):
+    for i, p in enumerate(sample(prompts, automata, max_tokens=budgets, ess_threshold=1)):
         d = p.diagnostics
         steps = len(d.ess)
         assert len(d.resampled) == len(d.running) == len(d.alive) == steps
@@ -112,7 +112,7 @@ def test_diagnostics_add_up() -> None:
 
 def test_equal_prefixes_are_read_once() -> None:
     """A forced answer costs one token per step for any number of particles."""
-    (found,) = sample([[1, 1]], CONSTRAINTS["forced"](), budget=3, particles=50)
+    (found,) = sample([[1, 1]], CONSTRAINTS["forced"](), max_tokens=3, particles=50)
     assert found.diagnostics.tokens == 2 + 2
     assert found.diagnostics.generated == 150
     assert found.ess == pytest.approx(50)
@@ -126,15 +126,15 @@ def test_the_empty_answer_of_a_language_without_eos(proposal: smc.Proposal) -> N
     lm = ToyLM(vocabulary, seed=5)
     options: dict[str, Any] = {"proposal": proposal, "particles": 60}
     prompts = [[0], [1], [1, 0]]
-    found = sample(prompts, [empty, word, empty], lm, budget=2, **options)
-    (alone,) = sample([[0]], empty, lm, budget=0, **options)
+    found = sample(prompts, [empty, word, empty], lm, max_tokens=2, **options)
+    (alone,) = sample([[0]], empty, lm, max_tokens=0, **options)
     for p in (found[0], found[2], alone):
         assert (p.texts, p.probabilities) == (("",), (1.0,))
         assert p.log_evidence == 0
         assert p.complete
         assert p.valid
         assert p.diagnostics.generated == 0
-    (word_alone,) = sample([[1]], word, lm, budget=2, example_ids=[1], **options)
+    (word_alone,) = sample([[1]], word, lm, max_tokens=2, example_ids=[1], **options)
     assert timeless(found[1]) == timeless(word_alone)
 
 
@@ -145,7 +145,7 @@ def test_an_improbable_but_forced_answer() -> None:
             log_p[4] = 0
             return log_p
 
-    (found,) = sample([[0]], CONSTRAINTS["forced"](), Unlikely(VOCABULARY), budget=3)
+    (found,) = sample([[0]], CONSTRAINTS["forced"](), Unlikely(VOCABULARY), max_tokens=3)
     assert found.texts == ("ba",)
     assert found.log_evidence == pytest.approx(-1500 + math.log(2))
 
@@ -218,7 +218,7 @@ def test_prompts_that_are_neither_text_nor_ids(prompt: Any) -> None:
     ):
         with pytest.raises(
             ValueError,
-            match=r"text or token ids, got .*(apply_chat_template\(|one text)|got a list of",
+            match=r"text or token ids, got .*(template\(|one text)|got a list of|chat template",
         ):
             sample([[0], prompt], FORCED, lm)
 
@@ -264,9 +264,9 @@ def test_a_constraint_over_bytes_is_to_be_lifted() -> None:
 
 def test_integers_may_be_those_of_numpy() -> None:
     options = {"particles": np.int64(3), "seed": np.int32(7), "max_rows": np.int64(9)}
-    (expected,) = sample([[0]], FORCED, budget=4, particles=3, seed=7)
+    (expected,) = sample([[0]], FORCED, max_tokens=4, particles=3, seed=7)
     for budget in (np.int64(4), np.array([4]), [np.int32(4)]):
-        (found,) = sample([[0]], FORCED, budget=budget, example_ids=np.arange(1), **options)
+        (found,) = sample([[0]], FORCED, max_tokens=budget, example_ids=np.arange(1), **options)
         assert timeless(found) == timeless(expected)
 
 
@@ -284,7 +284,7 @@ def test_a_budget_too_small_is_refused_with_both_numbers(proposal: smc.Proposal)
             [[0], [0]],
             FORCED,
             Untouchable(VOCABULARY),
-            budget=[3, 2],
+            max_tokens=[3, 2],
             example_ids=[8, 9],
             proposal=proposal,
         )
@@ -296,7 +296,7 @@ def test_prompts_are_never_cut() -> None:
     with pytest.raises(
         smc.PromptTooLongError, match=r"example 1 .* of 10 tokens, got 5 tokens and a budget of 6"
     ) as e:
-        sample([[0] * 4, [0] * 5], FORCED, lm, budget=6)
+        sample([[0] * 4, [0] * 5], FORCED, lm, max_tokens=6)
     assert (e.value.example, e.value.length, e.value.budget, e.value.context) == (1, 5, 6, 10)
     with pytest.raises(ValueError, match=r"at least one token in the prompt, got none"):
         sample([[]], FORCED, lm)
