@@ -268,13 +268,15 @@ def sample(
     from gcd_cli._sources import request_of
 
     if server is None:
-        posterior = sampling.draw(model, language, automaton, hmm=hmm, budget=budget, **settings)
+        posterior = sampling.draw(
+            model, language, automaton, hmm=hmm, max_tokens=budget, **settings
+        )
     else:
         for option in ("algorithm", "deadline", "certify", "max_tokens_read"):
             del settings[option]
         request = request_of(*source)
         posterior = sampling.draw_from_server(
-            server, request, automaton.vocabulary, budget=budget, **settings
+            server, request, automaton.vocabulary, max_tokens=budget, **settings
         )
     found = sampling.report(posterior)
     _print(found, as_json, sampling.lines_of(found, budget))

@@ -105,7 +105,7 @@ def sample_runs(
         constraint: the restricted constraint.
         texts: all answers.
         runs: maximum number of runs.
-        settings: budget, particles, proposal, algorithm, seed and options of `smc.sample`.
+        settings: max_tokens, particles, proposal, algorithm, seed and options of `smc.sample`.
     """
 
     def make(numbers: Sequence[int]) -> list[smc.Posterior]:

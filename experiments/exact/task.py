@@ -281,7 +281,7 @@ class _Bench:
             self.prepared.restriction.automaton,
             truth.texts,
             runs,
-            budget=self.prepared.problem.budget,
+            max_tokens=self.prepared.problem.budget,
             particles=particles,
             proposal=method.proposal(_settings(config), self.hmm),
             seed=config.seed,

@@ -61,7 +61,7 @@ def test_one_particle_is_a_draw_from_the_hmm_given_the_constraint(name: str, bud
         return sample(
             prompts=[(0, 1)] * len(ids),
             automata=automaton,
-            budget=budget,
+            max_tokens=budget,
             particles=1,
             example_ids=ids,
             max_rows=1 << 20,
@@ -76,7 +76,7 @@ def test_one_particle_is_a_draw_from_the_hmm_given_the_constraint(name: str, bud
 
 def test_particles_are_worth_the_same_and_nothing_is_claimed_of_the_language_model() -> None:
     [posterior] = sample(
-        prompts=[(0, 1)], automata=CONSTRAINTS["a_star_b"](), budget=6, particles=8
+        prompts=[(0, 1)], automata=CONSTRAINTS["a_star_b"](), max_tokens=6, particles=8
     )
     weights = [particle.log_weight for particle in posterior.particles]
     assert weights == pytest.approx([weights[0]] * 8, abs=1e-10)

@@ -80,7 +80,7 @@ def requests_are_parts(monkeypatch):
 
 
 def ask(llm, **options):
-    given = {"budget": 5, "particles": 4, "seed": 0} | options
+    given = {"max_tokens": 5, "particles": 4, "seed": 0} | options
     (found,) = gcd_vllm.sample(llm, [[1, 2]], CONSTRAINT, **given)
     return found
 
@@ -125,11 +125,11 @@ def test_something_else_than_an_engine_is_refused():
 def test_a_prompt_or_budget_without_room_is_refused(tokens):
     llm = Engine(tokens)
     with pytest.raises(ValueError, match="context of 32"):
-        ask(llm, budget=31)
+        ask(llm, max_tokens=31)
     with pytest.raises(ValueError, match="context of 32"):
         gcd_vllm.sample(llm, [[1] * 28], CONSTRAINT, max_tokens=5, particles=4)
     with pytest.raises(gcd.InfeasibleBudgetError):
-        ask(llm, budget=2)
+        ask(llm, max_tokens=2)
     assert llm.steps == 0
 
 

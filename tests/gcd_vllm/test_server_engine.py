@@ -123,7 +123,7 @@ def serving(server):
 
 
 def ask(url, constraint=CHOICE, **more):
-    given = {"vocabulary": VOCABULARY, "budget": 4, "particles": 40} | more
+    given = {"vocabulary": VOCABULARY, "max_tokens": 4, "particles": 40} | more
     return gcd_vllm.sample_from_server(url, ["ab"], constraint, **given)[0]
 
 
@@ -170,9 +170,9 @@ def test_bad_inputs_are_refused_after_one_token_at_most():
         ask("http://127.0.0.1:9")
     with serving(server) as url:
         with pytest.raises(gcd.InfeasibleBudgetError):
-            ask(url, budget=1)
+            ask(url, max_tokens=1)
         with pytest.raises(ValueError, match="context of 19"):
-            ask(url, budget=18)
+            ask(url, max_tokens=18)
         with pytest.raises(ValueError, match="expected the model 'other'"):
             ask(url, model="other")
         with pytest.raises(ValueError, match="connections of at least 1"):

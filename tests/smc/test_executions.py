@@ -136,7 +136,7 @@ def test_prefixes_without_a_continuation_are_no_fallbacks() -> None:
 def test_a_language_that_ends_by_itself(texts: tuple[str, ...], algorithm: str) -> None:
     automaton = lift(choice(*texts), VOCABULARY, eos="accept")
     (found,) = assert_same(
-        TOY, [[0]], automaton, budget=3, particles=4, proposal=smc.GCD(), algorithm=algorithm
+        TOY, [[0]], automaton, max_tokens=3, particles=4, proposal=smc.GCD(), algorithm=algorithm
     )
     assert found.complete
 
@@ -184,7 +184,7 @@ def test_a_real_model_gives_the_same(
 ) -> None:
     automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), stories.vocabulary)
     assert_same(
-        stories, ["A story. ", "The "], automaton, budget=[12, 9], proposal=PROPOSALS[name](),
+        stories, ["A story. ", "The "], automaton, max_tokens=[12, 9], proposal=PROPOSALS[name](),
         particles=6, **options,
     )  # fmt: skip
 
@@ -200,7 +200,12 @@ def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM
     lm = smc.TransformersLM(transformers.GPT2LMHeadModel(config).double().eval(), stories.tokenizer)
     automaton = lift(regex("[a-z ]{1,40}"), lm.vocabulary)
     assert_same(
-        lm, [list(range(5, 14)), [5, 6]], automaton, budget=[3, 10], proposal=smc.GCD(), particles=3
+        lm,
+        [list(range(5, 14)), [5, 6]],
+        automaton,
+        max_tokens=[3, 10],
+        proposal=smc.GCD(),
+        particles=3,
     )
 
 
@@ -291,9 +296,14 @@ class Silent(ToyLM):
 def test_tokens_after_the_end_do_not_matter(name: str, algorithm: str) -> None:
     automata = [CONSTRAINTS[each]() for each in ("few_words", "a_star_b")]
     assert_same(
-        Silent(VOCABULARY, seed=1, spread=1.5), [[0], [1]], automata, budget=[4, 7], particles=6,
-        proposal=PROPOSALS[name](), algorithm=algorithm,
-    )  # fmt: skip
+        Silent(VOCABULARY, seed=1, spread=1.5),
+        [[0], [1]],
+        automata,
+        max_tokens=[4, 7],
+        particles=6,
+        proposal=PROPOSALS[name](),
+        algorithm=algorithm,
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])

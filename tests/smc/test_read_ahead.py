@@ -189,7 +189,7 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
         for prompt, budget in ([([0, 1], 6), ([2], 7), ([3, 3], 8)] * 2)[seed % 3 :][:2]:
             found = assert_same(
                 ToyLM(FORCED, seed=seed, spread=1.5), [prompt], automaton,
-                budget=budget, particles=1 + seed % 3, proposal=smc.GCD(), seed=seed,
+                max_tokens=budget, particles=1 + seed % 3, proposal=smc.GCD(), seed=seed,
                 algorithm=algorithm, ahead={"read_ahead": 1 + 2 * seed, "guesses": Anything(seed)},
             )  # fmt: skip
             used += sum(each.diagnostics.used for each in found)
@@ -208,7 +208,7 @@ def test_on_random_languages(words: list[str], ahead: int, particles: int, seed:
     automaton = lift(language, VOCABULARY)
     assert_same(
         ToyLM(VOCABULARY, seed=seed, spread=2.0), [[0, 1, 1]], automaton,
-        budget=automaton.fewest_tokens + 3, particles=particles, proposal=smc.GCD(), seed=seed,
+        max_tokens=automaton.fewest_tokens + 3, particles=particles, proposal=smc.GCD(), seed=seed,
         ahead={"read_ahead": ahead, "guesses": Anything(seed)},
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ def test_nan_matters_where_somebody_lands_on_it() -> None:
         for ahead in (0, 3):
             try:
                 (found,) = sampled(
-                    lm, [[0]], automaton, budget=5, particles=1, proposal=smc.GCD(), seed=seed,
+                    lm, [[0]], automaton, max_tokens=5, particles=1, proposal=smc.GCD(), seed=seed,
                     read_ahead=ahead, guesses=Told([1, 1, 1]),
                 )  # fmt: skip
                 outcomes.append([s.ids for s in found.particles])
@@ -297,7 +297,7 @@ def test_a_transformer_agrees(kind: str, particles: int) -> None:
     drafted = 0
     for prompt, budget in zip(prompts, [16, 13, 18], strict=True):
         found = assert_same(
-            lm, [prompt], automaton, budget=budget, particles=particles, seed=budget,
+            lm, [prompt], automaton, max_tokens=budget, particles=particles, seed=budget,
             proposal=smc.GCD(), ahead={"read_ahead": 4, "guesses": Anything(3)},
         )  # fmt: skip
         drafted += found[0].diagnostics.drafted

@@ -112,7 +112,7 @@ def test_best_first(name, seed, slack, beams, answers, temperature, most):
 def test_best_first_reads_no_prefix_that_is_less_probable_than_the_best_answer():
     """Also none twice: computed one at a time, they are the prefixes with a higher log p."""
     lm, automaton, budget = problem("all", 4, 3)
-    found = search(lm, automaton, budget=budget, beams=1, algorithm="best_first")
+    found = search(lm, automaton, max_tokens=budget, beams=1, algorithm="best_first")
     above = {()}
 
     def visit(state: int, ids: tuple[int, ...], log_p: float) -> None:
@@ -149,9 +149,9 @@ def test_a_single_beam_follows_the_lookahead():
             break
         prefix = max(going, key=going.__getitem__)
     exact = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
-    found = search(lm, automaton, budget=budget, beams=1, answers=50, lookahead=exact)
+    found = search(lm, automaton, max_tokens=budget, beams=1, answers=50, lookahead=exact)
     assert {answer.ids for answer in found.answers} == seen
-    plain = search(lm, automaton, budget=budget, beams=1, answers=50)
+    plain = search(lm, automaton, max_tokens=budget, beams=1, answers=50)
     assert {answer.ids for answer in plain.answers} != seen
 
 
@@ -160,11 +160,11 @@ def test_languages_that_end_by_themselves(algorithm):
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
     lm = ToyLM(vocabulary, seed=2)
     nothing = lift(choice(""), vocabulary, eos="accept")
-    found = search(lm, nothing, budget=1, algorithm=algorithm)
+    found = search(lm, nothing, max_tokens=1, algorithm=algorithm)
     assert [answer.ids for answer in found.answers] == [()]
     assert (found.answers[0].log_p, found.proved, found.read) == (0.0, 1, 0)
     several = lift(choice("ab", "bb", "bab"), vocabulary, eos="accept")
-    found = search(lm, several, budget=3, algorithm=algorithm, beams=9)
+    found = search(lm, several, max_tokens=3, algorithm=algorithm, beams=9)
     truth = ranked(lm, several, 3)
     assert [(a.ids, a.log_p) for a in found.answers] == [(i, pytest.approx(p)) for i, p in truth]
 
@@ -172,11 +172,11 @@ def test_languages_that_end_by_themselves(algorithm):
 @pytest.mark.parametrize("algorithm", ["beams", "best_first"])
 def test_a_model_that_gives_no_answer_any_probability(algorithm):
     lm = HMMAsLM(VOCABULARY, never([0, 2]))  # neither a nor ab
-    found = search(lm, AUTOMATA["a_star_b"], budget=6, algorithm=algorithm)
+    found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, algorithm=algorithm)
     assert [answer.answer for answer in found.answers] == [b"b"] * 2  # with either EOS id
     assert found.proved == 2
     lm = HMMAsLM(VOCABULARY, never([1, 2]))
-    found = search(lm, AUTOMATA["a_star_b"], budget=6, algorithm=algorithm)
+    found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, algorithm=algorithm)
     assert (found.answers, found.best, found.proved, found.log_bound) == ((), None, 0, -math.inf)
 
 
@@ -202,7 +202,7 @@ def test_a_model_of_transformers(name, monkeypatch):
     assert whole.enumerated
     truth = sorted((s.log_p for s in whole.particles), reverse=True)
     for algorithm, beams in (("beams", EVERY), ("best_first", 1), ("best_first", 3)):
-        found = search(lm, automaton, budget=4, algorithm=algorithm, beams=beams, answers=8)
+        found = search(lm, automaton, max_tokens=4, algorithm=algorithm, beams=beams, answers=8)
         assert [a.log_p for a in found.answers] == pytest.approx(truth[:8], abs=1e-9)
         assert found.proved == len(found.answers)
 
@@ -213,7 +213,7 @@ def test_log_probabilities_that_are_not_numbers():
             return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
 
     with pytest.raises(FloatingPointError, match="NaN"):
-        search(Broken(VOCABULARY), AUTOMATA["all"], budget=6)
+        search(Broken(VOCABULARY), AUTOMATA["all"], max_tokens=6)
 
 
 @pytest.mark.usefixtures("unchecked_annotations")

@@ -131,7 +131,13 @@ def test_a_tree_too_large_to_build_is_counted():
 def test_restricted_runs_are_those_of_the_whole_vocabulary(name, proposal, algorithm):
     """Equal seeds draw equal tokens."""
     constraint, restriction = restricted(name)
-    given = {"budget": 4, "particles": 3, "seed": 5, "algorithm": algorithm, "forced_runs": False}
+    given = {
+        "max_tokens": 4,
+        "particles": 3,
+        "seed": 5,
+        "algorithm": algorithm,
+        "forced_runs": False,
+    }
     cached = CachedLM(LM, PROMPT, restriction)
     own = proposal(restriction.hmm(HMM_))
     found = smc.sample(cached, [[0]] * 6, restriction.automaton, proposal=own, **given)
@@ -168,7 +174,7 @@ def test_each_distribution_is_computed_once():
     model = Counting(VOCABULARY, seed=3)
     _, restriction = restricted("words")
     lm = CachedLM(model, PROMPT, restriction)
-    given = {"budget": 3, "particles": 8, "proposal": smc.LCD(), "algorithm": "smc"}
+    given = {"max_tokens": 3, "particles": 8, "proposal": smc.LCD(), "algorithm": "smc"}
     [*_, first] = smc.sample(lm, [[0]] * 20, restriction.automaton, **given)
     size, asked = lm.num_nodes, model.prompts
     [*_, again] = smc.sample(lm, [[0]] * 20, restriction.automaton, **given)

@@ -125,7 +125,7 @@ def test_many_runs_find_the_truth(proposal):
     restriction, lm, levels = built("classes", 4)
     known = solve(lm, levels)
     own = proposal(restriction.hmm(HMM_))
-    given = {"budget": 4, "particles": 8, "proposal": own, "algorithm": "smc", "seed": 1}
+    given = {"max_tokens": 4, "particles": 8, "proposal": own, "algorithm": "smc", "seed": 1}
     found = sample_runs(lm, restriction.automaton, known.texts, 500, **given)
     ratio = np.exp(found.log_evidence - known.log_evidence)
     z = (ratio.mean() - 1) / (ratio.std() / math.sqrt(len(ratio)))
