@@ -35,7 +35,9 @@ def accept_budget(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if "budget" in kwargs and "max_tokens" not in kwargs:
+        if "budget" in kwargs:
+            if "max_tokens" in kwargs:
+                raise TypeError("expected max_tokens=, got its former name budget= too; omit it")
             warnings.warn("budget= is deprecated; pass max_tokens=", DeprecationWarning, 2)
             kwargs["max_tokens"] = kwargs.pop("budget")
         return function(*args, **kwargs)

@@ -211,11 +211,11 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
         return gcd_vllm.sample(engine, [prompt], constraint, **given)
 
     with pytest.raises(gcd.InfeasibleBudgetError, match="budget"):
-        ask(budget=1)
+        ask(max_tokens=1)
     with pytest.raises(ValueError, match="context of 64"):
         ask([5] * 62)
     with pytest.raises(ValueError, match="context of 64"):
-        ask(constraint={"regex": "[ab]+"}, budget=80)
+        ask(constraint={"regex": "[ab]+"}, max_tokens=80)
     with pytest.raises(gcd.ConstraintError, match="exactly one of"):
         ask(constraint={"nothing": 1})
     with pytest.raises(ValueError, match="expected proposal"):
