@@ -192,18 +192,17 @@ class Run:
                     "its rows and starts over"
                 )
 
-    def open(self, keys: Sequence[Key] = (), *, prepared: Any = ()) -> None:
+    def open(self, keys: Sequence[Key] = ()) -> None:
         """Create the directory, write the identity, and load existing rows.
 
         Args:
             keys: keys of all rows of the finished run, in order; empty for a task without rows.
-            prepared: plain values that all processes must agree on, besides the identity.
 
         Raises:
             ValueError: the processes under `torchrun` don't agree, or another command is writing
                 into the directory. Nothing has been written in these cases.
         """
-        refuse_disagreement(self.world, fingerprint([self._name, prepared]))
+        refuse_disagreement(self.world, fingerprint(self._name))
         rows_dir = self.directory / self._task.rows_in
         if self.rank == 0:
             try:
@@ -261,7 +260,7 @@ class Run:
         """Rewrite the rows in the order of the keys, and return them.
 
         Raises:
-            ValueError: a row is missing.
+            KeyError: a row is missing.
         """
         assert self._keys, "open first, with the keys of the rows"
         return self.store.merge(self._keys)
