@@ -91,9 +91,9 @@ class Request(NamedTuple):
     budget: int
 
 
-def requests(count: int = 101) -> list[Request]:
+def requests(count: int = 101, seed: int = SEED) -> list[Request]:
     """Return the requests of all groups, `count` of each template group."""
-    rng = random.Random(SEED)
+    rng = random.Random(seed)
     found = [_extraction(rng, i) for i in range(count)]
     found += _tool_calls(count)
     found += [_label(rng, i) for i in range(count)]

@@ -118,17 +118,20 @@ def xgrammar_compiler(lm: smc.TransformersLM) -> Any:
     return xgrammar.GrammarCompiler(info)
 
 
+def compile_xgrammar(lm: smc.TransformersLM, request: Request) -> Any:
+    """Return xgrammar's grammar of a request's answers."""
+    compiler = xgrammar_compiler(lm)
+    if request.group == "labels":
+        return compiler.compile_regex("|".join(map(re.escape, request.kind)))
+    return compiler.compile_json_schema(json.dumps(schema_of(request)))
+
+
 def run_xgrammar(lm: smc.TransformersLM, request: Request) -> Answer:
     """Decode greedily under xgrammar's mask."""
     from xgrammar.contrib.hf import LogitsProcessor
 
-    compiler = xgrammar_compiler(lm)
-    if request.group == "labels":
-        compiled = compiler.compile_regex("|".join(map(re.escape, request.kind)))
-    else:
-        compiled = compiler.compile_json_schema(json.dumps(schema_of(request)))
-    prompt = encode(lm, request.prompt)
-    text, count = generate(lm, prompt, request, logits_processor=[LogitsProcessor(compiled)])
+    prompt, processor = encode(lm, request.prompt), LogitsProcessor(compile_xgrammar(lm, request))
+    text, count = generate(lm, prompt, request, logits_processor=[processor])
     return Answer(text, parse(request, text), len(prompt) + count)
 
 
