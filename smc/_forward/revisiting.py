@@ -6,8 +6,7 @@ beginning in common with it is copied and truncated to this beginning. The remai
 computed in one forward pass. If each prefix extends a prefix of the last pass by one token, the
 pass computes one token per prefix.
 
-`PrefixReader` does this for one prompt. `TreeReader` does it for several prompts at once, and also
-keeps the rows that the caller lists.
+`TreeReader` does this for several prompts at once, and also keeps the rows that the caller lists.
 """
 
 from __future__ import annotations
@@ -23,97 +22,6 @@ from torch import Tensor
 from smc._forward.eager import MOST_READ
 from smc._forward.prefixes import at_temperature, check_log_p, check_nan, refuse_nan
 from smc._models.protocol import LanguageModel
-
-
-class PrefixReader:
-    """A language model that computes arbitrary prefixes after one prompt.
-
-    Args:
-        lm: the language model.
-        prompt: token ids; the model runs on them when the object is created.
-        temperature: temperature of the returned log-probabilities.
-
-    Attributes:
-        device: device of the language model.
-        tokens: number of tokens computed after the prompt.
-
-    Raises:
-        FloatingPointError: log-probabilities are NaN or +inf.
-    """
-
-    def __init__(self, lm: LanguageModel, prompt: Sequence[int], temperature: float) -> None:
-        self.device = lm.device
-        self.tokens = 0
-        self._temperature = temperature
-        self._size = lm.vocabulary.size
-        self._rows, first = lm.prefill([prompt])
-        check_log_p(first, self._size, 1)
-        self._first = self._temper(first)[0]
-        self._held: list[tuple[int, ...]] = [()]
-
-    def read(
-        self, ids: Sequence[tuple[int, ...]], known: Sequence[int], finished: Sequence[bool]
-    ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
-        """Run the model on R prefixes.
-
-        Returns:
-            For each prefix, the sum of the log-probabilities of the tokens after the known ones,
-            and the log-probabilities of the next token after the prefix.
-        """
-        wanted = [line[: len(line) - over] for line, over in zip(ids, finished, strict=True)]
-        source, shared = zip(*(self._nearest(line) for line in wanted), strict=True)
-        self._rows.reorder(torch.tensor(source, device=self.device))
-        if any(len(self._held[row]) > kept for row, kept in zip(source, shared, strict=True)):
-            self._rows.truncate(torch.tensor(shared, device=self.device))
-        self._held = list(wanted)
-        gained = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
-        after = self._first.repeat(len(ids), 1)
-        for row, line in enumerate(ids):
-            if line and not known[row]:
-                gained[row] += self._first[line[0]]
-        most = max(1, MOST_READ // after.numel())
-        longest = max(len(line) - begin for line, begin in zip(wanted, shared, strict=True))
-        for offset in range(0, longest, most):
-            runs = [
-                line[begin + offset : begin + offset + most]
-                for line, begin in zip(wanted, shared, strict=True)
-            ]
-            lengths = [len(run) for run in runs]
-            self.tokens += sum(lengths)
-            padded = [(*run, *[0] * (max(lengths) - len(run))) for run in runs]
-            out = self._rows.extend(
-                torch.tensor(padded, device=self.device), torch.tensor(lengths, device=self.device)
-            )
-            check_log_p(out, self._size, len(ids), max(lengths))
-            for row, (line, length) in enumerate(zip(ids, lengths, strict=True)):
-                if not length:
-                    continue
-                log_p = self._temper(out[row, :length])
-                after[row] = log_p[-1]
-                # The indices of the tokens whose log-probabilities this pass returned.
-                positions = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
-                new = [(t, i) for t, i in enumerate(positions) if known[row] <= i < len(line)]
-                if new:
-                    at = torch.tensor([t for t, _ in new], device=self.device)
-                    token = torch.tensor([line[i] for _, i in new], device=self.device)
-                    gained[row] += log_p[at, token].double().sum()
-        return gained, after
-
-    def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """Return the row that shares the longest beginning with `wanted`, and that length."""
-
-        def common(row: int) -> int:
-            pairs = enumerate(zip(self._held[row], wanted, strict=False))
-            return next(
-                (i for i, (a, b) in pairs if a != b), min(map(len, (self._held[row], wanted)))
-            )
-
-        row = max(range(len(self._held)), key=common)
-        return row, common(row)
-
-    def _temper(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
-        """Return log-probabilities at the temperature; values above 0 from rounding become 0."""
-        return check_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
 
 
 class Run(NamedTuple):

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,8 @@ class Tree:
         known: answers that are already known, with log p. They count as found, and their prefixes
             are used as drafts.
         log_upper: log of another known upper bound on the evidence.
+        wanted: number of most probable answers to find, instead of the share `certify`; None for
+            the share. Only forced tokens are drafted then.
 
     Attributes:
         found: log p of the found answers, including EOS.
@@ -103,6 +106,7 @@ class Tree:
         canonical: TokenAutomaton | None = None,
         known: Mapping[Ids, float] | None = None,
         log_upper: float = 0.0,
+        wanted: int | None = None,
     ) -> None:
         self.found: dict[Ids, float] = {}
         self._known, self._log_upper = dict(known or {}), log_upper
@@ -115,7 +119,7 @@ class Tree:
         self.read = 0
         self.widths: list[int] = []
         self._automaton, self._certify, self._eps = automaton, certify, eps
-        self._canonical = canonical
+        self._canonical, self._wanted = canonical, wanted
         self._left = most
         self._nodes: list[_Node] = []
         # Open branches: node, token, log p, and log p rounded up for the upper bound.
@@ -142,11 +146,23 @@ class Tree:
     @property
     def is_done(self) -> bool:
         """True if enough was found, a limit is reached, or no branch is open."""
-        return (
-            self._left <= 0
-            or not self._log_mass.size
-            or bounds_of(self.log_lower, self.log_upper).certified >= self._certify
-        )
+        if self._left <= 0 or not self._log_mass.size:
+            return True
+        if self._wanted is not None:
+            return bool(self._log_p.max() <= self._threshold)
+        return bounds_of(self.log_lower, self.log_upper).certified >= self._certify
+
+    @property
+    def _threshold(self) -> float:
+        """Log p that an answer must exceed to be one of the `wanted` most probable ones."""
+        best = nlargest(self._wanted or 0, self.found.values())
+        return best[-1] if best and len(best) == self._wanted else -math.inf
+
+    @property
+    def log_bound(self) -> float:
+        """Upper bound on log p of answers that weren't found but are more probable than wanted."""
+        log_p = np.append(self._log_p, self._log_rest)
+        return float(log_p[log_p > self._threshold].max(initial=-math.inf))
 
     @property
     def everything(self) -> dict[Ids, float]:
@@ -188,20 +204,7 @@ class Tree:
 
     def take(self, example: int, width: int) -> list[Run]:
         """Choose at most `width` open branches; return the prefixes to compute for them."""
-        order = np.argsort(-self._log_mass, kind="stable")
-        log_upper = self.log_mass
-        share = np.exp(self._log_mass[order] - log_upper)
-        # The share of probability that may stay open. It is reduced slightly, because the bounds
-        # are rounded.
-        spare = (1 - self._certify) * (1 - 1e-6) - math.exp(self._log_rest - log_upper)
-        # The share that stays open if this branch and all less probable ones aren't computed.
-        after = np.cumsum(share[::-1])[::-1]
-        needed = np.zeros(order.size, np.bool_)
-        needed[order[: max(1, int((after > spare).sum()))]] = True
-        # A canonical branch is needed if its probability alone exceeds what may stay open.
-        least = self.log_found + math.log(1 - self._certify) if self._certify < 1 else -math.inf
-        first = self._goes_first & (self._log_mass >= least)
-        order = np.concatenate([order[first[order]], order[(needed & ~first)[order]]])
+        order = self._by_probability() if self._wanted is not None else self._by_share()
         chosen = order[: min(width, self._left)]
         runs, self._waiting = [], []
         for number, i in enumerate(chosen.tolist()):
@@ -217,6 +220,28 @@ class Tree:
         self.read += sum(map(len, self._waiting))
         self.widths.append(len(runs))
         return runs
+
+    def _by_probability(self) -> Int64[np.ndarray, "_"]:
+        """Return the branches that may lead to one of the wanted answers, the best first."""
+        order = np.argsort(-self._log_p, kind="stable")
+        return order[self._log_p[order] > self._threshold]
+
+    def _by_share(self) -> Int64[np.ndarray, "_"]:
+        """Return the branches that must be computed to certify the share, in this order."""
+        order = np.argsort(-self._log_mass, kind="stable")
+        log_upper = self.log_mass
+        share = np.exp(self._log_mass[order] - log_upper)
+        # The share of probability that may stay open. It is reduced slightly, because the bounds
+        # are rounded.
+        spare = (1 - self._certify) * (1 - 1e-6) - math.exp(self._log_rest - log_upper)
+        # The share that stays open if this branch and all less probable ones aren't computed.
+        after = np.cumsum(share[::-1])[::-1]
+        needed = np.zeros(order.size, np.bool_)
+        needed[order[: max(1, int((after > spare).sum()))]] = True
+        # A canonical branch is needed if its probability alone exceeds what may stay open.
+        least = self.log_found + math.log(1 - self._certify) if self._certify < 1 else -math.inf
+        first = self._goes_first & (self._log_mass >= least)
+        return np.concatenate([order[first[order]], order[(needed & ~first)[order]]])
 
     def next_best(self, count: int) -> list[Ids]:
         """Return the computed prefixes that the most probable open branches extend."""
@@ -312,6 +337,8 @@ class Tree:
     def _draft(self, node: _Node) -> int | None:
         """Return the likely next token; None if an answer may end, or if the texts diverge."""
         automaton, tokens = self._automaton, node.tokens
+        if self._wanted is not None and tokens.size > 1:
+            return None
         known = self._following.get(node.ids)
         if known is not None:
             return None if automaton.step(node.state, known) == automaton.final else known

@@ -16,7 +16,7 @@ import smc
 from gcd import TokenAutomaton, Vocabulary, lift
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
-from tests.smc.walks import HMMAsLM, never, random_hmm
+from tests.smc.walks import HMMAsLM, never
 
 PROMPT = (0, 1)
 MIDDLES = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))
@@ -24,13 +24,6 @@ AUTOMATA = {
     **{name: make() for name, make in CONSTRAINTS.items()},
     "many": lift(choice(*{"".join(parts) for parts in MIDDLES}), VOCABULARY),
     "all": lift(gcd.regex("[ab]{0,4}"), VOCABULARY),
-}
-LOOKAHEADS = {
-    "none": lambda: None,
-    "pgcd": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
-    "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
-    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defense=0.0),
-    "model": lambda: smc.HMMLookahead(random_hmm(seed=3)),
 }
 EVERY = 2000  # more prefixes than any of these languages has
 
@@ -63,120 +56,75 @@ def check(found: smc.SearchResult, truth: list[tuple[tuple[int, ...], float]], w
     assert max(others, default=-math.inf) <= max(last, found.log_bound) + 1e-9
 
 
-PLANS = {
-    "name": st.sampled_from(sorted(AUTOMATA)),
-    "seed": st.integers(0, 50),
-    "slack": st.integers(0, 3),
-    "beams": st.integers(1, 6),
-    "answers": st.sampled_from([None, 1, 2, 7]),
-    "temperature": st.sampled_from([0.5, 1.0]),
-}
-
-
 def problem(name: str, seed: int, slack: int) -> tuple[ToyLM, TokenAutomaton, int]:
     automaton = AUTOMATA[name]
     budget = automaton.fewest_tokens + slack
     return ToyLM(VOCABULARY, seed=seed, spread=2.0), automaton, budget
 
 
-@settings(max_examples=80)
-@given(lookahead=st.sampled_from(sorted(LOOKAHEADS)), **PLANS)
-def test_beams(name, seed, slack, beams, answers, temperature, lookahead):
-    lm, automaton, budget = problem(name, seed, slack)
-    options = {"max_tokens": budget, "answers": answers, "temperature": temperature}
-    ahead = LOOKAHEADS[lookahead]()
-    truth = ranked(lm, automaton, budget, temperature)
-    few = search(lm, automaton, beams=beams, lookahead=ahead, **options)
-    check(few, truth, answers or beams)
-    assert few.answers
-    assert few.read <= beams * budget
-    assert few.tokens <= (few.read + 1) * budget
-    every = search(lm, automaton, beams=EVERY, lookahead=ahead, **options)
-    check(every, truth, answers or EVERY)
-    assert every.proved == len(every.answers) == min(answers or EVERY, len(truth))
-
-
 @settings(max_examples=150)
-@given(most=st.sampled_from([None, 1, 2, 5, 9]), **PLANS)
-def test_best_first(name, seed, slack, beams, answers, temperature, most):
+@given(
+    name=st.sampled_from(sorted(AUTOMATA)),
+    seed=st.integers(0, 50),
+    slack=st.integers(0, 3),
+    rows=st.integers(1, 6),
+    answers=st.sampled_from([1, 2, 7]),
+    temperature=st.sampled_from([0.5, 1.0]),
+    most=st.sampled_from([EVERY, 1, 2, 5, 9]),
+)
+def test_the_most_probable_answers(name, seed, slack, rows, answers, temperature, most):
     lm, automaton, budget = problem(name, seed, slack)
-    options = {"max_tokens": budget, "answers": answers, "temperature": temperature}
     truth = ranked(lm, automaton, budget, temperature)
-    found = search(lm, automaton, beams=beams, algorithm="best_first", max_reads=most, **options)
-    check(found, truth, answers or beams)
-    assert most is None or found.read <= most
-    if most is None:
-        assert found.proved == len(found.answers) == min(answers or beams, len(truth))
+    options = {"answers": answers, "temperature": temperature, "max_rows": rows}
+    found = search(lm, automaton, max_tokens=budget, max_reads=most, **options)
+    check(found, truth, answers)
+    assert found.read <= min(most, found.tokens)
+    if most == EVERY:
+        assert found.proved == len(found.answers) == min(answers, len(truth))
 
 
-def test_best_first_reads_no_prefix_that_is_less_probable_than_the_best_answer():
+def test_no_prefix_is_read_that_is_less_probable_than_the_best_answer():
     """Also none twice: computed one at a time, they are the prefixes with a higher log p."""
     lm, automaton, budget = problem("all", 4, 3)
-    found = search(lm, automaton, max_tokens=budget, beams=1, algorithm="best_first")
-    above = {()}
+    found = search(lm, automaton, max_tokens=budget, max_rows=1)
+    read = 0
 
-    def visit(state: int, ids: tuple[int, ...], log_p: float) -> None:
+    def visit(state: int, ids: tuple[int, ...], log_p: float, forced: bool) -> None:
+        nonlocal read
         after = lm.log_p(PROMPT + ids).tolist()
-        for token in automaton.allowed(state, budget - len(ids)).tolist():
+        allowed = automaton.allowed(state, budget - len(ids)).tolist()
+        for token in allowed:
             there = automaton.step(state, token)
-            if log_p + after[token] > found.best.log_p and there != automaton.final:
-                # Forced tokens are computed with the prefix before them.
-                if len(automaton.allowed(there, budget - len(ids) - 1)) > 1:
-                    above.add((*ids, token))
-                visit(there, (*ids, token), log_p + after[token])
+            # Forced tokens are computed with the prefix before them.
+            is_read = log_p + after[token] > found.best.log_p or (forced and len(allowed) == 1)
+            if there != automaton.final and is_read:
+                read += 1
+                visit(there, (*ids, token), log_p + after[token], True)
 
-    visit(automaton.initial, (), 0.0)
-    assert 0 <= found.read - (len(above) - 1) <= 2  # forced ends are computed for their values
-
-
-def test_a_single_beam_follows_the_lookahead():
-    """With the language model's own HMM: to the token with most of the evidence."""
-    hmm = random_hmm(seed=6)
-    lm, automaton, budget = HMMAsLM(VOCABULARY, hmm), AUTOMATA["all"], 5
-    everything = target(lm, PROMPT, automaton, budget)
-    prefix: tuple[int, ...] = ()
-    ends = VOCABULARY.eos_ids
-    seen = set()
-    while True:
-        mass: dict[tuple[int, ...], float] = {}
-        for ids, p in everything.items():
-            if ids[: len(prefix)] == prefix:
-                at = ids[: len(prefix) + 1]
-                mass[at] = mass.get(at, 0.0) + p
-        seen |= {at for at in mass if at[-1] in ends}
-        going = {at: p for at, p in mass.items() if at[-1] not in ends}
-        if not going:
-            break
-        prefix = max(going, key=going.__getitem__)
-    exact = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
-    found = search(lm, automaton, max_tokens=budget, beams=1, answers=50, lookahead=exact)
-    assert {answer.ids for answer in found.answers} == seen
-    plain = search(lm, automaton, max_tokens=budget, beams=1, answers=50)
-    assert {answer.ids for answer in plain.answers} != seen
+    visit(automaton.initial, (), 0.0, False)
+    assert found.read == read
 
 
-@pytest.mark.parametrize("algorithm", ["beams", "best_first"])
-def test_languages_that_end_by_themselves(algorithm):
+def test_languages_that_end_by_themselves():
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
     lm = ToyLM(vocabulary, seed=2)
     nothing = lift(choice(""), vocabulary, eos="accept")
-    found = search(lm, nothing, max_tokens=1, algorithm=algorithm)
+    found = search(lm, nothing, max_tokens=1)
     assert [answer.ids for answer in found.answers] == [()]
     assert (found.answers[0].log_p, found.proved, found.read) == (0.0, 1, 0)
     several = lift(choice("ab", "bb", "bab"), vocabulary, eos="accept")
-    found = search(lm, several, max_tokens=3, algorithm=algorithm, beams=9)
+    found = search(lm, several, max_tokens=3, answers=9)
     truth = ranked(lm, several, 3)
     assert [(a.ids, a.log_p) for a in found.answers] == [(i, pytest.approx(p)) for i, p in truth]
 
 
-@pytest.mark.parametrize("algorithm", ["beams", "best_first"])
-def test_a_model_that_gives_no_answer_any_probability(algorithm):
+def test_a_model_that_gives_no_answer_any_probability():
     lm = HMMAsLM(VOCABULARY, never([0, 2]))  # neither a nor ab
-    found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, algorithm=algorithm)
+    found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, answers=4)
     assert [answer.answer for answer in found.answers] == [b"b"] * 2  # with either EOS id
     assert found.proved == 2
     lm = HMMAsLM(VOCABULARY, never([1, 2]))
-    found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, algorithm=algorithm)
+    found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, answers=4)
     assert (found.answers, found.best, found.proved, found.log_bound) == ((), None, 0, -math.inf)
 
 
@@ -201,8 +149,8 @@ def test_a_model_of_transformers(name, monkeypatch):
     )
     assert whole.enumerated
     truth = sorted((s.log_p for s in whole.particles), reverse=True)
-    for algorithm, beams in (("beams", EVERY), ("best_first", 1), ("best_first", 3)):
-        found = search(lm, automaton, max_tokens=4, algorithm=algorithm, beams=beams, answers=8)
+    for rows in (1, 3, EVERY):
+        found = search(lm, automaton, max_tokens=4, max_rows=rows, answers=8)
         assert [a.log_p for a in found.answers] == pytest.approx(truth[:8], abs=1e-9)
         assert found.proved == len(found.answers)
 
@@ -213,22 +161,19 @@ def test_log_probabilities_that_are_not_numbers():
             return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
 
     with pytest.raises(FloatingPointError, match="NaN"):
-        search(Broken(VOCABULARY), AUTOMATA["all"], max_tokens=6)
+        search(Broken(VOCABULARY), AUTOMATA["all"], max_tokens=6, answers=20)
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 0}, "expected beams .*got 0"),
-        ({"beams": 1.5}, "expected beams to be a whole number, got 1.5"),
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"max_rows": 1.5}, "expected max_rows to be a whole number, got 1.5"),
         ({"answers": 0}, "expected answers .*got 0"),
         ({"max_reads": 0}, "expected max_reads .*got 0"),
-        ({"algorithm": "greedy"}, "algorithm to be one of beams, best_first, got 'greedy'"),
         ({"temperature": 0}, "expected temperature .*got 0"),
         ({"temperature": True}, "expected temperature .*got True"),
-        ({"lookahead": smc.GCD()}, r"expected lookahead .* got GCD\(\)"),
-        ({"algorithm": "best_first", "lookahead": LOOKAHEADS["pgcd"]()}, "omit lookahead"),
         ({"max_tokens": 1}, "needs at least 2 tokens"),
         ({"deadline": -1}, "expected deadline .*got -1"),
         ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
@@ -248,12 +193,9 @@ def test_what_is_refused(options, message):
         smc.search(**{**given, "max_tokens": 5, **options})
 
 
-@pytest.mark.parametrize("lookahead", ["none", "pgcd"])
 @pytest.mark.parametrize("name", list(AUTOMATA))
-@pytest.mark.parametrize("beams", [1, 3])
-def test_an_answer_is_found_in_time_and_is_bounded(
-    name: str, beams: int, lookahead: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_search_ends_in_time(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts the prefixes that the model reads."""
     now = [0.0]
     monkeypatch.setattr(smc._inference.deadlines, "_clock", lambda: now[0])
@@ -265,19 +207,15 @@ def test_an_answer_is_found_in_time_and_is_bounded(
 
     lm, automaton, budget = Slow(VOCABULARY, seed=5), AUTOMATA[name], 8
     truth = ranked(lm, automaton, budget)
-    ways = ["beams"] if lookahead == "pgcd" else ["beams", "best_first"]
-    for algorithm in ways:
-        options = {"max_tokens": budget, "beams": beams, "algorithm": algorithm}
-        options["lookahead"] = LOOKAHEADS[lookahead]()
+    options = {"max_tokens": budget, "max_rows": rows, "answers": 2}
+    now[0] = 0.0
+    whole = search(lm, automaton, **options)
+    assert whole.stopped is None
+    needed = now[0]
+    for part in (0.0, 0.3, 0.6, 2.0):
         now[0] = 0.0
-        whole = search(lm, automaton, **options)
-        assert whole.stopped is None
-        needed = now[0]
-        for part in (0.0, 0.3, 0.6, 2.0):
-            now[0] = 0.0
-            found = search(lm, automaton, **options, deadline=part * needed)
-            assert found.answers
-            check(found, truth, beams)
-            assert found.read <= whole.read or part == 0.0
-        assert found.stopped is None
-        assert found.answers == whole.answers
+        found = search(lm, automaton, **options, deadline=part * needed)
+        check(found, truth, 2)
+        assert found.read <= whole.read
+    assert found.stopped is None
+    assert found.answers == whole.answers
