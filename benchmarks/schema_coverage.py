@@ -75,7 +75,7 @@ def compile_in_time(engine: Engine, schema: Any) -> tuple[Any, str | None]:
 
 
 def _try(engine: Engine, schema: Any) -> None:
-    """Compile a schema, in a process of its own."""
+    """Compile a schema in a forked process."""
     with contextlib.suppress(Exception):  # the parent gets the same error
         engine.compile(schema)
 
