@@ -10,9 +10,8 @@ evaluation"), applied to the most probable answer of each row:
 * Each value has the declared type; an integer may stand for a float.
 * Texts are compared without case, spaces and the characters `,./-_*^`; in lists and objects, too.
 
-BFCL lists the acceptable values of each parameter. xLAM has one value, so this benchmark accepts
-it, and for a parameter with a default also a missing argument in place of the default, and the
-default in place of a missing argument.
+BFCL lists the acceptable values of each parameter, xLAM has only one. For a parameter with a
+default, a missing argument stands for the default, in the answer and in the right calls.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ Which fields of an answer are right? The answer is greedy decoding's under the m
     ask, 16        the same with `particles=16`: the estimated posterior probability
 
 Fields with free text aren't scored. The table is about the fields for which all scores exist
-(structured-logprobs has none for true and false), and has the Brier score, the expected calibration
-error over ten bins of equal width, the area under the ROC curve, and the share of wrong values
-among the 80% of the fields with the highest scores. Intervals are 90% bootstrap intervals over
-requests. The picture is a reliability diagram; the area of a point is proportional to its number
-of fields.
+(structured-logprobs has none for true and false). *Brier* is the Brier score, *ECE* the expected
+calibration error over ten bins of equal width, and *AUC* the area under the ROC curve. *Risk* is
+the share of wrong values among the 80% of the fields with the highest scores. Intervals are 90%
+bootstrap intervals over requests. The picture is a reliability diagram; the area of a point is
+proportional to its number of fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a constraint costs and repairs, compared with free text, on requests with known answers.
+"""Cost and gain of a constraint compared with free text, on requests with known answers.
 
     OMP_NUM_THREADS=1 python -m benchmarks.price
 
@@ -17,10 +17,10 @@ was chosen on. The model is SmolLM2-135M-Instruct. All methods have the same pro
     draft      `gcd` after a free draft, which is in the prompt (arXiv 2603.03305)
     thought    `gcd` after at most 80 tokens of free thought
 
-Rows are appended to a file and never computed twice; `benchmarks.fields` reads them, too. The table
-has, for each method, the share of valid answers, of right fields (with the paired 90% bootstrap
-interval of the difference to free text), of right answers, of answers that are valid but wrong, and
-the mean number of tokens computed.
+Rows are appended to a file and never computed twice; `benchmarks.fields` reads them, too. For each
+method, the table has the shares of valid answers, of right fields, of right answers, and of answers
+that are valid but wrong, and the mean number of tokens computed. The difference to free text has a
+paired 90% bootstrap interval.
 """
 
 from __future__ import annotations
