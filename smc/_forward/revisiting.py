@@ -56,9 +56,14 @@ class PrefixReader:
     ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
         """Run the model on R prefixes.
 
+        Args:
+            ids: tokens of each prefix.
+            known: number of tokens at the start of each prefix whose probabilities are known.
+            finished: whether each prefix ends with EOS.
+
         Returns:
-            For each prefix, the sum of the log-probabilities of the tokens after the known ones,
-            and the log-probabilities of the next token after the prefix.
+            For each prefix, the sum of the log-probabilities of its other tokens, and the
+            log-probabilities of the next token.
         """
         wanted = [line[: len(line) - over] for line, over in zip(ids, finished, strict=True)]
         source, shared = zip(*(self._nearest(line) for line in wanted), strict=True)

@@ -443,7 +443,7 @@ class _Parser:
             )
         if low > high:
             raise self._error(
-                at, f"expected the smaller end of the range `{shown}` first; exchange the ends"
+                at, f"expected a range in ascending order, got `{shown}`; exchange its ends"
             )
         return ((low, high),)
 
