@@ -2,19 +2,20 @@
 
 The whole text is `before`, then a text of the middle's language, then `after`. It is compiled as
 one language, so tokens may cross both ends of the middle. The difficulty is the prompt. A model
-receives `before` as a prompt in the tokenizer's own spelling (tokenization). The prompt may end in
-the middle of a token that the model would have generated: it ends with `http:`, say, and the model
-would have generated `://`. Such a token can no longer be generated. **Token healing** shortens the
-prompt to a boundary that no token can cross. Let T be the text of the prompt. The boundary i is the
-last end of a prompt token such that
+receives `before` as a prompt in the tokenizer's own tokenization. The prompt may end in the middle
+of a token that the model would have generated: it ends with `http:`, say, and the model would have
+generated `://`. Such a token can no longer be generated. **Token healing** shortens the prompt to a
+boundary that no token can cross. Let T be the text of the prompt. The boundary i is the last end of
+a prompt token such that
 
     no token that begins at a byte j < i of T extends past i, given what may follow T.
 
-So every spelling of T, the middle and `after` together has a token boundary at i. It is a spelling
-of T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i]. The model
-generates everything after it, starting with T[i:], and may use any spelling. Only other spellings
-of the fixed prompt T[:i] are excluded, as with every prompt. Such a boundary always exists: no
-token crosses the beginning of the text, or the end of a special token.
+So every tokenization of T, the middle and `after` together has a token boundary at i. It is a
+tokenization of T[:i] followed by a tokenization of the rest. The prompt keeps its own tokenization
+of T[:i]. The model generates everything after it, starting with T[i:], and may use any
+tokenization. Only other tokenizations of the fixed prompt T[:i] are excluded, as with every prompt.
+Such a boundary always exists: no token crosses the beginning of the text, or the end of a special
+token.
 
 Cost: sorting the vocabulary, and for each byte near the end of T, as many look-ups as the longest
 token has bytes.

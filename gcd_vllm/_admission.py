@@ -215,10 +215,7 @@ class Admission:
         params.extra_args = given | ({} if packed is None else {COMPILED: packed})
 
     def prepare(self, text: str) -> None:
-        """Compile a request's constraint in a thread, so that `admit` returns at once.
-
-        `admit` refuses an invalid constraint.
-        """
+        """Compile a request's constraint in a thread before `admit`, which reports its errors."""
         with suppress(ConstraintError):
             self.cache.prepare(ConstraintRequest.parse(text))
 

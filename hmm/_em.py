@@ -63,7 +63,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """Return counts of zero, for sequences that will be added, in the shapes of a model."""
+        """Return counts of zero, in the shapes of a model's parameters."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),

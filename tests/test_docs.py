@@ -117,5 +117,5 @@ def test_the_layout_describes_every_folder(folder: str) -> None:
 
 
 def test_the_paper_is_held_by_tests() -> None:
-    named = PATH.findall((ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))
+    named = PATH.findall((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
     assert sum(function.startswith("test_") for _, function in named) > 20

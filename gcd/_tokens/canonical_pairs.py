@@ -1,10 +1,10 @@
 """Segmentation of text by a tokenizer: which pairs of neighboring tokens it produces.
 
-A text can be spelled with the tokens of a vocabulary in many ways. The tokenizer's own spelling,
-the **canonical** spelling, is the only one in a language model's training data. For byte-pair
-encoding, pairs of neighbors are enough to recognize it. A sequence of tokens is canonical if and
-only if, for every two adjacent tokens, the tokenizer produces these two tokens from their bytes
-(Vieira et al., "Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One
+A text can be divided into the tokens of a vocabulary in many ways. The tokenizer's own
+tokenization, the **canonical** one, is the only one in a language model's training data. For
+byte-pair encoding, pairs of neighbors are enough to recognize it. A sequence of tokens is canonical
+if and only if, for every two adjacent tokens, the tokenizer produces these two tokens from their
+bytes (Vieira et al., "Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One
 direction also holds for Unigram models: if a sequence is canonical, so is every pair of neighbors
 in it.
 
@@ -84,7 +84,7 @@ class Segmentation:
         return digest.digest()
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokenizer's own spelling of a text in the middle of an answer."""
+        """Return the tokenizer's own tokenization of a text in the middle of an answer."""
         ids: list[int] = self._tokenizers[0].encode(text, add_special_tokens=False).ids
         return ids
 

@@ -1,28 +1,27 @@
 """Lifting: conversion of a byte automaton into an automaton over the tokens of a vocabulary.
 
 The state after a token is the state after its bytes. From each state, the vocabulary's prefix tree
-is followed once, and a subtree is skipped as soon as a byte has no transition.
+is traversed once, and a subtree is skipped as soon as a byte has no transition.
 
 **Classes.** Tokens that lead to the same state from every state form one class. At first, all
 entries (distinct byte strings of tokens) are in one class. State by state, classes are split if
 their entries lead to different states. A split takes time linear in the allowed tokens, and no
-table over states and tokens is built. Then a prefix tree with one entry per class is followed
+table over states and tokens is built. Then a prefix tree with one entry per class is traversed
 again, to write the table over states and classes.
 
 **Counted runs.** Inside a string literal nearly every token is allowed. A schema has such a state
-for each of its strings, or about twenty for each character of a string of bounded length. The
-vocabulary isn't followed from each of these states. Instead, repetitions of a unit, such as a
-character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the vocabulary
-is followed through the unit once (`gcd._tokens.trie`). A token that stays inside the
-string advances by the number of units that it completes. Tokens that leave the string are followed
-once for each different continuation. So each state of a bounded string takes time linear in the
-classes, not in the tokens. If a state differs from a state of a run in a few words only, only these
-words are followed.
+for each of its strings, or about twenty for each character of a string of bounded length. The tree
+isn't traversed from each of these states. Instead, repetitions of a unit, such as a character, are
+recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the tree is traversed through
+the unit once (`gcd._tokens.trie`). A token that stays inside the string advances by the number of
+units that it completes. Tokens that leave the string are read once for each different continuation.
+So each state of a bounded string takes time linear in the classes, not in the tokens. If a state
+differs from a state of a run in a few words only, only these words are read.
 
 **Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
-tokens that are in one class in each factor are in one class in the combination. So the vocabulary
-is followed from the states of the factors, whose numbers add up, instead of the states of the
-product, whose numbers multiply. From the product's states, only one token per class is followed.
+tokens that are in one class in each factor are in one class in the combination. So the tree is
+traversed from the states of the factors, whose numbers add up, instead of the states of the
+product, whose numbers multiply. From the product's states, only one token per class is read.
 
 **Removed states.** A state remains only if whole tokens lead to it, and whole tokens lead from it
 to acceptance. Other states are dropped, for example a state in the middle of a character if no

@@ -1,17 +1,17 @@
-"""Restriction of a token automaton to the tokenizer's own spelling of literal text.
+"""Restriction of a token automaton to the tokenizer's own tokenization of literal text.
 
 Most of a structured answer is fixed text: names of members, quotes, commas. The bytes of `"name"`
-are fixed, but they can be split into tokens in many ways (spellings). The tokenizer produces one of
-them, the canonical spelling. This module removes the other spellings, so that nearly every token of
+are fixed, but they can be split into tokens in many ways. The tokenizer produces one of them, the
+canonical tokenization. This module removes the other tokenizations, so that nearly every token of
 fixed text is the only allowed token.
 
-**Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
-free string nearly all tokens may). After a token t, a literal state allows the token u only if the
-tokenizer produces u after t (`gcd._tokens.canonical_pairs.Segmentation.admits`). The first token of
-a text has no predecessor, and is allowed if the tokenizer ever produces it. The text may end after
-any token. Both rules also hold next to special tokens, which end segments. Other states don't
-change. So the tokenizer's own spelling of every text remains. If all states are literal, it is the
-only spelling.
+**Allowed tokenizations.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside
+a free string nearly all tokens may). After a token t, a literal state allows the token u only if
+the tokenizer produces u after t (`gcd._tokens.canonical_pairs.Segmentation.admits`). The first
+token of a text has no predecessor, and is allowed if the tokenizer ever produces it. The text may
+end after any token. Both rules also hold next to special tokens, which end segments. Other states
+don't change. So the tokenizer's own tokenization of every text remains. If all states are literal,
+it is the only tokenization.
 
 **Product.** The tokens that lead to a literal state s are grouped by the set of tokens that may
 follow them in s, their *behavior*, and s is copied for each behavior. States that are not literal
@@ -57,7 +57,7 @@ _AT_ONCE = 1 << 21  # pairs per query
 
 
 def canonical(automaton: TokenAutomaton) -> TokenTable | None:
-    """Return the table of the texts in the tokenizer's own spelling; None if none is left."""
+    """Return the table of the texts in the tokenizer's own tokenization; None if none is left."""
     segmentation = automaton.vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(

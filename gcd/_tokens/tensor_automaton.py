@@ -92,7 +92,7 @@ class TensorAutomaton:
         ):
             wrong = values[(values < 0) | (values >= limit)]
             if wrong.size:
-                raise ValueError(f"{name} is {wrong[0]}, which is not in 0..{limit - 1}")
+                raise ValueError(f"expected {name} in 0..{limit - 1}, got {wrong[0]}")
         is_initial, is_accepting = np.zeros(num_states, bool), np.zeros(num_states, bool)
         is_initial[starts] = True
         is_accepting[ends] = True

@@ -331,8 +331,8 @@ def ask_all(
     check_options("smc.ask", options, ask, sample)
     if "finished" in options:
         raise ValueError(
-            f"expected smc.ask without finished, got {options['finished']!r}; use the replies that "
-            "it returns, or smc.sample"
+            f"expected no argument finished, got {options['finished']!r}; use the replies that "
+            "smc.ask returns, or call smc.sample"
         )
     if temperature == 0:  # a single particle, which is almost certain to draw the best token
         if particles is not None or algorithm != "auto" or "kept" in options:

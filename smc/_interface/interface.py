@@ -435,7 +435,7 @@ class Room(NamedTuple):
     lookahead: float
 
     def holds(self, taken: Room) -> bool:
-        """Return whether a batch that requires the amounts `taken` fits into these amounts."""
+        """Return whether a batch that requires `taken` of each resource fits into this room."""
         return all(there >= wanted for there, wanted in zip(self, taken, strict=True))
 
 

@@ -376,7 +376,7 @@ class _KeptPrompts:
     """A cache of prompts with a limit in bytes, which evicts the least recently used prompts.
 
     Attributes:
-        lasting: whether no prompt is evicted; new prompts are then cached only if there is space.
+        lasting: if True, prompts aren't evicted, and a new prompt is only cached if there is space.
     """
 
     def __init__(self, most_bytes: int) -> None:

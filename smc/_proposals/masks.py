@@ -59,7 +59,7 @@ class LM(MaskProposal):
         return found._replace(log_z=found.by_class[:, 0])
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Append tokens to the prefixes; end those that can't be completed within the budget."""
+        """Append tokens to the prefixes; drop those that can't be completed within the budget."""
         after = state.advance(tokens)
         needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
         late = needed > after.remaining  # never true for complete answers, which need 0 tokens

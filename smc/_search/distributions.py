@@ -2,14 +2,14 @@
 
 `smc.distribution` computes the tree of token sequences that obey the constraint, instead of
 sampling from it (`smc._search.enumerating`). Each answer's probability is summed over its
-spellings, which are its tokenizations. Let p(a) be the probability of a found token sequence a, and
-O the probability of all open branches, which are continuations that weren't computed. Then
+tokenizations. Let p(a) be the probability of a found token sequence a, and O the probability of all
+open branches, which are continuations that weren't computed. Then
 
     P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact if O = 0
 
 If O > 0, the exact probability is within the intervals of `smc.Bounds`.
 
-**Many spellings.** With a vocabulary of 150,000 tokens, a label of two words has hundreds to
+**Many tokenizations.** With a vocabulary of 150,000 tokens, a label of two words has hundreds to
 hundreds of thousands of prefixes, and most have a negligible probability. So `certify` ends the
 computation once the found answers have a given share of the evidence, and `max_prefixes` limits it
 in any case.
@@ -40,7 +40,7 @@ PREFIXES = 1000
 BATCH = 32
 """Number of prompts computed together."""
 MOST_STATES = 2000
-"""Maximum number of states of a constraint whose canonical spellings are computed first."""
+"""Maximum number of states of a constraint whose canonical tokenizations are computed first."""
 
 Constraint = TokenAutomaton | Automaton
 
@@ -225,7 +225,7 @@ def _read(
 
 
 def _canonical(task: TreeTask, most: int) -> TokenAutomaton | None:
-    """Return the automaton of canonical spellings; None if it is large or has many prefixes."""
+    """Return the automaton of canonical tokenizations; None if it is large or has many prefixes."""
     given = task.automaton
     if given.vocabulary.segmentation is None or given.num_states > MOST_STATES:
         return None
@@ -260,7 +260,7 @@ def _posterior(task: TreeTask, tree: Tree, diagnostics: Diagnostics) -> Posterio
 
 
 def _lift(lm: LanguageModel, given: Constraint, spellings: str, name: int | None) -> TokenAutomaton:
-    """Lift a constraint to the model's tokens, in the requested spellings."""
+    """Lift a constraint to the model's tokens, in the requested tokenizations."""
     if isinstance(given, Automaton):
         return lift(given, lm.vocabulary, literals=spellings)
     check_lifted(given, name)

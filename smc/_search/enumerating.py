@@ -12,9 +12,9 @@ Each pass computes several open branches, the most probable first. The computati
 open branches have a small enough share of the total probability. When no branch is open, the sum
 over the answers is the evidence itself, not an estimate.
 
-**Canonical spellings first.** Until an answer is found, the most probable branches are the shortest
-ones, and most of them belong to unusual tokenizations. Therefore the branches of the tokenizer's
-own tokenizations are computed before all others, if there are few enough.
+**Canonical tokenizations first.** Until an answer is found, the most probable branches are the
+shortest ones, and most of them belong to unusual tokenizations. Therefore the branches of the
+tokenizer's own tokenizations are computed before all others, if there are few enough.
 
 **Drafts.** A branch is computed together with its likely continuation. The draft continues as long
 as the bytes of all allowed tokens agree, for example when only one label can follow. At each
@@ -62,7 +62,7 @@ class _Node(NamedTuple):
         remaining: number of tokens that may still follow, including EOS.
         log_p: log-probability of the prefix; for a draft, NaN until it is computed.
         tokens: the allowed next tokens.
-        own: state in the automaton of canonical spellings; -1 if the prefix isn't canonical.
+        own: state in the automaton of canonical tokenizations; -1 if the prefix isn't canonical.
     """
 
     ids: Ids
@@ -82,8 +82,8 @@ class Tree:
         most: maximum number of prefixes computed after the prompt.
         certify: the share of the evidence to find.
         eps: machine epsilon of the model's log-probabilities.
-        canonical: automaton of the same texts in canonical spellings, whose branches are computed
-            first; None to treat all branches alike.
+        canonical: automaton of the same texts in canonical tokenizations, whose branches are
+            computed first; None to treat all branches alike.
         known: answers that are already known, with log p. They count as found, and their prefixes
             are used as drafts.
         log_upper: log of another known upper bound on the evidence.

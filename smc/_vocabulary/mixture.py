@@ -133,7 +133,7 @@ def _mix(
 
 
 def _items(factors: Factors, of: Bool[Tensor, "R C"] | None = None) -> Bool[Tensor, "R CK"]:
-    """Return True for each allowed class in `of`, and then for each token of such a class."""
+    """Return whether each class, and then each token, is allowed and in a class of `of`."""
     alive = alive_of(factors) if of is None else alive_of(factors) & of
     if not factors.tokens.shape[1]:
         return alive

@@ -120,11 +120,11 @@ def test_a_lifted_automaton_moves_alike_as_tensors(
 @pytest.mark.parametrize(
     ("edges", "initial", "accepting", "message"),
     [
-        ([(2, 0, 0)], [0], [1], "a source is 2"),
-        ([(0, 3, 0)], [0], [1], "a class is 3"),
-        ([(0, 0, -1)], [0], [1], "a target is -1"),
-        ([(0, 0, 1)], [5], [1], "an initial state is 5"),
-        ([(0, 0, 1)], [0], [2], "an accepting state is 2"),
+        ([(2, 0, 0)], [0], [1], "expected a source in 0..1, got 2"),
+        ([(0, 3, 0)], [0], [1], "expected a class in 0..0, got 3"),
+        ([(0, 0, -1)], [0], [1], "expected a target in 0..1, got -1"),
+        ([(0, 0, 1)], [5], [1], "expected an initial state in 0..1, got 5"),
+        ([(0, 0, 1)], [0], [2], "expected an accepting state in 0..1, got 2"),
     ],
 )
 def test_edges_out_of_range_are_refused(

@@ -220,7 +220,7 @@ def without_bounds(facets: Facets, kind: str, *, lower: bool) -> Facets:
 
 
 def _simplify_bounds(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
-    """Simplify the bounds `fewest` and `most` of a count that is at most `highest` anyway."""
+    """Simplify bounds of a count that can't exceed `highest`: drop a larger `most`."""
     if fewest > max(highest, 0):
         return 1, 0
     return fewest, None if most is None or most >= highest else most

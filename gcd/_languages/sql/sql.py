@@ -404,7 +404,7 @@ class _Queries:
         )
 
     def _before_item(self, scope: _Scope, count: int, used: _TableSet) -> int:
-        """Return the node before an item of SELECT, after `count` items of tables `used`."""
+        """Return the node before an item of SELECT, after `count` items over `used` tables."""
         node, is_new = self._node("item", scope, count, used)
         if is_new:
             uncounted = self._dialect.compound_columns + 1

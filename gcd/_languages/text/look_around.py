@@ -171,7 +171,7 @@ def find_looks(node: Node) -> list[Look]:
 
 
 def replace_looks(node: Node, marks: dict[Look, int]) -> Node:
-    """Return the syntax tree with each condition replaced by its mark."""
+    """Return the syntax tree with the mark of each look-around condition in its place."""
     match node:
         case Look():
             return Mark(marks[node])

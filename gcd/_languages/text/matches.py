@@ -113,7 +113,7 @@ def _surround(inside: Automaton) -> Automaton:
 
 
 def _with_looks(node: Node) -> Node:
-    """Return a syntax tree in which anchors are look-around."""
+    """Return the syntax tree with each anchor replaced by an equivalent look-around condition."""
     match node:
         case Start():
             return Look(((Start(), EMPTY),))

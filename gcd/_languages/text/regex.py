@@ -443,7 +443,7 @@ class _Parser:
             )
         if low > high:
             raise self._error(
-                at, f"expected the smaller end of the range `{shown}` first; exchange the ends"
+                at, f"expected the ends of the range `{shown}` in ascending order; exchange them"
             )
         return ((low, high),)
 

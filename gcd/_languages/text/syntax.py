@@ -209,5 +209,5 @@ def literal_text(node: Node) -> str | None:
 
 
 def show_pattern(pattern: str) -> str:
-    """Quote a pattern for a message; of a long pattern, only the beginning."""
+    """Quote a pattern for a message, shortened to 200 characters."""
     return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."

@@ -74,7 +74,7 @@ def longest_call(form: CallFormat, calls: Automaton, text: str) -> int:
 
 
 def notation_of(form: CallFormat, whitespace: str, escapes: str) -> Notation:
-    """Return the notation of the arguments of calls, in which strings have no reserved text."""
+    """Return the notation of a call's arguments, whose strings contain none of its delimiters."""
     if form.arguments == "python":
         return python_notation(whitespace, escapes)
     if form.arguments != "bare":

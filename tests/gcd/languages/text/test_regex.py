@@ -174,7 +174,7 @@ def test_comments_end_with_the_pattern(pattern, text):
         ("(?i)*", "flags cannot be repeated"),
         ("a{ 2 }", "`{ 2 }` means different.*at position 1 "),
         ("a{3,1}", r"`\{3,1\}`"),
-        ("[b-a]", "the range `b-a` first.*at position 1 "),
+        ("[b-a]", "the range `b-a` in ascending order.*at position 1 "),
         (r"[\w-a]", "the range"),
         (r"[a-\d]", "the range"),
         ("[a-[b]]", "the range"),
