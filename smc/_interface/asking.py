@@ -39,7 +39,14 @@ from smc._inference.algorithms import chosen
 from smc._inference.settings import COLDEST, check_options, whole
 from smc._interface.interface import sample
 from smc._models.checks import check_list, check_model, check_thoughts
-from smc._models.protocol import LanguageModel, Messages, Prompt, chat_tokenizer, is_messages
+from smc._models.protocol import (
+    LanguageModel,
+    Messages,
+    Prompt,
+    apply_template,
+    chat_tokenizer,
+    is_messages,
+)
 from smc._proposals import GCD, Proposal
 from smc._proposals.budget_effect import BudgetEffect
 from smc._removed import accept_budget
@@ -452,10 +459,9 @@ def _apply_template(
 ) -> list[int]:
     """Apply the tokenizer's chat template to messages; warn of what the template doesn't read."""
     tokenizer = chat_tokenizer(lm)
-    template = tokenizer.chat_template
-    apply, chat = tokenizer.apply_chat_template, list(messages)
-    options = {"add_generation_prompt": True, **arguments, "tokenize": True, "return_dict": False}
-    known = {*inspect.signature(apply).parameters, "enable_thinking"}
+    template, chat = tokenizer.chat_template, list(messages)
+    options = {"add_generation_prompt": True, **arguments}
+    known = {*inspect.signature(tokenizer.apply_chat_template).parameters, "enable_thinking"}
     unread = [name for name in arguments if not re.search(rf"\b{name}\b", str(template))]
     unread = [name for name in unread if name not in known]
     if unread:
@@ -464,10 +470,10 @@ def _apply_template(
             "the names in chat_template_kwargs",
             stacklevel=2,
         )
-    ids = list(apply(chat, **{"tools": tools, **options} if tools else options))
+    ids = apply_template(tokenizer, chat, **{"tools": tools, **options} if tools else options)
     texts = json.dumps(chat, default=str)
     hidden = [name for each in tools if (name := each["function"]["name"]) not in texts]
-    if hidden and ids == list(apply(chat, **options)):
+    if hidden and ids == apply_template(tokenizer, chat, **options):
         warnings.warn(
             f"expected a chat template that shows tools to the model, got one without tools; "
             f"describe them in a message ({', '.join(hidden)})",

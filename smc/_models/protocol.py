@@ -138,8 +138,21 @@ def encode_prompt(lm: LanguageModel, prompt: Prompt | Messages) -> list[int]:
     """Return the token ids of a prompt; messages end with the template's generation prompt."""
     if not is_messages(prompt):
         return list(lm.encode(prompt))  # type: ignore[arg-type]
-    apply = chat_tokenizer(lm).apply_chat_template
-    return list(apply(list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False))
+    return apply_template(chat_tokenizer(lm), prompt, add_generation_prompt=True)  # type: ignore[arg-type]
+
+
+def apply_template(tokenizer: Any, messages: Messages, /, **options: Any) -> list[int]:
+    """Return the token ids of messages; raise ValueError if the chat template refuses them."""
+    options |= {"tokenize": True, "return_dict": False}
+    try:
+        return list(tokenizer.apply_chat_template(list(messages), **options))
+    except ImportError:  # jinja2 is missing
+        raise
+    except Exception as error:  # a template is a program that may raise anything
+        raise ValueError(
+            f"expected messages that the chat template accepts, got its error {str(error)!r}; give "
+            "each message a role and content, in an order that it allows"
+        ) from error
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:

@@ -183,6 +183,8 @@ def test_messages_go_through_the_chat_template() -> None:
     assert lm.tokenizer.seen[2:] == [PLAIN | given]  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="reads lang,"):
         smc.ask(lm, MESSAGES, Day, max_tokens=16, chat_template_kwargs={"lang": "fi"})
+    with pytest.raises(ValueError, match="template accepts, got its error \"'content'\""):
+        smc.ask(lm, [{"role": "user"}], Day, max_tokens=16)
 
 
 def test_every_call_takes_messages() -> None:
@@ -201,6 +203,8 @@ def test_every_call_takes_messages() -> None:
         assert lm.tokenizer.seen.pop() == PLAIN  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="chat template"):
         smc.choose(LM, [MESSAGES], ["a", "b"])
+    with pytest.raises(ValueError, match="template accepts, got its error"):
+        smc.choose(lm, [[{"role": "user"}]], ["a", "b"])
 
 
 def test_the_former_name_of_max_tokens_warns() -> None:
