@@ -107,7 +107,7 @@ def _make(
     return hmm, {
         "unigram": baselines.unigram,
         "bigram": baselines.bigram,
-        "HMM": mean_log_likelihood(hmm, held_out, 128, Worker(Path(), torch.device("cpu"))),
+        "HMM": mean_log_likelihood(hmm, held_out, Worker(Path(), torch.device("cpu"))),
         "language model": float(held_out.log_likelihood.sum()) / held_out.num_tokens,
     }
 

@@ -127,7 +127,7 @@ def _read(entry: Any, number: int, where: str) -> Problem:
         if not holds(value):
             raise ValueError(f"{where}: {key} is {_short(value)}; give {wanted}")
     prompt, eos_ids, strings = entry["prompt"], entry.get("eos_ids"), entry.get("strings")
-    twice = [text for text, count in Counter(strings).items() if count > 1]
+    twice = [text for text, count in Counter(strings or ()).items() if count > 1]
     if twice:
         raise ValueError(f"{where}: strings has {_short(twice[0])} twice; give each once")
     return Problem(

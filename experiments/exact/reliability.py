@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 from collections.abc import Iterator
 from itertools import islice
@@ -72,7 +71,7 @@ def main() -> None:
     done = {json.loads(line)["problem"] for line in lines}
     makers = [
         (random_cases, args.problems), (real_cases, args.real), (pgcd_cases, args.pgcd),
-        (closed_cases, args.closed),
+        (cases_of_fields, args.closed),
     ]  # fmt: skip
     with args.rows.open("a") as file:
         for make, count in makers:
@@ -85,7 +84,7 @@ def main() -> None:
 def random_cases(count: int, done: set[str], kind: str = "random") -> Iterator[Case]:
     """Yield problems with random models over bytes, and random patterns."""
     tokenizer = byte_tokenizer()
-    pattern_of = closed_pattern if kind == "closed" else random_pattern
+    pattern_of = pattern_of_field if kind == "closed" else random_pattern
     for k in range(count):
         if f"{kind} {k}" in done:
             continue
@@ -103,7 +102,7 @@ def random_cases(count: int, done: set[str], kind: str = "random") -> Iterator[C
             yield Case(f"{kind} {k}", lm, "hello", constraint, budget)
 
 
-def closed_cases(count: int, done: set[str]) -> Iterator[Case]:
+def cases_of_fields(count: int, done: set[str]) -> Iterator[Case]:
     """Yield problems with random models over bytes, and numbers, dates or words as answers."""
     return random_cases(count, done, "closed")
 
@@ -151,7 +150,7 @@ def random_pattern(rng: random.Random, depth: int = 3) -> str:
     return {"a": f"({'|'.join(parts)})", "o": f"({''.join(parts)})?", "s": "".join(parts)}[kind]
 
 
-def closed_pattern(rng: random.Random) -> str:
+def pattern_of_field(rng: random.Random) -> str:
     """Return the pattern of a number, a date, or one of about 60 words."""
     words = {"".join(rng.choices("abcde", k=rng.randint(2, 3))) for _ in range(60)}
     return rng.choice(["[1-9]?[0-9]", "2[0-4]-0[0-9]", "|".join(sorted(words))])
@@ -221,13 +220,17 @@ def measure(case: Case) -> Iterator[dict[str, Any]]:
     if not known:
         yield {"problem": case.name, "known": False, "certified": truth.certified}
         return
+    assert truth.log_evidence is not None
     exact = dict(zip(truth.answers, truth.probabilities, strict=True))
     slack = ROUNDING + (0.0 if truth.enumerated else 1 - (truth.certified or 0.0))
     for algorithm, particles in SETTINGS:
         found = sample(particles, proposal=case.proposal, algorithm=algorithm, seed=1)
         shares = dict(zip(found.answers, found.probabilities, strict=True))
-        texts = islice(zip(found.answers, found.confidence_intervals or (), strict=True), 3)
-        low, high = found.log_evidence_interval or (-math.inf, math.inf)
+        assert found.confidence_intervals is not None, "GCD has bounds"
+        assert found.log_evidence_interval is not None
+        assert found.log_evidence is not None
+        texts = islice(zip(found.answers, found.confidence_intervals, strict=True), 3)
+        low, high = found.log_evidence_interval
         yield {
             "problem": case.name, "known": True, "algorithm": algorithm, "particles": particles,
             "label": "certified" if found.enumerated else found.reliability.label,

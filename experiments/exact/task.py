@@ -37,7 +37,6 @@ from experiments.arms import (
 )
 from experiments.config import Config, HMMConfig, at_least, inside, refuse_unused
 from experiments.distillation.data import digest
-from experiments.distillation.training import at_random
 from experiments.exact.cached import CachedLM
 from experiments.exact.hmm import Distilled, Recipe, distill, load_given
 from experiments.exact.measures import estimate, sample_runs
@@ -204,7 +203,7 @@ def _load_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | N
             f"expected task.hmm_sequences to be at least {prompts}, the number of prompts, got "
             f"{task.hmm_sequences}; raise it"
         )
-    sized = found.hmm if found else at_random(task.hmm_states, 1, seed=0)
+    sized = found.hmm if found else HMM.random(task.hmm_states, 1)
     settings = _settings(config)
     ahead = {m: METHODS[m].proposal(settings, sized) for m in filter(needs_hmm, task.methods)}
     for one in problems:
