@@ -33,6 +33,7 @@ from tqdm import tqdm
 
 from experiments import tracking
 from experiments.config import writable
+from experiments.files import read_json, write_json
 from experiments.models import resolve_device, settle, title_of
 from experiments.report.page import write_about, write_report
 from experiments.rows import (
@@ -45,7 +46,6 @@ from experiments.rows import (
     fingerprint,
     without_places,
 )
-from hmm._files import read_json, write_json
 
 if TYPE_CHECKING:
     import wandb

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from experiments.arms import ALGORITHMS, method_of
+from experiments.files import read_json, write_json
 from experiments.report.traces import TOP, Trace, read_traces
 from experiments.rows import REPORT, Row, read_rows, refuse_cut_short
 from experiments.tables import example_of, group_rows
-from hmm._files import read_json, write_json
 
 _HERE = Path(__file__).parent / "page"
 _SCRIPTS = ("base.js", "genealogy.js", "explorer.js", "main.js")
