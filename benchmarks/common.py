@@ -12,8 +12,6 @@ from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
-SCHEMAS = Path(__file__).resolve().parent / "schemas"
-"""Schemas in the repository, with answers that satisfy each."""
 XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 
 
