@@ -122,9 +122,9 @@ def estimate(
 ) -> dict[str, Any]:
     """Measure runs of a number of particles against the exact posterior and log evidence.
 
-    The seed is that of the bootstrap. The result has `runs` and `particles`; the total variation
-    `tv` of the law, and `tv_floor`; the relative `evidence_bias`; `dead` as a share of the runs,
-    the mean `read`, and `enumerated`, whether the runs left nothing out. Intervals have the keys
+    The seed is that of the bootstrap. The result has the total variation `tv` of the law with its
+    `tv_floor`, and the relative `evidence_bias`. It also has `dead` as a share of the runs, the
+    mean `read`, and `enumerated`, whether the runs left nothing out. Intervals have the keys
     `..._low` and `..._high`.
     """
     ratio = np.exp(runs.log_evidence - log_evidence)
