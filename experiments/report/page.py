@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -26,17 +26,8 @@ MOST_BYTES = 10_000_000
 FIGURE_BYTES, TRACE_BYTES = 1_500_000, 5_600_000  # base64 adds a third; the rest is for tables
 
 
-class Content(NamedTuple):
-    """Content of a page."""
-
-    data: dict[str, Any]  # plain values for the script
-    table: str  # Markdown
-    figures: list[tuple[str, str]]  # name and `data:` URL
-    notes: list[str]  # sentences on what was left out
-
-
-def content_of(table: str, traces: Sequence[Trace], figures: Sequence[Path]) -> Content:
-    """Collect the content of a page, leaving out what doesn't fit."""
+def content_of(traces: Sequence[Trace], figures: Sequence[Path]) -> dict[str, Any]:
+    """Return values for the script, figures as `data:` URLs, and notes on what is left out."""
     notes: list[str] = []
     numbers = {trace["example"]: int(trace["example"].partition(":")[0]) for trace in traces}
     traces = sorted(traces, key=lambda trace: numbers[trace["example"]])
@@ -70,7 +61,7 @@ def content_of(table: str, traces: Sequence[Trace], figures: Sequence[Path]) -> 
         room -= len(image)
         url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
         images.append((path.stem, url))
-    return Content(data, table, images, notes)
+    return {"data": data, "figures": images, "notes": notes}
 
 
 def embed(values: Any) -> str:
@@ -89,15 +80,15 @@ def write_report(directory: Path) -> Path:
     """
     table = (directory / "table.md").read_text(encoding="utf-8")
     heads = (line.lstrip("# ") for line in table.splitlines() if line.startswith("#"))
-    content = content_of(table, read_traces(directory), sorted(directory.glob("*.png")))
-    page, path = render(content, next(heads, directory.name)), directory / REPORT
+    content = content_of(read_traces(directory), sorted(directory.glob("*.png")))
+    page, path = render(content, table, next(heads, directory.name)), directory / REPORT
     size = len(page.encode())
     assert size < MOST_BYTES, f"{path} would have {size} bytes, although its parts have limits"
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def render(content: Content, title: str) -> str:
+def render(content: Mapping[str, Any], table: str, title: str) -> str:
     """Return the HTML of the page."""
     import jinja2  # slow to import
     from markdown_it import MarkdownIt
@@ -113,8 +104,6 @@ def render(content: Content, title: str) -> str:
         title=title,
         style=Markup((_HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup((_HERE / "explorer.js").read_text(encoding="utf-8")),
-        data=Markup(embed(content.data)),
-        table=Markup(markdown.render(content.table)),
-        figures=content.figures,
-        notes=content.notes,
+        table=Markup(markdown.render(table)),
+        **{**content, "data": Markup(embed(content["data"]))},
     )

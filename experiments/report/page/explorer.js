@@ -191,9 +191,8 @@ function showTree() {
     }, draw("title", {}, `step ${g}: ${one.tokens.map(tokenTitle).join(" ")}`)));
   }));
   branches.sort((a, b) => a[0] - b[0]);
-  const now = draw("line", { class: "now", x1: x(step), x2: x(step), y1: 0, y2: H });
   const tree = fill(byId("tree"), { width: W, height: H, viewBox: `0 0 ${W} ${H}` }, []);
-  tree.replaceChildren(now, ...branches.map(([, line]) => line), ...nodes);
+  tree.replaceChildren(draw("line", { class: "now", x1: x(step), x2: x(step), y1: 0, y2: H }), ...branches.map(([, line]) => line), ...nodes);
   tree.parentElement.scrollLeft = x(step) - tree.parentElement.clientWidth / 2;
 }
 
@@ -241,14 +240,12 @@ function showTokens() {
 
 if (data.traces.length) {
   byId("explorer").hidden = false;
-  byId("back").onclick = () => go(explorer.step - 1);
-  byId("forth").onclick = () => go(explorer.step + 1);
+  for (const [id, move] of [["back", -1], ["forth", 1]]) byId(id).onclick = () => go(explorer.step + move);
   byId("step").oninput = (event) => go(Number(event.target.value));
   byId("off").onchange = (event) => { explorer.off = event.target.checked; show(); };
-  document.addEventListener("keydown", (event) => {
-    if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-    if (event.key === "ArrowLeft") go(explorer.step - 1);
-    if (event.key === "ArrowRight") go(explorer.step + 1);
+  document.addEventListener("keydown", ({ key, target }) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    if (move && !/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) go(explorer.step + move);
   });
   window.addEventListener("hashchange", () => { unwritten = null; openAddress(); }); // the new address counts
   openAddress();

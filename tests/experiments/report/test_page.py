@@ -109,16 +109,16 @@ def test_a_large_run_is_cut_by_examples_and_the_page_mentions_it(run, tmp_path, 
     image.write_bytes(b"\x89PNG" + bytes(3_000_000))
     traces = [{**t, "example": f"{n}:{t['example']}"} for n in range(40)
               for t in read_traces(run[0])]  # fmt: skip
-    content = content_of("## Toys", traces, [image])
-    shown = len(content.data["traces"])
+    content = content_of(traces, [image])
+    shown = len(content["data"]["traces"])
     assert 0 < shown < len(traces)
     assert shown % 8 == 0  # whole examples
-    kept = {trace["example"] for trace in content.data["traces"]}
-    assert any(f"Traces of {len(kept)} of 120 examples" in note for note in content.notes)
-    assert any("huge" in note for note in content.notes)
-    text = render(content, "large")
+    kept = {trace["example"] for trace in content["data"]["traces"]}
+    assert any(f"Traces of {len(kept)} of 120 examples" in note for note in content["notes"])
+    assert any("huge" in note for note in content["notes"])
+    text = render(content, "## Toys", "large")
     assert len(text.encode()) < module.MOST_BYTES
-    assert all(note.split(":")[0] in text for note in content.notes)
+    assert all(note.split(":")[0] in text for note in content["notes"])
 
 
 def test_embedded_values_end_no_script_and_come_back():
@@ -129,6 +129,6 @@ def test_embedded_values_end_no_script_and_come_back():
 
 
 def test_a_run_without_traces_has_a_table_only():
-    content = content_of("## Toys", [], [])
-    assert content.data["traces"] == []
-    assert "Toys" in render(content, "only a table")
+    content = content_of([], [])
+    assert content["data"]["traces"] == []
+    assert "Toys" in render(content, "## Toys", "only a table")
