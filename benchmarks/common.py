@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,7 @@ from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
-SCHEMAS = Path(__file__).resolve().parent / "schemas"
-"""Schemas in the repository, with answers that satisfy each."""
 XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def with_ranks(doc: str | None) -> argparse.ArgumentParser:
@@ -27,26 +22,10 @@ def with_ranks(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add an option for one of `CLOCKS`."""
-    parser.add_argument(
-        "--clock",
-        choices=list(CLOCKS),
-        default="wall",
-        help="cpu: processor time, for one thread on a machine with other work",
-    )
-
-
 def read_ranks(path: Path) -> gcd.Vocabulary:
     """Read a vocabulary from a tiktoken file; EOS is the id after the file's last token."""
     unsized = gcd.Vocabulary.from_ranks(path, eos_ids=[])
     return gcd.Vocabulary.from_ranks(path, eos_ids=[unsized.size])
-
-
-def compile_and_lift(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
-    """Compile and lift one of `SCHEMAS`."""
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8-sig"))["schema"]
-    return gcd.lift(gcd.json_schema(schema), vocabulary)
 
 
 def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.Automaton]]:

@@ -6,8 +6,6 @@ The language is compact JSON with declared members. Comparable settings:
   is set, so that its masks contain all valid tokens like those of the others.
 * `xgrammar` takes tokens by their bytes; the EOS id is given as empty bytes.
 * No engine writes whitespace between JSON tokens (`{"a":1}`) or adds members.
-* Batches: one call for all rows if an engine has one, with a given number of threads. This project
-  and `outlines-core`, which has no such call, use one thread.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ import importlib
 import importlib.util
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gcd import Matcher, MatcherBatch, TokenAutomaton, Vocabulary, json_schema, lift
+from gcd import Matcher, TokenAutomaton, Vocabulary, json_schema, lift
 from gcd._serving.matcher import masks_of
 from gcd._tokens.vocabulary import num_words
 
@@ -72,14 +70,6 @@ class Engine(ABC):
         self.first(matcher, row)
         return taken
 
-    def together(self, matchers: Sequence[Any]) -> Any:
-        """Convert matchers to the argument of `batch`."""
-        return list(matchers)
-
-    @abstractmethod
-    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
-        """Do `step` for each matcher in one call."""
-
     def num_bytes(self, compiled: Any) -> int | None:
         """Return the memory of a constraint and its cached masks, or None if unknown."""
         return None
@@ -114,13 +104,6 @@ class Ours(Engine):
     def take(self, matcher: Matcher, token: int) -> bool:
         return matcher.advance(token)
 
-    def together(self, matchers: Sequence[Matcher]) -> MatcherBatch:
-        return MatcherBatch(matchers)
-
-    def batch(self, matchers: MatcherBatch, tokens: Sequence[int], rows: Row) -> None:
-        matchers.advance(tokens)
-        matchers.fill_masks(rows.array)
-
     def num_bytes(self, compiled: TokenAutomaton) -> int | None:
         return masks_of(compiled).nbytes
 
@@ -150,8 +133,6 @@ class XGrammar(Engine):
         )
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=threads, cache_enabled=False)
         self._matcher = xgrammar.GrammarMatcher
-        self._batch = xgrammar.BatchGrammarMatcher(max_threads=threads)
-        self._accept = xgrammar.BatchGrammarMatcher.batch_accept_token
 
     def compile(self, schema: Any) -> Any:
         return self._compiler.compile_json_schema(
@@ -173,10 +154,6 @@ class XGrammar(Engine):
         taken: bool = matcher.accept_token(token)
         return taken
 
-    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
-        self._accept(matchers, tokens)
-        self._batch.batch_fill_next_token_bitmask(matchers, rows.array)
-
     def num_bytes(self, compiled: Any) -> int | None:
         return int(compiled.memory_size_bytes)
 
@@ -192,7 +169,6 @@ class LLGuidance(Engine):
         )
         self._tokenizer = self._tokenizer.with_slices(llguidance.LLTokenizer.json_slices())
         self._matcher = llguidance.LLMatcher
-        self._executor = llguidance.LLExecutor(num_threads=threads)
         self._size = num_words(vocabulary.size) * 4
 
     def compile(self, schema: Any) -> Any:
@@ -219,15 +195,6 @@ class LLGuidance(Engine):
     def take(self, matcher: Any, token: int) -> bool:
         taken: bool = matcher.consume_token(token)
         return taken
-
-    def together(self, matchers: Sequence[Any]) -> Any:
-        return list(zip(matchers, range(len(matchers)), strict=True))
-
-    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
-        self._executor.consume_token_par(
-            [(matcher, token) for (matcher, _), token in zip(matchers, tokens, strict=True)]
-        )
-        self._executor.unsafe_compute_mask_ptr(matchers, rows.address, self._size, len(matchers))
 
 
 class _Tokenizer:
@@ -280,11 +247,6 @@ class OutlinesCore(Engine):
         except ValueError:
             return False
         return True
-
-    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
-        for i, (matcher, token) in enumerate(zip(matchers, tokens, strict=True)):
-            matcher.advance(token, return_tokens=False)
-            matcher.write_mask_into(rows.address + 4 * self._width * i, self._width, 4)
 
 
 COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {

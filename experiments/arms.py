@@ -35,11 +35,11 @@ from omegaconf import DictConfig, OmegaConf
 import smc
 from experiments import smollm2
 from experiments.config import Config, HMMConfig, at_least, distinct, one_of, refuse_unused
+from experiments.files import read_json, write_json
 from experiments.models import ROOT, digest_of
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM, load
-from hmm._checkpoint import CONFIG, check_files
-from hmm._files import read_json, write_json
+from hmm._checkpoint import check_files
 from hmm._product import MAX_BYTES
 from smc import LanguageModel
 from smc._inference import algorithms
@@ -362,7 +362,7 @@ def hmms_of(config: DictConfig) -> dict[str, RunHMM]:
     found: dict[str, RunHMM] = {}
     for name in names_of_hmms(config):
         directory = hmm_directory(config, name)
-        said = read_json(directory / CONFIG, remedy="copy the HMM again")
+        said = read_json(directory / "config.json", remedy="copy the HMM again")
         own = [method_of(m) for m in methods_of(config) if needs_hmm(m) and _hmm_in(m) == name]
         reads = config.hmm.lookahead == AUTO and any("lookahead" not in m.fixed for m in own)
         found[name] = RunHMM(
@@ -457,9 +457,9 @@ def fit_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) 
 
 def keep_lookahead(directory: Path, kind: str, value: float) -> None:
     """Store the fitted lookahead for a kind of prompt in the HMM's `config.json`."""
-    said = read_json(directory / CONFIG)
+    said = read_json(directory / "config.json")
     said[FITTED] = dict(sorted({**said.get(FITTED, {}), kind: value}.items()))
-    write_json(said, directory / CONFIG)
+    write_json(said, directory / "config.json")
 
 
 def hmm_settings(config: DictConfig, fitted: float | str | None = None) -> HMMConfig:

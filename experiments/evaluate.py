@@ -58,7 +58,6 @@ from experiments.rows import Identity, Key, ResultStore, Row, as_lines, derive_s
 from experiments.tables import LOG_EVIDENCE, VALID, WEIGHTED, Metric, Table, as_markdown, as_table
 from experiments.tasks import Run
 from experiments.vllm_model import VllmModel
-from gcd._tokens.spellings import LITERALS
 
 Model: TypeAlias = smc.TransformersLM | VllmModel
 """A language model in one of the engines that sample examples."""
@@ -187,7 +186,7 @@ def check_records(config: DictConfig) -> None:
     at_least("task.num_examples", task.num_examples, 1)
     at_least("task.repeats", task.repeats, 1)
     check_budget("task.budget", task.budget)
-    one_of("task.literals", task.literals, LITERALS)
+    one_of("task.literals", task.literals, ("all", "canonical"))
     one_of("task.reference", task.reference.partition(":")[0], tuple(METHODS))
     if task.reference not in (RecordConfig.reference, *task.methods):
         raise ValueError(
@@ -286,11 +285,7 @@ def prepare(
     proposals: Mapping[str, smc.Proposal],
     progress: Callable[[int], object] = lambda _: None,
 ) -> Preparation:
-    """Compile and check every record.
-
-    Args:
-        proposals: proposals by method, for the memory of their tables.
-        progress: called with the number of records done.
+    """Compile and check every record; proposals by method give the memory of their tables.
 
     Raises:
         ValueError: all records were refused, or a lookahead table exceeds `hmm.max_table_mib`.
@@ -515,10 +510,7 @@ def report(
     from experiments.figures import plot_all
 
     config = run.config
-    settings = (
-        f"Budget {title_of_budgets(config.task.budget)}, literals={config.task.literals}, "
-        f"temperature {config.smc.temperature:g}; {title_of(config.model)}."
-    )
+    settings = _settings_of(config)
     summary = tables.summarize(rows, config.seed, metrics)
     compared = [*{m.name: m for m in (main, *metrics) if m.compared or m is main}.values()]
     compared.append(LOG_EVIDENCE)
@@ -532,26 +524,13 @@ def report(
     notes += [f"`{m.title}` is {m.meaning}." for m in metrics if m.meaning]
     notes += [tables.evidence_reference(rows), describe_fitted(config)]
     text = f"## {title}\n\n{settings}\n\n{as_markdown(shown)}\n\n{' '.join(filter(None, notes))}\n"
-    if found:
-        other = method_of(config.task.reference).title
-        text += (
-            f"\n### Difference to {other} at equal particles\n\n{as_markdown(pairs)}\n\n"
-            "Brackets are 95% intervals of paired differences, with the same resampled requests "
-            f"for both methods. LM calls and seconds are multiples of those of {other}.\n"
-        )
+    text += _differences_of(config, pairs) if found else ""
     figures = plot_all(summary, found, run.directory, title, settings, main)
     record = {
         "title": title,
         "settings": settings,
-        "model": title_of(config.model),
-        "seed": config.seed,
-        "records": len(read.records),
-        "malformed": len(read.skipped),
-        "malformed_share": round(read.share_skipped, 6),
-        "refused": len(prepared.refused),
+        **_facts(config, read, prepared),
         **(more or {}),
-        "compile_seconds": round(prepared.seconds, 3),
-        "prompt_seconds": round(prepared.prompt_seconds, 3),
         "metrics": {m.name: m.words for m in metrics},
         "methods": summary,
         "differences": found,
@@ -564,6 +543,38 @@ def report(
         files=(*(path.name for path in figures.values()), "results.jsonl"),
         screen=on_screen(f"{title}. {settings}", summary, main, pairs, config.task.reference),
     )
+
+
+def _differences_of(config: DictConfig, pairs: Table) -> str:
+    """Format the paired differences to the reference as a section."""
+    other = method_of(config.task.reference).title
+    return (
+        f"\n### Difference to {other} at equal particles\n\n{as_markdown(pairs)}\n\n"
+        "Brackets are 95% intervals of paired differences, with the same resampled requests "
+        f"for both methods. LM calls and seconds are multiples of those of {other}.\n"
+    )
+
+
+def _settings_of(config: DictConfig) -> str:
+    """Describe the main settings in a line."""
+    return (
+        f"Budget {title_of_budgets(config.task.budget)}, literals={config.task.literals}, "
+        f"temperature {config.smc.temperature:g}; {title_of(config.model)}."
+    )
+
+
+def _facts(config: DictConfig, read: ReadResult[Any], prepared: Preparation) -> dict[str, Any]:
+    """Return the model, and how many records were read, refused and prepared in which time."""
+    return {
+        "model": title_of(config.model),
+        "seed": config.seed,
+        "records": len(read.records),
+        "malformed": len(read.skipped),
+        "malformed_share": round(read.share_skipped, 6),
+        "refused": len(prepared.refused),
+        "compile_seconds": round(prepared.seconds, 3),
+        "prompt_seconds": round(prepared.prompt_seconds, 3),
+    }
 
 
 def _notes(config: DictConfig, read: ReadResult[Any], prepared: Preparation) -> list[str]:

@@ -32,6 +32,7 @@ from experiments.config import (
     one_of,
 )
 from experiments.distillation.data import digest
+from experiments.files import read_json, write_json
 from experiments.models import identity_of, load_model, title_of, without_renaming, write_base
 from experiments.rows import Identity, plain
 from experiments.sql.databases import read_databases
@@ -40,7 +41,6 @@ from experiments.sql.questions import read_questions
 from experiments.tasks import ExperimentTask, Run
 from experiments.tool_calling.answers import STYLES, write_answer
 from experiments.tool_calling.records import ToolRecord, compact_prompt, read_xlam
-from hmm._files import read_json, write_json
 
 _SENTENCES = 4  # per concept set and epoch
 _IGNORED = -100  # label of a token that isn't learned

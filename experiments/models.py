@@ -25,8 +25,8 @@ from safetensors import SafetensorError
 
 from experiments import smollm2
 from experiments.config import PROMPTS, ModelConfig
+from experiments.files import read_json, write_json
 from gcd import ConstraintError
-from hmm._files import read_json, write_json
 from smc import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"

@@ -33,8 +33,9 @@ from tqdm import tqdm
 
 from experiments import tracking
 from experiments.config import writable
+from experiments.files import read_json, write_json
 from experiments.models import resolve_device, settle, title_of
-from experiments.report.page import write_about, write_report
+from experiments.report.page import write_report
 from experiments.rows import (
     LOGGED,
     REPORT,
@@ -45,7 +46,6 @@ from experiments.rows import (
     fingerprint,
     without_places,
 )
-from hmm._files import read_json, write_json
 
 if TYPE_CHECKING:
     import wandb
@@ -298,7 +298,6 @@ class Run:
         (self.directory / _TABLE).write_text(table, encoding="utf-8")
         write_json(summary, self.directory / _SUMMARY)
 
-        write_about(self.directory, self._task.name)
         write_report(self.directory)
         shared = {
             "task": self._task.name,

@@ -14,7 +14,7 @@ The mathematics is in docs/design.md, section 7. `smc.PGCD` samples with such a 
 
 from __future__ import annotations
 
-from hmm._checkpoint import Checkpoint, load, save
+from hmm._checkpoint import Checkpoint, load, load_step, save, save_step
 from hmm._em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
 from hmm._inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
 from hmm._initialize import distilled
@@ -42,6 +42,7 @@ __all__ = [
     "filter_all",
     "filter_step",
     "load",
+    "load_step",
     "log_likelihood",
     "lookahead_table",
     "marginals",
@@ -49,6 +50,7 @@ __all__ = [
     "predict_first",
     "sample",
     "save",
+    "save_step",
 ]
 
 

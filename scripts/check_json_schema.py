@@ -9,25 +9,21 @@ if and only if the suite calls it valid. Because an automaton accepts one order 
 instance counts as accepted if some order of its members is. `--update` writes the outcomes, one
 line per schema, to the golden files of the tests.
 
-**Public schemas** (`schema`, and `tests` with `data` and `valid`) are compiled without options in a
-separate process. A schema that takes longer than `--limit` seconds is reported as
-such. A valid instance that is rejected is checked again in every order, with undeclared members
-allowed, and with deeper nesting.
-
-`--markdown` writes the tables to a file.
+**Public schemas** (`schema`, and `tests` with `data` and `valid`) are compiled without options. A
+valid instance that is rejected is checked again in every order, with undeclared members allowed,
+and with deeper nesting.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -258,130 +254,61 @@ def check_suite(suite: Path, *, update: bool) -> tuple[str, bool]:
 # -- public schemas -------------------------------------------------------------------------------
 
 
-class Public(NamedTuple):
-    """The result for one public schema.
-
-    Attributes:
-        name: file name without suffix.
-        outcome: "compiled", or "refused: " with the reason.
-        seconds: compile time.
-        states: number of states of its automaton.
-        instances: number of instances by result: "right", "wrongly accepted", or valid but rejected
-            for "order", "undeclared" members, "depth", or "other".
-    """
-
-    name: str
-    outcome: str
-    seconds: float
-    states: int
-    instances: Counter[str]
-
-
-def public_outcome(path: Path) -> Public:
-    """Compile one public schema, and check its instances."""
-    record = json.loads(path.read_text("utf-8-sig"))
-    start = time.perf_counter()
-    language, outcome = _compile(record["schema"])
-    seconds = time.perf_counter() - start
-    if language is None:
-        return Public(path.stem, outcome, seconds, 0, Counter())
-    is_draft_4 = "draft-04" in str(record["schema"].get("$schema"))
+def public_instances(schema: Any, tests: list[dict[str, Any]]) -> Counter[str]:
+    """Count the instances of a schema by result; raise `ConstraintError` if it doesn't compile."""
+    language = _compile(schema)
+    is_draft_4 = "draft-04" in str(schema.get("$schema"))
     found: Counter[str] = Counter()
-    for test in record["tests"]:
+    for test in tests:
         if not test["valid"]:
             wrong = accepts(language, test["data"], whole=not is_draft_4)
             found["wrongly accepted" if wrong else "right"] += 1
         elif accepts(language, test["data"], any_order=False):
             found["right"] += 1
         elif accepts(language, test["data"]):
-            found["order"] += 1
+            found["valid, refused for the order of members"] += 1
         else:
-            found[_why_refused(record["schema"], test["data"])] += 1
-    return Public(path.stem, outcome, seconds, language.num_states, found)
+            found[f"valid, refused for {_why_refused(schema, test['data'])}"] += 1
+    return found
 
 
 def _why_refused(schema: Any, value: Any) -> str:
-    for reason, depth in (("undeclared", 3), *(("depth", depth) for depth in _DEEPER)):
-        language, _ = _compile(schema, additional_properties="open", max_depth=depth)
-        if language is not None and accepts(language, value):
-            return reason
-    return "other"
+    """Return what a valid instance needs, in any order of its members."""
+    for reason, depth in (("undeclared members", 3), *(("its depth", each) for each in _DEEPER)):
+        with suppress(gcd.ConstraintError):
+            if accepts(_compile(schema, additional_properties="open", max_depth=depth), value):
+                return reason
+    return "another reason"
 
 
-def _compile(schema: Any, **options: Any) -> tuple[gcd.Automaton | None, str]:
-    try:
-        return gcd.json_schema(
-            schema, unknown="ignore", unsupported="refuse", **options
-        ), "compiled"
-    except gcd.ConstraintError as error:
-        return None, _refusal(error, place=False)
+def _compile(schema: Any, **options: Any) -> gcd.Automaton:
+    """Compile a public schema."""
+    return gcd.json_schema(schema, unknown="ignore", unsupported="refuse", **options)
 
 
-def _serve(paths: list[Path], results: Connection) -> None:
-    warnings.simplefilter("ignore")
-    gcd.json_schema({"type": "object", "properties": {"a": {"type": "string"}}})  # compiles kernels
-    results.send(None)
-    for path in paths:
-        results.send(public_outcome(path))
-
-
-def public_outcomes(paths: list[Path], limit: float) -> Iterator[Public]:
-    """Yield the result of each public schema; a process that exceeds the limit is killed."""
-    context = multiprocessing.get_context("spawn")
-    done = 0
-    while done < len(paths):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(paths[done:], there), daemon=True)
-        process.start()
-        here.recv()
-        while done < len(paths) and here.poll(limit):
-            yield here.recv()
-            done += 1
-        if done < len(paths):
-            outcome = f"refused: not done after {limit:g} s"
-            yield Public(paths[done].stem, outcome, limit, 0, Counter())
-            done += 1
-        process.kill()
-        process.join()
-
-
-def public_markdown(found: list[Public], slowest: int = 10) -> str:
-    """Return tables with shares, refusals by reason, and the slowest schemas."""
-    compiled = [row for row in found if row.outcome == "compiled"]
-    instances: Counter[str] = sum((row.instances for row in found), Counter())
-    lines = [
-        "| public schemas | |",
-        "|---|---|",
-        f"| schemas | {len(found)} |",
-        f"| compiled | {len(compiled)} ({len(compiled) / max(len(found), 1):.1%}) |",
-        f"| instances of those | {instances.total()} |",
-        f"| judged right | {instances['right']} |",
-        f"| wrongly accepted | {instances['wrongly accepted']} |",
-        f"| valid, refused for the order of members | {instances['order']} |",
-        f"| valid, refused for undeclared members | {instances['undeclared']} |",
-        f"| valid, refused for their depth | {instances['depth']} |",
-        f"| valid, refused for another reason | {instances['other']} |",
-        "",
-        "| refused because of | schemas |",
-        "|---|---|",
-    ]
-    for reason, count in _reasons([row.outcome for row in found]).most_common():
-        lines.append(f"| {reason} | {count} |")
-    lines += ["", "| slowest | seconds | states |", "|---|---|---|"]
-    for row in sorted(found, key=lambda row: -row.seconds)[:slowest]:
-        lines.append(f"| {row.name} | {row.seconds:.1f} | {row.states or row.outcome} |")
-    return "\n".join(lines) + "\n"
-
-
-def check_public(folder: Path, limit: float) -> tuple[str, bool]:
+def check_public(folder: Path) -> tuple[str, bool]:
     """Return tables, and whether an instance is wrongly accepted; print the failures."""
-    found = []
-    for row in public_outcomes(sorted(folder.glob("*.json")), limit):
-        found.append(row)
-        odd = {k: n for k, n in row.instances.items() if k in ("wrongly accepted", "other")}
-        if row.outcome != "compiled" or odd:
-            print(f"{row.name} ({row.seconds:.1f} s)\n    {row.outcome} {odd or ''}", flush=True)
-    return public_markdown(found), any(row.instances["wrongly accepted"] for row in found)
+    outcomes, instances = Counter[str](), Counter[str]()
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text("utf-8-sig"))
+        start, found, outcome = time.perf_counter(), Counter[str](), "compiled"
+        try:
+            found = public_instances(record["schema"], record["tests"])
+        except gcd.ConstraintError as error:
+            outcome = _refusal(error, place=False)
+        outcomes[outcome] += 1
+        instances += found
+        if outcome != "compiled" or {"wrongly accepted", "valid, refused for another reason"} & {
+            *found
+        }:
+            seconds = time.perf_counter() - start
+            print(f"{path.stem} ({seconds:.1f} s)\n    {outcome} {dict(found)}", flush=True)
+    lines = ["| schemas, instances of those compiled | |", "|---|---|"]
+    for counts in (outcomes, instances):
+        lines += [
+            f"| {name} | {count} of {counts.total()} |" for name, count in counts.most_common()
+        ]
+    return "\n".join(lines) + "\n", bool(instances["wrongly accepted"])
 
 
 def main() -> None:
@@ -391,18 +318,15 @@ def main() -> None:
     parser.add_argument(
         "--update", action="store_true", help=f"update the golden files in {GOLDEN.name}/"
     )
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds per public schema")
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
     if (chosen.folder / f"draft{DRAFTS[0]}").is_dir():
         tables, wrong = check_suite(chosen.folder, update=chosen.update)
     elif any(chosen.folder.glob("*.json")):
-        tables, wrong = check_public(chosen.folder, chosen.limit)
+        tables, wrong = check_public(chosen.folder)
     else:
         sys.exit(f"error: expected a test suite or public schemas in {chosen.folder}, got neither")
     print(tables)
-    if chosen.markdown:
-        chosen.markdown.write_text(tables)
     if wrong:
         sys.exit("error: some schemas are compiled wrongly")
 

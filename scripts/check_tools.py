@@ -24,7 +24,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,13 +32,11 @@ from tqdm import tqdm
 from experiments.tool_calling.answers import Call, write_answer
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import read_xlam
-from gcd import ConstraintError, UnsupportedSchemaError, tool_calls
+from gcd import ConstraintError, tool_calls
 from gcd_cli._explaining import standing
 
 Style = Literal["json", "python"]
 STYLES: tuple[Style, ...] = ("json", "python")
-
-_SLOWEST = 3  # number of slowest records in the report
 
 
 class Record(NamedTuple):
@@ -76,91 +73,62 @@ def _is_bfcl(path: Path) -> bool:
     return isinstance(first, dict) and "function" in first
 
 
-@dataclass
-class Report:
+class Report(NamedTuple):
     """The results for the records of some files in one style.
 
     Attributes:
-        style: "json" or "python".
-        refused: (record, reason) of each tool list that doesn't compile.
-        reasons: number of occurrences of each reason, ignoring its location.
+        compiled: milliseconds and states of each tool list that compiles, by record.
+        refused: reason of each tool list that doesn't compile, by record.
         answers: number of gold answers of the tool lists that compile.
-        rejected: (record, reason) of each gold answer that is not accepted.
+        rejected: reason of each gold answer that is not accepted, by record.
         unknown_types: types that are treated as any JSON value.
-        compiled: (seconds, states, record) of each tool list that compiles.
     """
 
-    style: str
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    reasons: Counter[str] = field(default_factory=Counter)
-    answers: int = 0
-    rejected: list[tuple[str, str]] = field(default_factory=list)
-    unknown_types: Counter[str] = field(default_factory=Counter)
-    compiled: list[tuple[float, int, str]] = field(default_factory=list)
+    compiled: dict[str, tuple[float, int]]
+    refused: dict[str, str]
+    answers: int
+    rejected: dict[str, str]
+    unknown_types: Counter[str]
 
     def lines(self) -> list[str]:
         """Return the lines of the report."""
-        compiled = len(self.compiled)
-        total = compiled + len(self.refused)
-        found = [
-            f"{self.style}: {total} records",
-            f"  tool lists compiled    {compiled} of {total} ({compiled / max(total, 1):.2%})",
-        ]
+        compiled, total = len(self.compiled), len(self.compiled) + len(self.refused)
+        found = [f"  tool lists compiled    {compiled} of {total} ({compiled / max(total, 1):.2%})"]
         if self.answers:
             accepted = self.answers - len(self.rejected)
-            found.append(
-                f"  gold answers accepted  {accepted} of {self.answers} of those compiled "
-                f"({accepted / self.answers:.2%})"
-            )
+            found.append(f"  gold answers accepted  {accepted} of {self.answers} of those compiled")
         if compiled:
-            milliseconds = [1e3 * seconds for seconds, _, _ in self.compiled]
-            states = [states for _, states, _ in self.compiled]
-            slowest = sorted(self.compiled, reverse=True)[:_SLOWEST]
-            found += [
-                f"  compile time           median {statistics.median(milliseconds):.1f} ms, "
-                f"worst {max(milliseconds):.0f} ms; states: median "
-                f"{statistics.median(states):.0f}, most {max(states)}",
-                "  slowest                "
-                + ", ".join(f"{name} ({1e3 * s:.0f} ms, {n} states)" for s, n, name in slowest),
-            ]
-        if self.unknown_types:
-            listed = ", ".join(f"{name} ({n}x)" for name, n in self.unknown_types.most_common())
-            found.append(f"  types read as any JSON value: {listed}")
-        found += [f"  refused {n}x: {reason}" for reason, n in self.reasons.most_common()]
-        found += [f"  refused   record {name}: {reason}" for name, reason in self.refused]
-        found += [f"  rejected  record {name}: {reason}" for name, reason in self.rejected]
+            times, states = zip(*self.compiled.values(), strict=True)
+            found.append(
+                f"  compile time           median {statistics.median(times):.1f} ms, worst "
+                f"{max(times):.0f} ms; states: median {statistics.median(states):.0f}, most "
+                f"{max(states)}"
+            )
+        found += [f"  {name} read as any JSON value {n}x" for name, n in self.unknown_types.items()]
+        found += [f"  refused   record {name}: {reason}" for name, reason in self.refused.items()]
+        found += [f"  rejected  record {name}: {reason}" for name, reason in self.rejected.items()]
         return found
 
 
 def check(records: Sequence[Record], style: Style) -> Report:
     """Compile every record's tools, and check its gold answer."""
-    report = Report(style)
+    compiled, refused, rejected = {}, {}, {}
+    answers, unknown = 0, Counter[str]()
     for record in tqdm(records, desc=style, leave=False):
-        started = time.perf_counter()
+        started, types = time.perf_counter(), Counter[str]()
         try:
-            unknown = Counter[str]()
-            language = tool_calls(to_json_schema_tools(record.tools, unknown), style=style)
+            language = tool_calls(to_json_schema_tools(record.tools, types), style=style)
         except ConstraintError as error:
-            report.refused.append((record.id, str(error)))
-            report.reasons[_reason(error)] += 1
+            refused[record.id] = str(error)
             continue
-        seconds = time.perf_counter() - started
-        report.compiled.append((seconds, language.num_states, record.id))
-        report.unknown_types.update(unknown)
-        if record.calls is None:
-            continue
-        report.answers += 1
-        answer = write_answer(record.calls, record.tools, style)
-        if not language.accepts(answer):
-            report.rejected.append((record.id, standing(language, answer.encode()).reason() or ""))
-    return report
-
-
-def _reason(error: ConstraintError) -> str:
-    """Return the message without its location, so that equal reasons are counted together."""
-    if isinstance(error, UnsupportedSchemaError):
-        return str(error).replace(f" at {error.pointer!r}", "")
-    return str(error)
+        compiled[record.id] = 1e3 * (time.perf_counter() - started), language.num_states
+        unknown += types
+        if record.calls is not None:
+            answers += 1
+            answer = write_answer(record.calls, record.tools, style)
+            if not language.accepts(answer):
+                rejected[record.id] = standing(language, answer.encode()).reason() or ""
+    return Report(compiled, refused, answers, rejected, unknown)
 
 
 def main() -> None:
@@ -177,7 +145,7 @@ def main() -> None:
     for style in STYLES:
         if arguments.style in (style, "both"):
             check(records[:1], style)  # loads the kernels, which is not timed
-            print("\n".join(check(records, style).lines()))
+            print(f"{style}: {len(records)} records", *check(records, style).lines(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Distill a hidden Markov model from a language model in one command.
 
-    python -m scripts.distill_hmm records.path=FILE.jsonl num_states=512 init=latent style=both
+    python -m scripts.distill_hmm records.path=FILE.jsonl num_states=512 style=both
     python -m scripts.distill_hmm records.hub=NAME model=hub model.path=NAME
-    python -m scripts.distill_hmm data.path=runs/sequences-... num_states=1024 init=clones
     torchrun --nproc-per-node=2 -m scripts.distill_hmm ...
 
 Sampled sequences, checkpoints and results are written to `runs/`; the same command resumes from

@@ -177,6 +177,14 @@ def test_modules_are_small():
             assert lines <= 900, f"{path.relative_to(ROOT)} has {lines} lines: is it one concept?"
 
 
+def test_functions_of_experiments_fit_on_a_screen():
+    for path in sorted((ROOT / "experiments").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                size = (node.end_lineno or 0) + 1 - node.lineno
+                assert size <= 60, f"{path.relative_to(ROOT)}: {node.name} has {size} lines"
+
+
 def modules() -> dict[str, Path]:
     """Every module of ours that others import, by its dotted name."""
     found = {}

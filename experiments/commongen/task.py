@@ -165,46 +165,29 @@ def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
 
     return (
         Metric(
-            "expected_rouge_l",
-            "ROUGE-L (weighted)",
-            "the mean of ROUGE-L over all answers, weighted by their probabilities",
-            average,
-            compared=True,
-            label="ROUGE-L, weighted by the posterior",
+            "expected_rouge_l", "ROUGE-L (weighted)",
+            "the mean of ROUGE-L over all answers, weighted by their probabilities", average,
+            compared=True, label="ROUGE-L, weighted by the posterior",
         ),
         Metric(
-            "best_rouge_l",
-            "ROUGE-L (best)",
+            "best_rouge_l", "ROUGE-L (best)",
             "ROUGE-L of the answer that the model finds most probable",
-            lambda row: score(row, row.get("best")),
-            compared=True,
+            lambda row: score(row, row.get("best")), compared=True,
         ),
         Metric(
-            "rouge_l",
-            "ROUGE-L",
-            "the best F1 over the references, times 100",
+            "rouge_l", "ROUGE-L", "the best F1 over the references, times 100",
             lambda row: score(row, row["answer"]),
         ),
         Metric(
-            "bleu",
-            "BLEU-4",
-            "computed by sacrebleu over the corpus, times 100",
-            overall=bleu,
+            "bleu", "BLEU-4", "computed by sacrebleu over the corpus, times 100", overall=bleu
         ),
+        Metric("coverage", "coverage %", "the share of concepts that an independent check finds"),
         Metric(
-            "coverage",
-            "coverage %",
-            "the share of concepts that an independent check finds",
-        ),
-        Metric(
-            "log_p_per_token",
-            "log p a token",
+            "log_p_per_token", "log p a token",
             "the log-probability under the model without a constraint, in nats",
-            digits=2,
-            scale=1,
-            compared=True,
+            digits=2, scale=1, compared=True,
         ),
-    )
+    )  # fmt: skip
 
 
 def as_table(summary: Sequence[dict[str, Any]], metrics: Sequence[Metric]) -> Table:

@@ -31,19 +31,17 @@ Cost: k-means, and passes over the distributions; seconds for a thousand states.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
+from experiments.distillation.prefixes import TopTokenPrefixes
 from experiments.rows import derive_seed
 from hmm import HMM, Dense
 
 FEWEST_STATES = 2
 """One state for all tokens, and one for the ends of a text."""
 
-_DIMENSIONS = 128  # of the features
 _ITERATIONS = 15
 _POINTS = 256  # sampled points per cluster for k-means
 _DECAY = 1.5  # 1 + 2/d
@@ -53,60 +51,8 @@ _TOKEN_PRIOR = 5.0  # pseudo-counts of a state over the tokens of its kind
 _NOTHING = 1e-12  # share of the average, for states that were never read
 
 
-@runtime_checkable
-class Prefixes(Protocol):
-    """Prefixes of sampled texts, and the model's distributions after them.
-
-    Attributes:
-        parent: index of the prefix without its last token; -1 for the empty prefixes, the roots.
-        token: last token; -1 for a root.
-        weight: weight of each prefix; the weights of all roots sum to one.
-        read: prefixes with a known next distribution. The others have ended or were truncated.
-    """
-
-    @property
-    def parent(self) -> Int64[Tensor, "n"]:
-        """Index of each prefix's parent; -1 for roots."""
-        ...
-
-    @property
-    def token(self) -> Int64[Tensor, "n"]:
-        """Last token of each prefix; -1 for roots."""
-        ...
-
-    @property
-    def weight(self) -> Float64[Tensor, "n"]:
-        """Weight of each prefix."""
-        ...
-
-    @property
-    def read(self) -> Int64[Tensor, "m"]:
-        """Prefixes with a known next distribution."""
-        ...
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens V in a next distribution."""
-        ...
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of texts."""
-        ...
-
-    def sum_by_group(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Sum weight · p over the prefixes in `read` of each group; p is the next distribution."""
-        ...
-
-    def features(
-        self, dimensions: int, generator: torch.Generator
-    ) -> Float32[Tensor, "m dimensions"]:
-        """Return points for the read prefixes; close points have similar continuations."""
-        ...
-
-
 def clone(
-    visited: Prefixes,
+    visited: TopTokenPrefixes,
     num_states: int,
     *,
     eos_ids: tuple[int, ...],
@@ -120,7 +66,7 @@ def clone(
         num_states: maximum number of states; fewer are made for fewer distinct prefixes.
         eos_ids: tokens that end a text.
         own: maximum number of frequent tokens that have separate kinds, as a share of the states.
-        seed: seed of projection and k-means.
+        seed: seed of k-means.
 
     Raises:
         ValueError: `num_states` is less than two.
@@ -160,7 +106,7 @@ def _kinds(
 
 
 def _states(
-    visited: Prefixes,
+    visited: TopTokenPrefixes,
     kind: Int64[Tensor, "V"],
     ends: Bool[Tensor, "V"],
     num_states: int,
@@ -171,7 +117,7 @@ def _states(
     Roots have the number H. Prefixes of the maximum length don't have a state, and get -1.
     """
     generator = torch.Generator().manual_seed(derive_seed("clones", seed))
-    points = visited.features(_DIMENSIONS, generator)
+    points = visited.top_tokens.sketch.float()
     inner = visited.parent[visited.read] >= 0
     at, points = visited.read[inner], points[inner]
     # Square roots, so that the many improbable prefixes influence the clones.
@@ -220,13 +166,6 @@ def _share_out(
     return clones
 
 
-def random_projection(
-    size: int, dimensions: int, generator: torch.Generator
-) -> Float32[Tensor, "size dimensions"]:
-    """Draw a matrix that nearly preserves distances (Johnson and Lindenstrauss 1984)."""
-    return torch.randn(size, dimensions, generator=generator) / dimensions**0.5
-
-
 def _k_means(
     points: Float32[Tensor, "n D"],
     weight: Float32[Tensor, "n"],
@@ -254,7 +193,7 @@ def _nearest(points: Float32[Tensor, "n D"], means: Float32[Tensor, "k D"]) -> I
     return (0.5 * means.square().sum(dim=1) - points @ means.T).argmin(dim=1)
 
 
-def _counts(visited: Prefixes, prefixes: Int64[Tensor, "c"]) -> Float64[Tensor, "c"]:
+def _counts(visited: TopTokenPrefixes, prefixes: Int64[Tensor, "c"]) -> Float64[Tensor, "c"]:
     """Return the weights of prefixes as counts of sequences."""
     return visited.weight[prefixes] * visited.num_sequences
 
@@ -265,7 +204,7 @@ def _with_state(states: Int64[Tensor, "n"], kind_of: Int64[Tensor, "H"]) -> Int6
 
 
 def _transition(
-    visited: Prefixes,
+    visited: TopTokenPrefixes,
     states: Int64[Tensor, "n"],
     kind: Int64[Tensor, "V"],
     kind_of: Int64[Tensor, "H"],
@@ -297,7 +236,7 @@ def _within_kinds(
 
 
 def _emission(
-    visited: Prefixes,
+    visited: TopTokenPrefixes,
     states: Int64[Tensor, "n"],
     kind: Int64[Tensor, "V"],
     kind_of: Int64[Tensor, "H"],

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.top_tokens import TopTokens
-from hmm._files import COPY_AGAIN, read_tensors, write_tensors
+from experiments.files import COPY_AGAIN, read_tensors, write_tensors
 
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
 _TOP_TOKENS = ("said_tokens", "said_log_p", "said_sketch")
@@ -237,17 +237,6 @@ def _read_file(path: Path, remedy: str) -> Sequences:
            for name, each in found.items()},
         top_tokens=TopTokens(*(arrays[name] for name in _TOP_TOKENS)) if known else None,
     )  # fmt: skip
-
-
-def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
-    """Refuse tokens outside of the vocabulary."""
-    wrong = (sequences.tokens < 0) | (sequences.tokens >= num_tokens)
-    if bool(wrong.any()):
-        token = int(sequences.tokens[wrong.nonzero()[0]])
-        raise ValueError(
-            f"expected tokens below {num_tokens}, the size of the model's vocabulary, in {source}, "
-            f"got token {token}; give the model that the sequences were sampled from"
-        )
 
 
 def digest(paths: Iterable[Path]) -> str:

@@ -31,13 +31,14 @@ _FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class TopTokenPrefixes:
-    """Prefixes with their next tokens; see `experiments.distillation.clones.Prefixes`.
+    """Prefixes with their next tokens.
 
     Attributes:
-        parent: see `Prefixes`.
-        token: see `Prefixes`, as classes.
-        weight: see `Prefixes`; roots come first.
-        read: see `Prefixes`.
+        parent: index of the prefix without its last token; -1 for the empty prefixes, the roots,
+            which come first.
+        token: class of the last token; -1 for a root.
+        weight: weight of each prefix; the weights of all roots sum to one.
+        read: prefixes with a known next distribution. The others have ended or were truncated.
         top_tokens: most probable next tokens of each of `read`, as classes.
         lumping: the classes of tokens.
         num_sequences: number of answers.
@@ -115,12 +116,6 @@ class TopTokenPrefixes:
             sums.index_add_(0, indices, (-scale[:, None] * listed).flatten())
         # Rounding can make differences of equal numbers negative.
         return (sums.view(num_groups, size) + rests[:, None] * base).clamp_(min=0)
-
-    def features(
-        self, dimensions: int, generator: torch.Generator
-    ) -> Float32[Tensor, "m dimensions"]:
-        """Return the sketches of the logits."""
-        return self.top_tokens.sketch.float()
 
     @property
     def rest(self) -> float:

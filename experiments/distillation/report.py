@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.config import writable
 from experiments.distillation.training import Point
 from experiments.tasks import Run
 from experiments.tracking import log_shown, log_summary
-from hmm._checkpoint import CONFIG, WEIGHTS
-from hmm._files import read_json
 
 if TYPE_CHECKING:
     import wandb
@@ -21,45 +18,16 @@ LM = "language model, reading the prompt"
 """Name of the language model in tables."""
 
 
-def check_out(out: Path, run_dir: Path) -> None:
-    """Check that the model can be written to `out` without destroying other files.
-
-    Raises:
-        ValueError: the directory isn't writable, or has something other than a replaceable model.
-    """
-    if out.resolve() == run_dir.resolve():
-        raise ValueError(
-            f"expected another directory than the run directory, got out={out}; give another, or "
-            "leave out= away"
-        )
-    writable("the model", "out", out)
-    if not out.exists():
-        return
-    names = {path.name.removesuffix(".part") for path in out.iterdir()}
-    foreign = sorted(names - {WEIGHTS, CONFIG})
-    described = out / CONFIG
-    if described.is_file() and "format" not in read_json(described, remedy="remove it"):
-        foreign.append(CONFIG)
-    if foreign:
-        raise ValueError(
-            f"expected an empty directory or a distilled HMM in out={out}, where {WEIGHTS} and "
-            f"{CONFIG} will be written; got {', '.join(foreign[:5])}; give another "
-            "directory with out=DIR"
-        )
-
-
-def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path) -> None:
+def report(summary: dict[str, Any], curve: Sequence[Point], run: Run) -> None:
     """Write, print and log the results.
 
     Args:
-        run: the run.
         summary: plain values, including `nats_per_token`: held-out log-likelihoods by model; the
             last two are the saved HMM and the language model.
         curve: held-out log-likelihood per token during training.
-        out: directory of the model.
+        run: the run, whose directory has the model.
     """
-    config = run.config
-    table = table_of(summary, config.save_dtype)
+    table = table_of(summary)
     figure = run.directory / "curve.png"
     plot_curve(summary["nats_per_token"], curve, figure)
 
@@ -75,10 +43,10 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
         log_shown(tracked, {"table": shown}, {"curve": figure})
         log_summary(tracked, summary)
 
-    run.report(table, summary, log, files=("curve.png",), also=f"; the model: {out}/")
+    run.report(table, summary, log, files=("curve.png",), also=f"; the model: {run.directory}/hmm/")
 
 
-def table_of(summary: dict[str, Any], dtype: str) -> str:
+def table_of(summary: dict[str, Any]) -> str:
     """Format the comparison in Markdown."""
     lines = [
         f"## Evaluation on {summary['held_out_sequences']} held-out sequences "
@@ -100,7 +68,7 @@ def table_of(summary: dict[str, Any], dtype: str) -> str:
         "the language model does.",
         "",
         f"The HMM has {summary['num_states']} states and {summary['num_parameters']} parameters, "
-        f"and is evaluated as saved in {dtype}.{_describe_pooling(summary)} The unigram has "
+        f"and is evaluated as saved in bfloat16.{_describe_pooling(summary)} The unigram has "
         f"one half added to each count. The bigram has {summary['bigram_strength']:g} times the "
         "unigram's probabilities added to its counts, the best power of two on the held-out "
         "sequences.",

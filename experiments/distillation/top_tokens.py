@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Float, Float16, Float32, Float64, Int32, Int64
 from torch import Tensor
 
-from experiments.distillation.clones import random_projection
 from experiments.distillation.lumping import Lumping
 
 SKETCH = 128
@@ -90,6 +89,9 @@ class TopTokens:
 
 @lru_cache(maxsize=1)
 def _projection(num_tokens: int, device: torch.device) -> Float32[Tensor, "V D"]:
-    """Return the projection of the sketch, which depends only on V and is equal for all files."""
+    """Return the projection of the sketch, which depends only on V and is equal for all files.
+
+    It nearly preserves distances (Johnson and Lindenstrauss 1984).
+    """
     generator = torch.Generator().manual_seed(_SEED)
-    return random_projection(num_tokens, SKETCH, generator).to(device)
+    return (torch.randn(num_tokens, SKETCH, generator=generator) / SKETCH**0.5).to(device)

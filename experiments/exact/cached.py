@@ -15,14 +15,13 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-import gcd
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM
 from smc import LanguageModel
@@ -41,14 +40,18 @@ class Restriction:
     automaton: TokenAutomaton
 
     @classmethod
-    def of(cls, language: gcd.Automaton, constraint: TokenAutomaton) -> Restriction:
-        """Lift a language to the tokens that its lifted constraint allows."""
-        ids = np.unique(np.concatenate([constraint.allowed(s) for s in range(constraint.final)]))
+    def of(cls, constraint: TokenAutomaton) -> Restriction:
+        """Leave out the tokens that the constraint never allows, and add one token for them."""
         whole = constraint.vocabulary
+        ids = np.unique(np.concatenate([constraint.allowed(s) for s in range(constraint.final)]))
+        others = np.setdiff1d(np.arange(whole.size), ids)
+        assert len(others), "a vocabulary has tokens without bytes, which aren't allowed"
         ends = np.flatnonzero(np.isin(ids, whole.eos_ids))
-        # A token without bytes is never allowed.
-        texts = [*(whole.token_bytes[i] for i in ids), b""]
-        return cls(ids, gcd.lift(language, Vocabulary.from_bytes(texts, ends.tolist())))
+        vocabulary = Vocabulary.from_bytes(
+            [*(whole.token_bytes[i] for i in ids), b""], ends.tolist()
+        )
+        class_of = constraint.class_of[np.append(ids, others[0])]
+        return cls(ids, replace(constraint, vocabulary=vocabulary, class_of=class_of))
 
     def hmm(self, hmm: HMM) -> HMM:
         """Restrict an HMM; all other tokens are merged."""

@@ -30,7 +30,7 @@ from experiments.rows import derive_seed
 from experiments.tasks import bar
 from gcd import Vocabulary
 from hmm import HMM, load, save
-from smc import LanguageModel, TransformersLM
+from smc import LanguageModel
 
 _HELD_OUT = 0.1
 """Held-out continuations, as a share of the training continuations."""
@@ -39,39 +39,21 @@ _NUMBERS = 1 << 26  # numbers in the distributions of a batch
 
 
 class Distilled(NamedTuple):
-    """An HMM with its origin and quality.
+    """An HMM with its origin and quality."""
 
-    Attributes:
-        hmm: float32.
-        note: description of its origin and quality.
-        nats: held-out log-likelihood per token of the HMM and other models; empty if unknown.
-    """
-
-    hmm: HMM
-    note: str
-    nats: dict[str, float]
+    hmm: HMM  # float32
+    note: str  # description of its origin and quality
+    nats: dict[str, float]  # held out, per token, of the HMM and other models; empty if unknown
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings that determine a distilled HMM.
+    """Settings that determine a distilled HMM."""
 
-    Attributes:
-        states: maximum number of states.
-        sequences: number of sequences to sample, besides held-out ones.
-        length: maximum number of tokens of each sequence.
-        seed: seed of everything.
-    """
-
-    states: int
-    sequences: int
-    length: int
+    states: int  # at most
+    sequences: int  # to sample, besides held-out ones
+    length: int  # tokens of a sequence, at most
     seed: int
-
-
-def with_own_ends(lm: TransformersLM) -> TransformersLM:
-    """Return the model with its own EOS ids, independent of the problem."""
-    return TransformersLM(lm.model, lm.tokenizer)
 
 
 def load_given(directory: str, vocabulary: Vocabulary) -> Distilled:
@@ -91,14 +73,7 @@ def load_given(directory: str, vocabulary: Vocabulary) -> Distilled:
 def distill(
     lm: LanguageModel, prompts: Sequence[Sequence[int]], recipe: Recipe, directory: Path
 ) -> Distilled:
-    """Make the HMM of these prompts, or load it if the directory exists.
-
-    Args:
-        lm: the language model, with its own EOS ids.
-        prompts: token ids.
-        recipe: settings that determine the result.
-        directory: directory of the HMM.
-    """
+    """Make the HMM of these prompts, or load it if the directory exists."""
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
     if not directory.is_dir():
         hmm, nats = _make(lm, distinct, recipe)
@@ -127,7 +102,14 @@ def _make(
     prefixes = TopTokenPrefixes.of(training, every)
     hmm = clone(prefixes, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
     some = max(len(prompts), round(_HELD_OUT * recipe.sequences))
-    return hmm, _nats(hmm, training, _continue(lm, prompts, recipe, some, "held out"))
+    held_out = _continue(lm, prompts, recipe, some, "held out")
+    baselines = compare(training, held_out, hmm.num_tokens)
+    return hmm, {
+        "unigram": baselines.unigram,
+        "bigram": baselines.bigram,
+        "HMM": mean_log_likelihood(hmm, held_out, Worker(Path(), torch.device("cpu"))),
+        "language model": float(held_out.log_likelihood.sum()) / held_out.num_tokens,
+    }
 
 
 def _continue(
@@ -149,15 +131,3 @@ def _continue(
                 parts.append(sample_batch(lm, [prompt] * some, length, generator, _TOP))
                 shown.update(some)
     return Sequences.join(parts)
-
-
-def _nats(hmm: HMM, training: Sequences, held_out: Sequences) -> dict[str, float]:
-    """Return held-out log-likelihoods per token."""
-    baselines = compare(training, held_out, hmm.num_tokens)
-    here = Worker(Path(), torch.device("cpu"))
-    return {
-        "unigram": baselines.unigram,
-        "bigram": baselines.bigram,
-        "HMM": mean_log_likelihood(hmm, held_out, 128, here),
-        "language model": float(held_out.log_likelihood.sum()) / held_out.num_tokens,
-    }

@@ -7,11 +7,7 @@ Over R independent runs of a method with N particles:
     law          mean of the runs' posteriors: the law of one answer drawn from one run, where a
                  dead run gives none. Its total variation to the exact posterior is the bias of an
                  answer.
-    one run      mean total variation of a single run's posterior: bias and noise together. An exact
-                 sampler of N draws also has some (`truth.floor_of_draws`).
-    evidence     relative bias mean(Z) / Z - 1 and relative variance var(Z) / Z² of the estimates.
-    ESS / N      of the final weights, zero for a dead run; meaningless for the discrete filter,
-                 whose answers aren't drawn.
+    evidence     relative bias mean(Z) / Z - 1 of the estimates.
     read         prefixes that the language model computes in a run, without the prompt: the cost.
 
 **An estimated total variation is too large.** The mean of R posteriors differs from the law by
@@ -57,21 +53,14 @@ class Runs(NamedTuple):
     Attributes:
         posterior: posterior of each run over texts; rows sum to one, or to zero for dead runs.
         log_evidence: estimates; -inf for dead runs.
-        ess: effective sample size of the final weights; zero for dead runs.
         read: prefixes computed by the language model, without the prompt.
         enumerated: whether a run left nothing out and is exact.
     """
 
     posterior: sparse.csr_matrix
     log_evidence: Float64[np.ndarray, "runs"]
-    ess: Float64[np.ndarray, "runs"]
     read: Int64[np.ndarray, "runs"]
     enumerated: Bool[np.ndarray, "runs"]
-
-    @property
-    def dead(self) -> np.ndarray:
-        """Runs without an answer."""
-        return np.isneginf(self.log_evidence)
 
     @classmethod
     def of(cls, posteriors: Sequence[smc.Posterior], texts: Mapping[bytes, int]) -> Runs:
@@ -82,7 +71,6 @@ class Runs(NamedTuple):
         return cls(
             sparse.csr_matrix((shares, columns, ends), shape=(len(posteriors), len(texts))),
             np.array([each.log_evidence for each in posteriors], dtype=np.float64),
-            np.array([each.ess for each in posteriors], dtype=np.float64),
             np.array([each.diagnostics.tokens - 1 for each in posteriors]),
             np.array([each.enumerated for each in posteriors]),
         )
@@ -132,80 +120,58 @@ def estimate(
     log_evidence: float,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measure runs against the exact posterior and evidence.
+    """Measure runs of a number of particles against the exact posterior and log evidence.
 
-    Args:
-        runs: independent runs.
-        particles: particles of each run.
-        posterior: exact posterior.
-        log_evidence: exact log evidence.
-        seed: seed of the bootstrap.
-
-    Returns:
-        A dictionary with `runs` and `particles`; the total variation `tv` of the law, and
-        `tv_floor`; the mean `one_run_tv`; and `evidence_bias` and `evidence_variance`, relative.
-        It also has `ess` as a share of N, `dead` as a share of the runs, the mean `read`, and
-        `enumerated`, whether the runs left nothing out. Intervals have the keys
-        `..._low` and `..._high`.
+    The seed is that of the bootstrap. The result has the total variation `tv` of the law with its
+    `tv_floor`, and the relative `evidence_bias`. It also has `dead` as a share of the runs, the
+    mean `read`, and `enumerated`, whether the runs left nothing out. Intervals have the keys
+    `..._low` and `..._high`.
     """
-    from scipy import stats  # slow to import
-
-    R = runs.posterior.shape[0]
     ratio = np.exp(runs.log_evidence - log_evidence)
-
-    def measure(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "3 *B"]:
-        """Return total variation, bias and variance of the evidence of some runs."""
-        counts = np.stack([np.bincount(row, minlength=R) for row in rows.reshape(-1, R)])
-        distance = total_variation(np.asarray(counts @ runs.posterior) / R, posterior)
-        chosen = ratio[rows]
-        bias, variance = chosen.mean(axis=-1) - 1, chosen.var(axis=-1)
-        return np.stack([distance.reshape(bias.shape), bias, variance])
-
-    everything = np.arange(R)
-    values = measure(everything)
-    low = high = values
-    if R > 1:  # all resamples of one run are equal
-        low, high = stats.bootstrap(
-            (everything,),
-            measure,
-            n_resamples=_RESAMPLES,
-            confidence_level=_LEVEL,
-            method="basic",
-            vectorized=True,
-            rng=np.random.default_rng(seed),
-        ).confidence_interval
-    low = np.maximum([0, -1, 0], np.minimum(low, values))
-    high = np.minimum([1, math.inf, math.inf], np.maximum(high, values))
-
+    tv, bias = _intervals(runs.posterior, ratio, posterior, seed)
     law = np.asarray(runs.posterior.mean(axis=0)).ravel()
     squares = np.asarray(runs.posterior.multiply(runs.posterior).mean(axis=0)).ravel()
     # "No answer" is an outcome as well.
-    dead = float(runs.dead.mean())
+    dead = float(np.isneginf(runs.log_evidence).mean())
     variances = np.append(np.maximum(squares - law**2, 0), dead * (1 - dead))
-    floor = 0.5 * float(np.sqrt(2 / math.pi * variances / R).sum())
-    intervals = [Interval(*map(float, each)) for each in zip(values, low, high, strict=True)]
-    tv, bias, variance = intervals
     return {
-        "runs": R,
+        "runs": len(ratio),
         "particles": particles,
         **tv.as_record("tv"),
-        "tv_floor": floor,
-        "one_run_tv": _one_run(runs.posterior, posterior),
+        "tv_floor": 0.5 * float(np.sqrt(2 / math.pi * variances / len(ratio)).sum()),
         **bias.as_record("evidence_bias"),
-        **variance.as_record("evidence_variance"),
-        "ess": float(runs.ess.mean()) / particles,
         "dead": dead,
         "read": float(runs.read.mean()),
         "enumerated": bool(runs.enumerated.all()),
     }
 
 
-def _one_run(laws: sparse.csr_matrix, posterior: Float64[np.ndarray, "texts"]) -> float:
-    """Return the mean total variation between single runs' posteriors and the exact posterior.
+def _intervals(
+    laws: sparse.csr_matrix,
+    ratio: Float64[np.ndarray, "runs"],
+    posterior: Float64[np.ndarray, "texts"],
+    seed: int,
+) -> tuple[Interval, Interval]:
+    """Return the total variation and the bias of the evidence, with bootstrap intervals."""
+    from scipy import stats  # slow to import
 
-    For a posterior that sums to one, the total variation is the sum of the probability by which
-    answers exceed the exact one. For a dead run it is 1.
-    """
-    excess = np.maximum(laws.data - posterior[laws.indices], 0.0)
-    dead = laws.shape[0] - len(np.unique(np.repeat(np.arange(laws.shape[0]), np.diff(laws.indptr))))
-    return (float(excess.sum()) + dead) / laws.shape[0]
+    count = len(ratio)
+
+    def measure(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "2 *B"]:
+        """Return both measures of some runs."""
+        counts = np.stack([np.bincount(row, minlength=count) for row in rows.reshape(-1, count)])
+        distance = total_variation(np.asarray(counts @ laws) / count, posterior)
+        bias = ratio[rows].mean(axis=-1) - 1
+        return np.stack([distance.reshape(bias.shape), bias])
+
+    everything = np.arange(count)
+    values = low = high = measure(everything)
+    if count > 1:  # all resamples of one run are equal
+        low, high = stats.bootstrap(
+            (everything,), measure, n_resamples=_RESAMPLES, confidence_level=_LEVEL,
+            method="basic", vectorized=True, rng=np.random.default_rng(seed),
+        ).confidence_interval  # fmt: skip
+    low = np.maximum([0, -1], np.minimum(low, values))
+    high = np.minimum([1, math.inf], np.maximum(high, values))
+    tv, bias = (Interval(*map(float, each)) for each in zip(values, low, high, strict=True))
+    return tv, bias

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import and_
@@ -34,10 +34,6 @@ BUILTIN = {
     "stories260K": ROOT / "data" / "convergence" / "builtin_stories.json",
 }
 """Files of the built-in problems, by the name of the model."""
-
-_REQUIRED = ("prompt", "budget")
-_ANSWERS = ("strings", "regex")
-_KEYS = (*_REQUIRED, *_ANSWERS, "eos_ids", "name", "note")
 
 
 @dataclass(frozen=True)
@@ -90,11 +86,8 @@ def read_problems(path: str | Path) -> list[Problem]:
     Raises:
         ValueError: the file isn't of the format above; the message names the problem and the value.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise ValueError(f"expected an existing file, got task.problems={path}")
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+        content: Any = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"expected JSON in UTF-8 in task.problems={path}, got {error}") from None
     if not isinstance(content, list) or not content:
@@ -114,59 +107,44 @@ def read_problems(path: str | Path) -> list[Problem]:
 
 
 def _read(entry: Any, number: int, where: str) -> Problem:
+    """Check an entry of the file, and compile its constraint."""
     if not isinstance(entry, dict):
-        raise ValueError(f"{where} is {_short(entry)}; give an object with {', '.join(_KEYS)}")
-    unknown = sorted(entry.keys() - set(_KEYS))
+        raise ValueError(f"{where} is {_short(entry)}; give an object with {', '.join(_CHECKS)}")
+    unknown = sorted(entry.keys() - _CHECKS.keys())
     if unknown:
-        raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known are {_list(_KEYS)}")
-    missing = [key for key in _REQUIRED if key not in entry]
-    if missing:
         raise ValueError(
-            f"{where} lacks {missing[0]!r}; needed are {_list(_REQUIRED)}, and strings or regex"
+            f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(_CHECKS)}"
         )
-    values = {"name": str(number), "note": "", "eos_ids": None, **entry}
-    for key, holds, wanted in _CHECKS:
-        if not holds(values[key]):
-            raise ValueError(f"{where}: {key} is {_short(values[key])}; {wanted}")
-    language, strings = _answers(entry, where)
-    prompt, eos_ids = (
-        tuple(value) if isinstance(value, list) else value
-        for value in (values["prompt"], values["eos_ids"] and sorted(set(values["eos_ids"])))
-    )
-    return Problem(
-        values["name"], prompt, language, values["budget"], strings, eos_ids, values["note"]
-    )
-
-
-def _answers(entry: dict[str, Any], where: str) -> tuple[gcd.Automaton, tuple[str, ...] | None]:
-    """Return the constraint, and the answers in order if they are listed."""
-    given = [key for key in _ANSWERS if key in entry]
+    missing = [key for key in ("prompt", "budget") if key not in entry]
+    if missing:
+        raise ValueError(f"{where} lacks {missing[0]!r}; needed are prompt, budget, and an answer")
+    given = [key for key in ("strings", "regex") if key in entry]
     if len(given) != 1:
         what = "has both 'strings' and 'regex'" if given else "lacks 'strings' or 'regex'"
-        raise ValueError(
-            f"{where} {what}; give exactly one of them: strings, a list of texts, or regex, a "
-            "pattern or a list of patterns that all must match"
-        )
-    if given == ["regex"]:
-        return _matching(entry["regex"], where), None
-    strings = _strings(entry["strings"], where)
-    return gcd.choice(strings), strings
+        raise ValueError(f"{where} {what}; give exactly one of them")
+    for key, value in entry.items():
+        holds, wanted = _CHECKS[key]
+        if not holds(value):
+            raise ValueError(f"{where}: {key} is {_short(value)}; give {wanted}")
+    prompt, eos_ids, strings = entry["prompt"], entry.get("eos_ids"), entry.get("strings")
+    twice = [text for text, count in Counter(strings or ()).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: strings has {_short(twice[0])} twice; give each once")
+    return Problem(
+        entry.get("name", str(number)),
+        prompt if isinstance(prompt, str) else tuple(prompt),
+        gcd.choice(strings) if strings else _matching(entry["regex"], where),
+        entry["budget"],
+        tuple(strings) if strings else None,
+        tuple(sorted(set(eos_ids))) if eos_ids else None,
+        entry.get("note", ""),
+    )
 
 
-def _matching(value: Any, where: str) -> gcd.Automaton:
+def _matching(patterns: str | list[str], where: str) -> gcd.Automaton:
     """Return the texts that match a pattern, or all of several patterns."""
-    patterns = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(patterns, list)
-        or not patterns
-        or not all(isinstance(pattern, str) for pattern in patterns)
-    ):
-        raise ValueError(
-            f"{where}: regex is {_short(value)}; give a pattern, or a list of patterns that all "
-            "must match"
-        )
     languages = []
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         try:
             languages.append(gcd.regex(pattern))
         except gcd.ConstraintError as error:
@@ -174,30 +152,13 @@ def _matching(value: Any, where: str) -> gcd.Automaton:
     try:
         language = reduce(and_, languages)
     except gcd.ConstraintError as error:
-        raise ValueError(f"{where}: regex is {_short(value)}: {error}") from error
+        raise ValueError(f"{where}: regex is {_short(patterns)}: {error}") from error
     if language.is_empty:
         raise ValueError(
-            f"{where}: regex is {_short(value)}, which no text matches; give a pattern that some "
-            "text matches, and several only if a text can match all of them"
+            f"{where}: regex is {_short(patterns)}, which no text matches; give a pattern that "
+            "some text matches, and several only if a text can match all of them"
         )
     return language
-
-
-def _strings(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{where}: strings is {_short(value)}; give a list of at least one text")
-    for text in value:
-        if not isinstance(text, str):
-            raise ValueError(f"{where}: strings holds {_short(text)}, which is not text")
-        if not _is_utf8(text):
-            raise ValueError(
-                f"{where}: strings holds {_short(text)}, which cannot be written in UTF-8; leave "
-                "lone surrogates out"
-            )
-    twice = [text for text, count in Counter(value).items() if count > 1]
-    if twice:
-        raise ValueError(f"{where}: strings holds {_short(twice[0])} twice; give each once")
-    return tuple(value)
 
 
 @lru_cache(maxsize=4)
@@ -217,96 +178,71 @@ def prepare(
             long for the context, or the tree is too large.
     """
     where = f"problem {problem.name!r}"
+    size, eos_ids = lm.vocabulary.size, problem.eos_ids or lm.vocabulary.eos_ids
     try:
-        size = lm.vocabulary.size
-        eos_ids = lm.vocabulary.eos_ids if problem.eos_ids is None else problem.eos_ids
+        prompt = tuple(lm.encode(problem.prompt))
+        for key, tokens in (("eos_ids", eos_ids), ("the prompt", prompt)):
+            outside = [token for token in tokens if token >= size]
+            if outside:
+                raise ValueError(f"{key} has {outside[0]}, but the model's ids are 0 to {size - 1}")
         ended = lm
         if tuple(eos_ids) != tuple(lm.vocabulary.eos_ids):
-            outside = [token for token in eos_ids if token >= size]
-            if outside:
-                raise ValueError(
-                    f"eos_ids has {outside[0]}, but the model's ids are 0 to {size - 1}"
-                )
             vocabulary = vocabulary_of(tokenizer, size, tuple(eos_ids))
             ended = smc.TransformersLM(lm.model, tokenizer, vocabulary)
-        prompt = tuple(lm.encode(problem.prompt))
-        for token in prompt:
-            if token >= size:
-                raise ValueError(
-                    f"the prompt has token {token}, but the model's ids are 0 to {size - 1}"
-                )
         constraint = gcd.lift(problem.language, ended.vocabulary)
         gcd.check_budget(constraint, problem.budget)
         smc.check_prompts(ended, [prompt], [problem.budget])
-        prefixes = count_prefixes(constraint, problem.budget)
     except (ValueError, gcd.ConstraintError) as error:
         raise ValueError(f"{where}: {error}") from error
+    prefixes = count_prefixes(constraint, problem.budget)
     if prefixes > most_prefixes:
         raise ValueError(
-            f"{where}: {_number(prefixes)} distinct token prefixes within a budget of "
-            f"{problem.budget}, more than the {most_prefixes} that are enumerated; lower the "
-            "budget, or give fewer or shorter answers"
+            f"{where}: {prefixes:.6g} distinct token prefixes within a budget of {problem.budget}, "
+            f"more than the {most_prefixes} that are enumerated; lower the budget, or give fewer "
+            "or shorter answers"
         )
-    restriction = Restriction.of(problem.language, constraint)
-    return Prepared(problem, ended, prompt, constraint, restriction, int(prefixes))
+    return Prepared(problem, ended, prompt, constraint, Restriction.of(constraint), int(prefixes))
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """Tell whether a value is a token id."""
+    return type(value) is int and value >= 0
 
 
 def _are_ids(value: Any) -> bool:
+    """Tell whether a value is a list of token ids."""
     return isinstance(value, list) and bool(value) and all(map(_is_id, value))
 
 
-def _is_utf8(text: str) -> bool:
-    """Return whether text can be encoded in UTF-8; JSON allows lone surrogates, which can't."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is text; JSON allows lone surrogates, which UTF-8 can't encode."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def _is_line(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
+def _are_texts(value: Any) -> bool:
+    """Tell whether a value is a list of texts."""
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
 
 
-_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "prompt",
-        lambda value: isinstance(value, str) or _are_ids(value),
-        "give text, or a list of token ids",
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "prompt": (lambda v: _is_text(v) or _are_ids(v), "text in UTF-8, or a list of token ids"),
+    "budget": (lambda v: _is_id(v) and v >= 1, "a whole number of 1 or more"),
+    "strings": (_are_texts, "a list of texts in UTF-8"),
+    "regex": (
+        lambda v: isinstance(v, str) or _are_texts(v),
+        "a pattern, or a list of patterns that all must match",
     ),
-    (
-        "prompt",
-        lambda value: not isinstance(value, str) or _is_utf8(value),
-        "it cannot be written in UTF-8, so leave lone surrogates out",
+    "eos_ids": (
+        lambda v: v is None or _are_ids(v),
+        "a list of token ids, or leave it out for the model's own",
     ),
-    ("budget", lambda value: _is_id(value) and value >= 1, "give a whole number of 1 or more"),
-    (
-        "name",
-        lambda value: _is_line(value) and value != "",
-        "give one line of text, or leave it out",
-    ),
-    ("note", _is_line, "give one line of text, or leave it out"),
-    (
-        "eos_ids",
-        lambda value: value is None or _are_ids(value),
-        "give a list of token ids, or leave it out for the model's own",
-    ),
-)
-"""Checks of a problem: a key, a predicate of its value, and what to give instead."""
-
-
-def _number(count: float) -> str:
-    return f"{count:.0f}" if count < 2**53 else f"{count:.3g}"
-
-
-def _list(keys: Sequence[str]) -> str:
-    return ", ".join(keys)
+    "name": (lambda v: _is_text(v) and v.isprintable() and v != "", "one line of text"),
+    "note": (lambda v: _is_text(v) and v.isprintable(), "one line of text"),
+}
+"""Checks of the keys of a problem: a predicate of the value, and what to give instead."""
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=True, default=str)
+    """Format a value in JSON, abbreviated."""
+    text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "…"

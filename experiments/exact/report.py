@@ -12,7 +12,6 @@ particles.)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.arms import Arm, arms_in, is_discrete
+from experiments.arms import Arm, arms_in
 from experiments.rows import as_lines
 from experiments.tables import Table, as_markdown
 from experiments.tasks import Run
@@ -56,7 +55,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
                 for r in reports]  # fmt: skip
     summary = {"overview": overview(frame), "notes": list(notes), "seed": run.config.seed,
                "problems": problems}  # fmt: skip
-    figures = {name: run.directory / f"{name}.png" for name in ("medians", "particles", "reads")}
+    figures = {name: run.directory / f"{name}.png" for name in ("medians", "reads")}
     for name, path in figures.items():
         plot(frame, reports, path, name)
 
@@ -80,16 +79,12 @@ def frame_of(reports: Sequence[Report]) -> pd.DataFrame:
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
-    """Format the overview, the problems, and every arm on each problem in Markdown."""
+    """Format the overview and the problems in Markdown."""
     frame = frame_of(reports)
     at = choose_particles(frame)
     parts = [f"## Convergence to the exact posterior of {Path(reports[0]['model']).name}"]
     parts += [_OVERVIEW.format(count=len(reports), goal=GOAL), as_markdown(overview(frame))]
     parts += [_PROBLEMS.format(at=at), as_markdown(_problem_table(reports, frame, at))]
-    for one in reports:
-        own = frame[frame["example"] == one["name"]]
-        parts += [f"### {one['name']}", _describe(one), as_markdown(_arm_table(own, at))]
-    parts.append(_LEGEND.format(at=at))
     parts += [f"- {note}" for note in notes]
     return "\n\n".join(parts) + "\n"
 
@@ -104,16 +99,9 @@ problems on which both can read as many."""
 _PROBLEMS = """Here *n* is the budget, and *tree* the number of prefixes that can be completed
 within it. The next columns are exact: the log evidence, for a single sample of LCD the probability
 that it is an answer (valid), and the total variation of its law and of GCD's. The others have the
-total variation of one answer with N = {at}."""
-
-_LEGEND = """TV of one answer is the total variation between the exact posterior and the law of one
-answer drawn from one run, with its 95% interval. (A run whose particles all died gives no answer.)
-It is exact for one particle of LCD and GCD with SMC, and if the discrete filter left nothing out.
-The number after ± is the total variation that noise over the runs would show if the law were exact.
-The other columns are for {at} particles. The column of one run has the mean total variation of one
-run's posterior, and that of an exact sampler with as many draws. Bias (with its 95% interval) and
-variance are those of the evidence estimate, relative to the evidence. ESS / N is undefined for the
-discrete filter. The last column is the share of runs whose particles all died."""
+total variation of one answer with N = {at}; where it isn't exact, the number after ± is what noise
+over the runs would show if the law were exact. `results.jsonl` has the answers, and the intervals
+for every number of particles."""
 
 
 def choose_particles(frame: pd.DataFrame) -> int:
@@ -169,7 +157,7 @@ def _at_reads(own: pd.DataFrame, read: float) -> float | None:
 
 def _problem_table(reports: Sequence[Report], frame: pd.DataFrame, at: int) -> Table:
     """Return a row per problem, with the total variation of every arm."""
-    best = frame[frame["particles"] == at].set_index(["example", "method", "algorithm"])["best"]
+    chosen = frame[frame["particles"] == at].set_index(["example", "method", "algorithm"])
     return [
         {
             "problem": r["name"].replace("|", r"\|"),
@@ -180,7 +168,7 @@ def _problem_table(reports: Sequence[Report], frame: pd.DataFrame, at: int) -> T
             "LCD: TV": f"{r['lcd']['total_variation']:.4f}",
             "GCD: TV": f"{r['gcd']['total_variation']:.4f}",
             **{
-                ", ".join(arm.titles.values()): f"{best[r['name'], *arm]:.2g}"
+                ", ".join(arm.titles.values()): _tv(chosen.loc[(r["name"], *arm)])
                 for arm in arms_in(r["estimates"])
             },
         }
@@ -188,60 +176,15 @@ def _problem_table(reports: Sequence[Report], frame: pd.DataFrame, at: int) -> T
     ]
 
 
-def _arm_table(own: pd.DataFrame, at: int) -> Table:
-    """Return a table of one problem, with a row per method and algorithm."""
-    table = []
-    for arm in arms_in(own.to_dict("records")):
-        rows = _of(own, arm).to_dict("records")
-        e = next(row for row in rows if row["particles"] == at)
-        low, high = (f"{e[f'evidence_bias_{end}']:+.2g}" for end in ("low", "high"))
-        table.append({
-            **arm.titles,
-            **{f"TV of one answer, N={row['particles']}": _tv(row) for row in rows},
-            f"read, N={at}": f"{e['read']:.1f}",
-            "one run / exact sampler": f"{e['one_run_tv']:.3f} / {e['exact_one_run_tv']:.3f}",
-            "evidence: bias": f"{e['evidence_bias']:+.2g} [{low}, {high}]",
-            "variance": f"{e['evidence_variance']:.3g}",
-            "ESS/N": "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}",
-            "dead %": f"{100 * e['dead']:.1f}",
-        })  # fmt: skip
-    return table
-
-
-def _tv(row: dict[str, Any]) -> str:
-    """Format a total variation with its interval and its noise, unless it is exact."""
-    if not math.isnan(row["tv_exact"]):
-        return f"{row['best']:.3f}" if row["best"] > _LEAST else "0"
-    digits = 3 if row["tv"] >= 0.01 else 5
-    low, high, floor = (f"{row[key]:.{digits}f}" for key in ("tv_low", "tv_high", "tv_floor"))
-    return f"{row['tv']:.{digits}f} [{low}, {high}] ±{floor}"
-
-
-def _describe(one: Report) -> str:
-    """Describe a problem: its note, its prompt, and its most probable answers."""
-    start = one["prompt"] if isinstance(one["prompt"], str) else f"{one['prompt']}"
-    tail = start if len(start) <= 70 else "…" + start[-70:]
-    top = sorted(zip(one["posterior"], one["strings"], strict=True), reverse=True)[:3]
-    likely = ", ".join(f"`{_inline(text)}` {p:.3g}" for p, text in top if p > 0)
-    note = f"{one['note'][:1].upper()}{one['note'][1:]}. " if one["note"] else ""
-    return f"{note}After `{_inline(tail)}`; most probable: {likely}."
-
-
-def _inline(text: str) -> str:
-    """Format text as inline code in Markdown."""
-    return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace('\\"', '"')
+def _tv(row: pd.Series) -> str:
+    """Format a total variation, with its noise unless it is exact."""
+    return f"{row['best']:.2g}" + (
+        f" ±{row['tv_floor']:.1g}" if math.isnan(row["tv_exact"]) else ""
+    )
 
 
 def plot(frame: pd.DataFrame, reports: Sequence[Report], path: Path, what: str) -> None:
-    """Plot total variations: medians over problems, or a panel for each problem.
-
-    Args:
-        frame: all estimates.
-        reports: one report per problem.
-        path: the image file.
-        what: "medians" over particles and over reads; else the horizontal axis of all panels,
-            "particles" or "reads".
-    """
+    """Plot total variations: "medians" over problems, or "reads" with a panel for each problem."""
     # Importing matplotlib takes half a second.
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -252,8 +195,7 @@ def plot(frame: pd.DataFrame, reports: Sequence[Report], path: Path, what: str) 
         medians = frame.groupby(_KEYS, sort=False)[["best", "read"]].median().reset_index()
         panels = [("", medians, "particles"), ("", medians, "read")]
     else:
-        key = "particles" if what == "particles" else "read"
-        panels = [(r["name"], frame[frame["example"] == r["name"]], key) for r in reports]
+        panels = [(r["name"], frame[frame["example"] == r["name"]], "read") for r in reports]
     columns = min(5, len(panels))
     lines = math.ceil(len(panels) / columns)
     size = (12, 6.2) if what == "medians" else (1.2 + 3 * columns, 1.3 + 2.9 * lines)
@@ -275,23 +217,14 @@ def plot(frame: pd.DataFrame, reports: Sequence[Report], path: Path, what: str) 
 
 
 def _panel(axis: Any, own: pd.DataFrame, key: str) -> None:
-    """Draw a line for each arm, with intervals if the estimates have them and arms are few."""
+    """Draw a line for each arm."""
     from experiments.figures import log_axis, plain
 
     axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
-    arms = arms_in(own.to_dict("records"))
-    for arm in arms:
+    for arm in arms_in(own.to_dict("records")):
         rows = _of(own, arm).sort_values("particles")
         x = rows[key].clip(lower=0.5)  # zero prefixes on a logarithmic axis
         axis.plot(x, rows["best"].clip(lower=_DRAWN), **arm.style, markersize=4, linewidth=1.2)
-        if "tv_low" in rows and key == "particles" and len(arms) <= 8:
-            known = rows["tv_exact"].notna()
-            low, high = (
-                rows[f"tv_{end}"].where(~known, rows["best"]).clip(lower=_DRAWN)
-                for end in ("low", "high")
-            )
-            color = arm.style["color"]
-            axis.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
     log_axis(axis)
     axis.set_xlabel("particles" if key == "particles" else "prefixes read a run")
     axis.set_yscale("log")

@@ -178,13 +178,3 @@ def total_variation(
     """
     missing = np.maximum(0.0, 1.0 - laws.sum(axis=-1))
     return np.asarray(0.5 * (np.abs(laws - exact).sum(axis=-1) + missing))
-
-
-def floor_of_draws(posterior: Float64[np.ndarray, "texts"], draws: int) -> float:
-    """Compute the expected total variation between `draws` exact samples and the posterior."""
-    from scipy import stats  # slow to import
-
-    p = posterior[(posterior > 0) & (posterior < 1)]
-    k = np.floor(draws * p) + 1
-    deviations = 2 * k * (1 - p) * stats.binom.pmf(k, draws, p)
-    return float(deviations.sum()) / (2 * draws)

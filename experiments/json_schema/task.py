@@ -28,7 +28,6 @@ from experiments.tasks import ExperimentTask, Run
 from experiments.tool_calling.answers import PARSES, parses, same_values
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
-from gcd._errors import show
 from gcd._languages.json_schema.schema import FORMATS
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
-                f"expected a correct answer that satisfies the schema, got {show(right)}; write "
+                f"expected a correct answer that satisfies the schema, got {right!r}; write "
                 "members in the order of `properties`, and whole numbers without a point"
             )
         return allowed

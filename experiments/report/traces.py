@@ -1,8 +1,8 @@
 """Traces of the sampler: every sequence at every step, for a few examples of a run.
 
 A `Recorder` observes batches (`smc._inference.observation`) and converts the steps of the chosen
-examples to plain values. `TraceStore` writes them to `traces.jsonl`, one line per example and
-trial. A line has the key of the row, `budget`, `prompt`, and
+examples to plain values. `Tracing` writes them to `traces.jsonl`, one line per example and trial. A
+line has the key of the row, `budget`, `prompt`, and
 
     tokens      the bytes of every token that occurs, as Latin-1 text; empty for EOS
     start       forced tokens that every answer begins with
@@ -13,7 +13,7 @@ trial. A line has the key of the row, `budget`, `prompt`, and
                   most probable under the model and under the proposal, and all drawn ones
       at, log_weight   of each sequence: the index of its prefix (-1: ended), and its weight
       after       the sequences after the step: `from` (the ancestor), `tokens`, `log_weight`,
-                  `fate` (0 running, 1 finished, 2 dead), `landed` (those without a forward pass)
+                  `fate` (0 running, 1 finished, 2 dead)
       ended       with the discrete filter, answers that ended in this step
 
 Cost: for batches with a traced example, one pass over R x V numbers and two top-k searches in that
@@ -23,7 +23,6 @@ example's rows. It isn't included in the seconds of rows.
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -43,30 +42,18 @@ from experiments.rows import (
     refuse_cut_short,
 )
 from gcd import Vocabulary
-from smc._inference.observation import Observation, Observe, Population
+from smc import Observation, Population
+from smc._inference.observation import Observe
 
-_LOG = logging.getLogger(__name__)
-
-TOP = 6
-"""Recorded next tokens per prefix under the language model, and as many under the proposal."""
-MOST_ENDED = 16
-"""Recorded answers per step, the heaviest first, as the discrete filter can have thousands."""
-MOST_BYTES = 64 << 20
-"""Bytes of all traces that one process of a run writes."""
-
-_AGAIN = "make the run anew with resume=false"
+TOP = 6  # recorded next tokens per prefix under the language model, and under the proposal
+MOST_ENDED = 16  # recorded answers per step, the heaviest; the filter can have thousands
 
 Trace = dict[str, Any]
 RUNNING, FINISHED, DEAD = range(3)
 
 
 class Recorder:
-    """Observer that records the steps of some examples of a batch.
-
-    Args:
-        positions: indices of the examples in the batch.
-        vocabulary: vocabulary of the language model.
-    """
+    """Observer that records the steps of the examples at some positions of a batch."""
 
     def __init__(self, positions: Sequence[int], vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -75,8 +62,6 @@ class Recorder:
 
     def __call__(self, seen: Observation) -> None:
         """Record a step."""
-        populations = [p for p in (seen.after, seen.ended) if p is not None]
-        appended = [_find_appended(population, seen.length) for population in populations]
         log_p, tilted = seen.prefixes.log_p, seen.tilted()
         example = seen.prefixes.example.tolist()
         for position, steps in self._steps.items():
@@ -87,134 +72,51 @@ class Recorder:
             first = members[0]
             self._start.setdefault(position, seen.tokens[first, : seen.length[first]].tolist())
             number = {row: i for i, row in enumerate(rows)}
-            local = {member: i for i, member in enumerate(members)}
             at = [number.get(row, -1) for row in seen.row[members].tolist()]
-            after, *ended = (
-                _plain(population, tokens, position, local, most)
-                for population, tokens, most in zip(
-                    populations, appended, (None, MOST_ENDED), strict=False
-                )
-            )
+            parts = {"after": _plain(seen.after, seen.length, members)}
+            if seen.ended is not None:
+                parts["ended"] = _plain(seen.ended, seen.length, members, MOST_ENDED)
             drawn: list[set[int]] = [set() for _ in rows]
-            for part in (after, *ended):
+            for part in parts.values():
                 for ancestor, tokens in zip(part["from"], part["tokens"], strict=True):
                     if tokens:
                         drawn[at[ancestor]].add(tokens[0])
-            step = {
-                "prefixes": self._prefixes(seen, log_p[rows], tilted[rows], rows, drawn),
+            steps.append({
+                "prefixes": _prefixes(seen, log_p[rows], tilted[rows], rows, drawn),
                 "at": at,
-                "log_weight": _round_all(seen.log_weight[members]),
-                "after": after,
-            }
-            if ended and ended[0]["from"]:
-                step["ended"] = ended[0]
-            steps.append(step)
+                "log_weight": _round(seen.log_weight[members]),
+                **{name: part for name, part in parts.items() if name == "after" or part["from"]},
+            })  # fmt: skip
 
     def traces(self) -> dict[int, Trace]:
         """Return the steps of each example, and the bytes of their tokens as Latin-1 text."""
-        return {
-            position: {
-                "tokens": self._bytes_of(steps, self._start.get(position, [])),
-                "start": self._start.get(position, []),
-                "steps": steps,
-            }
-            for position, steps in self._steps.items()
-        }
-
-    def _prefixes(
-        self,
-        seen: Observation,
-        log_p: Tensor,
-        tilted: Tensor,
-        rows: Sequence[int],
-        drawn: Sequence[set[int]],
-    ) -> list[dict[str, Any]]:
-        """Describe prefixes as plain values: their automaton state and candidate next tokens."""
-        log_p, tilted = log_p.double().cpu(), tilted.cpu()
-        log_z = torch.logsumexp(tilted, dim=1)
-        allowed = log_p.masked_fill(tilted.isneginf(), -torch.inf).logsumexp(dim=1)
-        k = min(TOP, log_p.shape[1])
-        likely, chosen = log_p.topk(k, dim=1).indices.tolist(), tilted.topk(k, dim=1)
-        position = seen.prefixes.state.position
-        needed, left = _describe_position(position, rows)
-        found = []
-        for r, others in enumerate(drawn):
-            best = [
-                token
-                for token, value in zip(
-                    chosen.indices[r].tolist(), chosen.values[r].tolist(), strict=True
-                )
-                if value > -math.inf
-            ]
-            tokens = sorted(
-                {*likely[r], *best, *others}, key=lambda v: (-tilted[r, v], -log_p[r, v])
-            )
-            log_q = tilted[r, tokens] - log_z[r] if log_z[r] > -math.inf else tilted[r, tokens]
-            shown = zip(tokens, _round_all(log_p[r, tokens]), _round_all(log_q), strict=True)
-            found.append(
-                {
-                    "left": left[r],
-                    "needed": needed[r],
-                    "log_allowed": _round(allowed[r].item()),
-                    "log_z": _round(log_z[r].item()),
-                    "next": [list(each) for each in shown],
-                }
-            )
+        token_bytes, eos = self._vocabulary.token_bytes, set(self._vocabulary.eos_ids)
+        found = {}
+        for position, steps in self._steps.items():
+            start = self._start.get(position, [])
+            listed = [each[0] for step in steps for prefix in step["prefixes"]
+                      for each in prefix["next"]]  # fmt: skip
+            parts = [step[name] for step in steps for name in ("after", "ended") if name in step]
+            added = [token for part in parts for tokens in part["tokens"] for token in tokens]
+            named = sorted(t for t in {*start, *listed, *added} if token_bytes[t] or t in eos)
+            texts = {token: token_bytes[token].decode("latin-1") for token in named}
+            found[position] = {"tokens": texts, "start": start, "steps": steps}
         return found
 
-    def _bytes_of(self, steps: Iterable[dict[str, Any]], start: Sequence[int]) -> dict[int, str]:
-        named = {*start} | {
-            token
-            for step in steps
-            for token in (
-                *(each[0] for prefix in step["prefixes"] for each in prefix["next"]),
-                *(t for part in ("after", "ended") if part in step for ts in step[part]["tokens"]
-                  for t in ts),
-            )
-        }  # fmt: skip
-        token_bytes, eos = self._vocabulary.token_bytes, set(self._vocabulary.eos_ids)
-        return {
-            token: token_bytes[token].decode("latin-1")
-            for token in sorted(named)
-            if token_bytes[token] or token in eos
-        }
 
-
-class TraceStore:
-    """Traces of a run directory, or of one process of the run.
-
-    Args:
-        path: the file; new lines are appended.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._full = False
-        if path.exists():
-            drop_partial_line(path)
-
-    def append(self, traces: Iterable[tuple[Key, Mapping[str, Any], Trace]]) -> None:
-        """Append traces, each with further values, until the file reaches its size limit."""
-        for key, about, trace in traces:
-            line = json.dumps({**key._asdict(), **about, **trace}, separators=(",", ":")) + "\n"
-            written = self.path.stat().st_size if self.path.exists() else 0
-            if written + len(line) > MOST_BYTES:
-                if not self._full:
-                    _LOG.warning("%s is full (%d MiB): no more traces", self.path, MOST_BYTES >> 20)
-                self._full = True
-                return
-            with naming_full_disk(self.path), self.path.open("a", encoding="ascii") as file:
-                file.write(line)
+def append_traces(path: Path, traces: Iterable[tuple[Key, Mapping[str, Any], Trace]]) -> None:
+    """Append traces to a file, each with further values."""
+    for key, about, trace in traces:
+        line = json.dumps({**key._asdict(), **about, **trace}, separators=(",", ":")) + "\n"
+        with naming_full_disk(path), path.open("a", encoding="ascii") as file:
+            file.write(line)
 
 
 class Tracing:
     """Traces of some examples of a run, written with its rows.
 
-    Args:
-        store: the rows.
-        named: name and further values of each traced example, by its number.
-        vocabulary: vocabulary of the language model.
-        particles: trials with more particles, and repetitions, aren't traced.
+    `named` has the name and further values of each traced example, by its number. Trials with more
+    than `particles`, and repetitions, aren't traced.
     """
 
     def __init__(
@@ -224,11 +126,10 @@ class Tracing:
         vocabulary: Vocabulary,
         particles: int,
     ) -> None:
-        self._named = named
-        self._vocabulary = vocabulary
-        self._particles = particles
-        path = store.path.with_name(store.path.name.replace("results", "traces", 1))
-        self._store = TraceStore(path)
+        self._named, self._vocabulary, self._particles = named, vocabulary, particles
+        self._path = store.path.with_name(store.path.name.replace("results", "traces"))
+        if self._path.exists():
+            drop_partial_line(self._path)
         self._waiting: list[tuple[set[int], Recorder, dict[int, Key]]] = []
 
     def of(self, method: str, algorithm: str, particles: int, repeat: int = 0) -> Observe | None:
@@ -242,10 +143,9 @@ class Tracing:
                 for position, number in enumerate(numbers)
                 if number in self._named
             }
-            if not keys:
-                return None
-            recorder = Recorder(list(keys), self._vocabulary)
-            self._waiting.append((set(numbers), recorder, keys))
+            recorder = Recorder(list(keys), self._vocabulary) if keys else None
+            if recorder is not None:
+                self._waiting.append((set(numbers), recorder, keys))
             return recorder
 
         return observe
@@ -258,22 +158,19 @@ class Tracing:
             if ended is not None and not numbers <= set(ended):
                 self._waiting.append((numbers, recorder, keys))
                 continue
-            self._store.append(
-                (keys[position], about[keys[position].example], trace)
-                for position, trace in recorder.traces().items()
+            found = recorder.traces().items()
+            append_traces(
+                self._path, ((keys[p], about[keys[p].example], trace) for p, trace in found)
             )
 
 
 def read_traces(directory: Path) -> list[Trace]:
-    """Read the traces of a run directory; a later trace of a trial replaces an earlier one.
-
-    Raises:
-        ValueError: a file is empty or truncated, or a line isn't a trace.
-    """
+    """Read the traces of a run directory; a later trace of a trial replaces an earlier one."""
     found: dict[Key, Trace] = {}
+    again = "or make the run anew with resume=false"
     for path in sorted(directory.glob("traces*.jsonl")):
-        refuse_cut_short(path, f"remove it to go without its traces, or {_AGAIN}")
-        remedy = f"remove that line to go without it, or {_AGAIN}"
+        refuse_cut_short(path, f"remove it to go without its traces, {again}")
+        remedy = f"remove that line to go without it, {again}"
         for trace in read_rows(path, needs=(*KEYED, "tokens", "start", "steps"), remedy=remedy):
             found[key_of(trace)] = trace
     return list(found.values())
@@ -281,60 +178,67 @@ def read_traces(directory: Path) -> list[Trace]:
 
 def choose_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
     """Choose at most `most` of the given examples, evenly spread."""
-    if most <= 0:
-        return frozenset()
-    return frozenset(numbers[:: math.ceil(len(numbers) / most)])
-
-
-def _find_appended(population: Population, before: Tensor) -> list[list[int]]:
-    """Return the tokens that each sequence has in addition to its ancestor."""
-    start = before[population.ancestor].tolist()
-    whole, end = population.tokens.tolist(), population.length.tolist()
-    return [ids[a:b] for ids, a, b in zip(whole, start, end, strict=True)]
+    return frozenset(numbers[:: math.ceil(len(numbers) / most)] if most > 0 else ())
 
 
 def _plain(
-    population: Population,
-    tokens: Sequence[list[int]],
-    position: int,
-    local: Mapping[int, int],
-    most: int | None = None,
+    population: Population, before: Tensor, members: Sequence[int], most: int | None = None
 ) -> dict[str, list[Any]]:
-    """Return the sequences of one example as plain values.
+    """Return the sequences whose ancestors are members, as plain values.
 
-    `local` maps ancestors to numbers within the example. With `most`, only that many sequences with
-    the largest weights are returned.
+    With `most`, only that many sequences with the largest weights are returned.
     """
-    mine = (population.example == position).nonzero().flatten()
+    local = {member: i for i, member in enumerate(members)}
+    wanted = torch.tensor(members, device=population.ancestor.device)
+    mine = torch.isin(population.ancestor, wanted).nonzero().flatten()
     if most is not None:
         heaviest = population.log_weight[mine].argsort(descending=True, stable=True)[:most]
         mine = mine[heaviest.sort().values]
+    ancestor = population.ancestor[mine]
     fates = torch.where(population.finished, FINISHED, torch.where(population.running, 0, DEAD))
-    landed = population.landed[mine].nonzero().flatten().tolist()
+    ends = zip(before[ancestor].tolist(), population.length[mine].tolist(), strict=True)
     return {
-        "from": [local[a] for a in population.ancestor[mine].tolist()],
-        "tokens": [tokens[q] for q in mine.tolist()],
-        "log_weight": _round_all(population.log_weight[mine]),
+        "from": [local[a] for a in ancestor.tolist()],
+        "tokens": [
+            ids[start:end]
+            for ids, (start, end) in zip(population.tokens[mine].tolist(), ends, strict=True)
+        ],
+        "log_weight": _round(population.log_weight[mine]),
         "fate": fates[mine].tolist(),
-        **({"landed": landed} if landed else {}),
     }
 
 
-def _describe_position(
-    position: Any, rows: Sequence[int]
-) -> tuple[list[int | None], list[int | None]]:
-    """Return the fewest tokens to the end and the remaining budget, if the proposal has them."""
-    unknown: list[int | None] = [None] * len(rows)
-    if not hasattr(position, "remaining"):
-        return unknown, unknown
-    states = position.states[rows].clamp(min=0)
-    return position.automata.steps_to_accept[states].tolist(), position.remaining[rows].tolist()
+def _prefixes(
+    seen: Observation, log_p: Tensor, tilted: Tensor, rows: Sequence[int], drawn: Sequence[set[int]]
+) -> list[dict[str, Any]]:
+    """Describe prefixes as plain values: their automaton state and candidate next tokens."""
+    log_p, tilted = log_p.double().cpu(), tilted.cpu()
+    log_z = torch.logsumexp(tilted, dim=1)
+    allowed = log_p.masked_fill(tilted.isneginf(), -torch.inf).logsumexp(dim=1)
+    k = min(TOP, log_p.shape[1])
+    likely, chosen = log_p.topk(k, dim=1).indices, tilted.topk(k, dim=1)
+    position = seen.prefixes.state.position
+    needed: list[int | None] = [None] * len(rows)
+    left = needed
+    if hasattr(position, "remaining"):
+        states = position.states[rows].clamp(min=0)
+        needed = position.automata.steps_to_accept[states].tolist()
+        left = position.remaining[rows].tolist()
+    found = []
+    for r, others in enumerate(drawn):
+        best = chosen.indices[r][chosen.values[r] > -math.inf].tolist()
+        tokens = sorted({*likely[r].tolist(), *best, *others},
+                        key=lambda v, r=r: (-tilted[r, v], -log_p[r, v]))  # type: ignore[misc]  # fmt: skip
+        log_q = tilted[r, tokens] - (log_z[r] if log_z[r] > -math.inf else 0.0)
+        shown = zip(tokens, _round(log_p[r, tokens]), _round(log_q), strict=True)
+        mass, total = _round(torch.stack([allowed[r], log_z[r]]))
+        found.append({
+            "left": left[r], "needed": needed[r], "log_allowed": mass, "log_z": total,
+            "next": [list(each) for each in shown],
+        })  # fmt: skip
+    return found
 
 
-def _round_all(values: Tensor) -> list[float | None]:
-    return [_round(value) for value in values.tolist()]
-
-
-def _round(value: float) -> float | None:
+def _round(values: Tensor) -> list[float | None]:
     """Round to six digits; None for minus infinity, which JSON doesn't have."""
-    return None if value == -math.inf else float(f"{value:.6g}")
+    return [None if v == -math.inf else float(f"{v:.6g}") for v in values.tolist()]

@@ -11,7 +11,7 @@ The best candidates are found by tensor operations (`smc._vocabulary.tensors.bes
 faster than a search in the best blocks.
 
 On an H100, drawing a token for each of 16 rows of 151,936 tokens takes 33 to 45 us, and 590 us with
-tensor operations (`benchmarks.triton_kernels`).
+tensor operations (benchmarks/claims.md).
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import smc
 from experiments import run as experiment
 from experiments import tracking
 from experiments.arms import METHODS
-from experiments.report.page import read_run
 from experiments.run import TASKS
 from experiments.tables import read_rows_of
 from experiments.tasks import refuse_disagreement
@@ -107,8 +106,7 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     monkeypatch.setattr(smc, "sample", interrupted)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(whole)
-    with pytest.raises(ValueError, match="expected a finished run"):
-        read_run(tmp_path / "whole")
+    assert not {"report.html", "table.md"} & {path.name for path in (tmp_path / "whole").iterdir()}
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
@@ -196,7 +194,7 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     assert kept[0] != kept[1]
     for e in estimates.values():
         assert e["dead"] == 0
-        error = math.sqrt(e["evidence_variance"] / e["runs"])
+        error = (e["evidence_bias_high"] - e["evidence_bias_low"]) / (2 * 1.96)
         assert abs(e["evidence_bias"]) < 5 * error + 1e-6  # its weights correct what it draws
     table = (tmp_path / "run" / "table.md").read_text()
     assert "| Sharp GCD" in table

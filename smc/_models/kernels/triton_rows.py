@@ -2,7 +2,7 @@
 
 The reference implementation is the tensor operation in `smc._models.static_cache.move_rows`. On an
 H100 the kernel is 16 times as fast, both if half of 16 rows change and if none does
-(`benchmarks.triton_kernels`).
+(benchmarks/claims.md).
 """
 
 import triton

@@ -8,7 +8,6 @@ import ast
 import collections
 import json
 import math
-import os
 import re
 import shlex
 import shutil
@@ -35,15 +34,16 @@ from experiments.distillation.data import Sequences
 from experiments.distillation.prefixes import after_each_token
 from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
-from experiments.distillation.training import Training
+from experiments.distillation.training import Schedule
 from experiments.models import load_model
 from experiments.tasks import run_task
 from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
-from hmm import _em as em
 from hmm import _inference as inference
+from hmm import em_step
 from hmm._checkpoint import load
 from hmm._model import HMM
+from smc import HMMLanguageModel
 from smc.testing import ToyLM
 from tests import processes
 from tests.experiments import composing
@@ -54,7 +54,7 @@ ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = ROOT / "tests" / "experiments" / "tool_calls.jsonl"
 RECORDS = f"records.path={REQUESTS}"
 V, EOS = 257, 256  # of the tiny language model
-SMALL = ["num_states=6", "batch_size=80", "piece_size=50", "epochs=4", "held_out=0.2"]
+SMALL = ["num_states=20", "batch_size=80", "epochs=4", "held_out=0.2"]
 
 
 def composed(*overrides: object):
@@ -97,22 +97,29 @@ def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answers(truth: HMM, tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def known(truth: HMM) -> Sequences:
     """500 sequences of the known HMM, as if the language model had answered them."""
-    drawn = inference.sample(truth, 500, 24, torch.Generator().manual_seed(4), eos_id=EOS)
-    rows = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)
-    known = inference.log_likelihood(truth, drawn.tokens, drawn.lengths)
-    sequences = Sequences.from_lists([row[:n] for row, n in rows], log_likelihood=known.tolist())
-    directory = tmp_path_factory.mktemp("answers")
-    distill_data.save(sequences, directory / "000000.safetensors")
-    return [f"data.path={directory}", f"model.path={tiny_lm}", "model.device=cpu", "wandb=disabled"]
+    eos = Vocabulary.from_bytes([b"%d" % i for i in range(EOS)] + [b""], [EOS])
+    lm = HMMLanguageModel(truth, eos)
+    generator = torch.Generator().manual_seed(4)
+    return distill_sampling.sample_batch(lm, [[1]] * 500, 24, generator, top=64)
+
+
+@pytest.fixture
+def answers(known: Sequences, tiny_lm: Path, monkeypatch) -> list[str]:
+    """The settings of a run whose language model has answered with these sequences."""
+    monkeypatch.setattr(distill_task, "_sample", lambda *_: known)
+    return [f"model.path={tiny_lm}", "model.device=cpu", "wandb=disabled", RECORDS]
 
 
 # The whole of it
 
 
-def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answers, truth):
-    run_dir = run(*answers, *SMALL, f"run_dir={tmp_path / 'run'}", "epochs=20", "evaluations=4")
+def test_what_is_learned_is_near_the_truth_and_the_report_says_so(
+    tmp_path, answers, known, truth, monkeypatch
+):
+    monkeypatch.setattr(distill_training, "EVALUATIONS", 4)
+    run_dir = run(*answers, *SMALL, f"run_dir={tmp_path / 'run'}", "epochs=20")
     summary = json.loads((run_dir / "summary.json").read_text())
     nats = summary["nats_per_token"]
     assert set(nats) == {"unigram", "bigram", "HMM", distill_report.LM}
@@ -120,8 +127,7 @@ def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answ
     assert nats["HMM"] > nats["unigram"] + 0.1
 
     # The figure is that of the model on disk, on sequences that were not trained on.
-    sequences = distill_data.read(answers[0].removeprefix("data.path="))
-    training, held_out = distill_data.split(sequences, 0.2, 0)
+    training, held_out = distill_data.split(known, 0.2, 0)
     assert (len(training), len(held_out)) == (400, 100)
     rows = held_out.batch(torch.arange(len(held_out)))
     stored = load(run_dir / "hmm", num_tokens=V)
@@ -136,11 +142,10 @@ def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answ
     curve = json.loads((run_dir / "curve.json").read_text())
     assert curve[0]["step"] == 0
     assert curve[-1]["step"] == summary["steps"] == 1 + 18 * 5 + 1
-    assert curve[-1]["held_out"] > curve[0]["held_out"] + 0.1
     assert curve[-1]["held_out"] == pytest.approx(nats["HMM"], abs=0.02)  # bfloat16
     table = (run_dir / "table.md").read_text()
     assert f"| HMM | {nats['HMM']:.4f} |" in table
-    assert load(run_dir / "hmm").hmm.num_states == 6
+    assert load(run_dir / "hmm").hmm.num_states == summary["num_states"] <= 20
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
@@ -148,56 +153,60 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path, answe
     common = [*answers, *SMALL]
     whole = run(*common, f"run_dir={tmp_path / 'whole'}")
     parts = f"run_dir={tmp_path / 'parts'}"
-    for stop in (0, 4):
-        run(*common, parts, f"stop_after={stop}")
-        assert not (tmp_path / "parts" / "hmm").exists()
 
-    # Five steps more, checkpoints of the first three of them: the others are taken again.
-    step, write, steps, written = em.em_step, distill_training.write_checkpoint, [], []
+    # Nine steps, checkpoints of the first seven of them: the others are taken again.
+    step, write, steps, written = em_step, distill_training.write_checkpoint, [], []
 
     def interrupted(*args, **kwargs):
         steps.append(1)
-        if len(steps) == 6:
+        if len(steps) == 10:
             raise KeyboardInterrupt
         return step(*args, **kwargs)
 
     def written_at_first(*args):
         written.append(1)
-        if len(written) <= 3:
+        if len(written) <= 1 + 7:  # of step 0, too
             write(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(em, "em_step", interrupted)
+        patch.setattr(distill_training, "em_step", interrupted)
         patch.setattr(distill_training, "write_checkpoint", written_at_first)
+        patch.setattr(distill_training, "SAVE_SECONDS", 0)
         with pytest.raises(KeyboardInterrupt):
-            run(*common, parts, "save_minutes=0")
+            run(*common, parts)
+    assert not (tmp_path / "parts" / "hmm").exists()
     saved = load_file(tmp_path / "parts" / "checkpoint" / "step.safetensors")["step"]
-    assert int(saved) == 4 + 3
-    assert json.loads((tmp_path / "parts" / "curve.json").read_text())[-1]["step"] == 4 + 5
+    assert int(saved) == 7
+    assert json.loads((tmp_path / "parts" / "curve.json").read_text())[-1]["step"] == 9
     run(*common, parts)
     assert same(model_of(whole), model_of(tmp_path / "parts"))
     assert (whole / "curve.json").read_text() == (tmp_path / "parts" / "curve.json").read_text()
     other = run(*common, f"run_dir={tmp_path / 'other'}", "seed=1")
     assert not same(model_of(whole), model_of(other))
 
-    # Started over, it is the same again; another run's directory is refused.
-    run(*common, parts, "resume=false", "stop_after=2")
-    assert len(json.loads((tmp_path / "parts" / "curve.json").read_text())) == 3
-    with pytest.raises(ValueError, match="num_states was 6, is 8"):
+    # Another run's directory is refused, and started over it is the same again.
+    with pytest.raises(ValueError, match="num_states was 20, is 8"):
         run(*common, parts, "num_states=8")
+    run(*common, parts, "resume=false")
+    assert same(model_of(whole), model_of(tmp_path / "parts"))
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path, answers):
-    common = [*answers, *SMALL, "save_dtype=float32"]
-    one = run(*common, f"run_dir={tmp_path / 'one'}")
-    two = ("-m", "scripts.distill_hmm", *common, f"run_dir={tmp_path / 'two'}")
+def test_two_processes_equal_one(tmp_path, tiny_lm):
+    common = [f"model.path={tiny_lm}", RECORDS, "num_sequences=300", "max_length=5", *SMALL,
+              "sample_batch=50", "wandb=disabled", "model.device=cpu"]  # fmt: skip
+    one = run(*common, f"run_dir={tmp_path / 'a' / 'one'}")
+    two = ("-m", "scripts.distill_hmm", *common, f"run_dir={tmp_path / 'b' / 'two'}")
     done = processes.run(*two, count=2)
     assert done.returncode == 0, done.stderr
-    expected, found = model_of(one), model_of(tmp_path / "two")
+    expected, found = model_of(one), model_of(tmp_path / "b" / "two")
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
-    curves = [json.loads((tmp_path / name / "curve.json").read_text()) for name in ("one", "two")]
+        np.testing.assert_allclose(
+            found[name].float(), expected[name].float(), rtol=1e-2, atol=1e-4
+        )
+    curves = [
+        json.loads((path / "curve.json").read_text()) for path in (one, tmp_path / "b" / "two")
+    ]
     for mine, theirs in zip(*curves, strict=True):
         assert mine["held_out"] == pytest.approx(theirs["held_out"], abs=1e-5)
 
@@ -305,9 +314,7 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
         distill_sampling.sample_to(tmp_path / "c", lm, prompts, 11, **options)
 
 
-@pytest.mark.parametrize(
-    ("init", "epochs"), [("random", 3), ("latent", 3), ("clones", 3), ("clones", 0)]
-)
+@pytest.mark.parametrize(("init", "epochs"), [("latent", 3), ("clones", 3), ("clones", 0)])
 def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     if init == "latent":
         pytest.importorskip("faiss")
@@ -315,8 +322,8 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
              "answers_per_prompt=2", f"epochs={epochs}", "wandb=disabled",
              "model.device=cpu"]  # fmt: skip
-    run_dir = run(*where, *sizes, f"wandb.mode={'offline' if init == 'random' else 'disabled'}")
-    if init == "random":
+    run_dir = run(*where, *sizes, f"wandb.mode={'offline' if epochs else 'disabled'}")
+    if epochs:
         (logged,) = stored_runs(run_dir)
         assert {"nats/held_out", "nats/training"} <= logged.history[-2].keys()
         assert {"table/path", "curve/path"} <= logged.history[-1].keys()
@@ -331,8 +338,8 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     first = model_of(run_dir)
     if init == "clones":
         # Saved once more, with less to say of rare tokens; nothing is trained again.
-        run(*where, *sizes, "save_pooled=9", f"out={tmp_path / 'small'}")
-        small = load(tmp_path / "small", vocabulary=vocabulary).hmm
+        run(*where, *sizes, "save_pooled=9")
+        small = load(run_dir / "hmm", vocabulary=vocabulary).hmm
         assert len(small.emission.unique(dim=0)) < len(stored.hmm.emission.unique(dim=0))
         assert "seen at most 9 times" in (run_dir / "table.md").read_text()
         assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
@@ -390,26 +397,27 @@ def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeyp
 
     monkeypatch.setattr(distill_task, "after_each_token", spy)
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
-    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "stop_after=1"]
-    for number, limit in enumerate(("5", "null")):
-        run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
+    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "epochs=0"]
+    for most in (5, 4000):
+        monkeypatch.setattr(distill_task, "_LATENT", most)
+        run(*where, *sizes, f"run_dir={tmp_path / str(most)}", "wandb=disabled")
     assert used[0] == 5 < used[1]
 
 
 def test_every_step_of_a_pass_sees_other_sequences():
-    settings = Training(4, None, 1, 3, 2, 0.7, 0.01, 0.001, 30, 0)
-    assert settings.total(10) == 1 + 2 * 3 + 1
+    schedule = Schedule(num=10, epochs=4, batch_size=3, seed=0)
+    assert schedule.total == 1 + 2 * 3 + 1
     everything = list(range(10))
     for step in (0, 7):
-        rows, size = settings.rows(step, 10)
+        rows, size = schedule.rows(step)
         assert (rows.tolist(), size) == (everything, 1.0)
     passes = []
     for epoch in range(2):
-        steps = [settings.rows(1 + 3 * epoch + k, 10) for k in range(3)]
+        steps = [schedule.rows(1 + 3 * epoch + k) for k in range(3)]
         seen = [row for rows, _ in steps for row in rows.tolist()]
         assert len(set(seen)) == 9
         passes.append(seen)
-        assert all(size == em.step_size(1 + 3 * epoch + k) for k, (_, size) in enumerate(steps))
+        assert [size for _, size in steps] == [(3 + 3 * epoch + k) ** -0.7 for k in range(3)]
     assert passes[0] != passes[1]
 
 
@@ -458,24 +466,9 @@ def test_sequences_are_kept_in_files(tmp_path):
     assert (tokens.tolist(), lengths.tolist()) == ([[1, 2, 0], [4, 5, 6]], [2, 3])
 
 
-@pytest.mark.parametrize(
-    ("lists", "override", "message"),
-    [
-        ([[1], [2], [V]], "init=random", f"tokens below {V}, .* got token {V}"),
-        ([[1]], "init=random", "expected enough prompts for a part of .*, got 1;"),
-        ([[1], [2]], "init=clones", "needs the model's next distributions, .* use init=random"),
-        ([], "init=random", r"expected \.safetensors files of sequences"),
-    ],
-)
-def test_sequences_that_are_refused(tmp_path, tiny_lm, lists, override, message):
-    (tmp_path / "data").mkdir()
-    if lists:
-        file = tmp_path / "data" / "0.safetensors"
-        distill_data.save(Sequences.from_lists(lists), file)
-    where = [f"data.path={tmp_path / 'data'}", f"run_dir={tmp_path / 'run'}"]
-    with pytest.raises(ValueError, match=message):
-        run(f"model.path={tiny_lm}", "model.device=cpu", "wandb=disabled", *where, override)
-    assert not (tmp_path / "run").exists()
+def test_too_few_prompts_are_refused():
+    with pytest.raises(ValueError, match=r"expected enough prompts for a part of .*, got 1;"):
+        distill_data.split(Sequences.from_lists([[1]]), 0.5, 0)
 
 
 def test_other_tensors_are_no_sequences(tmp_path):
@@ -487,40 +480,23 @@ def test_other_tensors_are_no_sequences(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["num_states=0"], "num_states to be at least 1, got 0"),
-        (["latent_sequences=0"], "latent_sequences to be at least 1, got 0"),
+        (["num_states=0"], "num_states to be at least 2, got 0"),
         (["init=best"], "expected init to be .*, got 'best'"),
-        (["init=clones", "top=0"], r"top \(with init=clones, .*\) to be at least 1, got 0"),
         (["init=clones", "num_states=1"], "at least 2, got 1"),
-        (["init=latent", "top=0"], r"top \(with init=latent, .*\) to be at least 1, got 0"),
-        (["top=5", "data.path=tests"], "top=5 would be ignored"),
         (["source=chess"], "expected source to be .*, got 'chess'"),
         (["answers_per_prompt=0"], "answers_per_prompt to be at least 1"),
-        (["epochs=0", "full_steps=2"], "full_steps=2 would be ignored: with epochs=0"),
+        (["epochs=0", "batch_size=2"], "batch_size=2 would be ignored: with epochs=0"),
         (["style=xml"], "expected style to be .*, got 'xml'"),
         (["told=[most]"], "expected told to be one of all, some, none, got 'most'"),
         (["told=[]"], "told needs at least one of all, some, none"),
         (["told=[none]"], r"told=\['none'\] would be ignored: source=xlam does not read it"),
-        (["save_dtype=int8"], "expected save_dtype to be .*, got 'int8'"),
         (["held_out=0"], r"held_out to be in \(0, 1\), got 0"),
-        (["step_decay=0.5"], "step_decay"),
-        (["pseudo_count=-1"], "pseudo_count to be in"),
         (["epochs=1"], "epochs .* at least 2, got 1"),
-        (["steps=-1"], "steps to be at least 0"),
         (["num_sequences=1"], "num_sequences to be at least 2"),
-        (["data.path=README.md"], "directory of an earlier sampling, got README.md"),
         (["records.path=a", "records.hub=b"], "got both"),
         (["model.path=./nowhere", RECORDS], "expected a checkpoint in model.path"),
         ([], "give records.path=FILE.jsonl in xLAM's form, or records.hub=NAME"),
         (["source=sql", "records.hub=a"], "give records.path=FOLDER of questions and schemas"),
-        (["steps=5", "epochs=3"], "epochs=3 would be ignored: steps=5 is their number"),
-        (["latent_sequences=5"], "latent_sequences=5 would be ignored: .* init=latent"),
-        (["data.path=tests", "max_length=5"], "max_length=5 would be ignored: data.path holds"),
-        (["data.path=tests", "style=both"], "style=both would be ignored"),
-        (["data.path=tests", "num_sequences=1"], "num_sequences=1 would be ignored"),
-        (["data.path=tests", "records.offset=1"], "records.offset=1 would be ignored"),
-        (["data.path=tests", "model.prompt=chat"], "model.prompt=chat would be ignored"),
-        (["data.path=tests", "sample_batch=2"], "sample_batch=2 would be ignored"),
     ],
 )  # fmt: skip
 def test_bad_values_are_named(overrides, message, monkeypatch):
@@ -529,85 +505,39 @@ def test_bad_values_are_named(overrides, message, monkeypatch):
         run(*overrides)
 
 
-def test_a_damaged_file_of_sequences_is_named(tmp_path):
-    path = tmp_path / "0.safetensors"
-    distill_data.save(Sequences.from_lists([[1, 2, 3]] * 300), path)
-    cut(path)
-    with pytest.raises(ValueError, match=r"0\.safetensors cannot be read"):
-        run(f"data.path={tmp_path}", "wandb=disabled", f"run_dir={tmp_path / 'run'}")
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_models_place_is_seen_to_before_training(tmp_path, answers, monkeypatch):
-    common = [*answers, *SMALL, f"run_dir={tmp_path / 'run'}"]
-    out = tmp_path / "parent" / "model"
-    with pytest.raises(ValueError, match="another directory than the run directory"):
-        run(*common, f"out={tmp_path / 'run'}")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ValueError, match=r"cannot write .* to .*file/model, because .*file isn't a w"
-    ):
-        run(*common, f"out={tmp_path / 'file' / 'model'}")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "access", lambda path, mode: path != tmp_path)
-        with pytest.raises(ValueError, match="cannot write"):
-            run(*common, f"out={out}")
-
-    out.mkdir(parents=True)
-    for name, content in (
-        ("config.json", '{"model_type": "llama"}'),
-        ("notes.txt", ""),
-    ):
-        (out / name).write_text(content)
-        with pytest.raises(ValueError, match=f"expected an empty directory .*; got {name};"):
-            run(*common, f"out={out}")
-        assert (out / name).read_text() == content
-        (out / name).unlink()
-    assert not (tmp_path / "run").exists()
-
-    # An empty directory will do, and what was written there may be written again.
-    for _ in range(2):
-        run(*common, f"out={out}")
-    assert {path.name for path in out.iterdir()} == {"config.json", "hmm.safetensors"}
-
-
 @pytest.mark.parametrize("resume", ["true", "false"])
-def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resume, capsys):
-    common = [*answers, *SMALL, f"run_dir={tmp_path}", f"resume={resume}"]
-    run(*common, "stop_after=1")
-    also = "" if resume == "true" else " and resume=false"
-    assert f"the same command without stop_after{also} goes on" in capsys.readouterr().out
-
+def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resume):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     said = []
-    monkeypatch.setattr(em, "em_step", interrupted)
+    monkeypatch.setattr(distill_training, "em_step", interrupted)
     monkeypatch.setattr(tasks._LOG, "warning", lambda line, *rest: said.append(line % rest))
     with pytest.raises(KeyboardInterrupt):
-        run(*common)
+        run(*answers, *SMALL, f"run_dir={tmp_path}", f"resume={resume}")
     also = "" if resume == "true" else " without resume=false"
     assert f"interrupted: the same command{also} goes on from what is done in {tmp_path}" in said[0]
 
 
 def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, answers):
-    common = [*answers, *SMALL, f"run_dir={tmp_path}", "stop_after=1"]
+    common = [*answers, *SMALL, f"run_dir={tmp_path}"]
+    run(*common)
     for name, remedy in (
         ("checkpoint/step.safetensors", "remove it to restart training"),
         ("curve.json", "remove it"),
         ("identity.json", "resume=false to start this one over"),
     ):
-        run(*common, "resume=false")
+        whole = (tmp_path / name).read_bytes()
         cut(tmp_path / name)
         with pytest.raises(ValueError, match=rf"{name} cannot be read \(.*\); .*{remedy}"):
             run(*common)
-    run(*common, "resume=false")
+        (tmp_path / name).write_bytes(whole)
     run(*common)
 
 
 def test_a_damaged_file_of_answers_is_named_and_made_again(tmp_path, tiny_lm):
     common = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}", "wandb=disabled",
-              "num_sequences=12", "max_length=5", "sample_batch=6", "stop_after=0",
+              "num_sequences=12", "max_length=5", "sample_batch=6", "epochs=0",
               "num_states=4", "held_out=0.2", "model.device=cpu"]  # fmt: skip
     run(*common)
     (directory,) = tmp_path.glob("sequences-*")

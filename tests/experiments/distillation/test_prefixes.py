@@ -10,7 +10,7 @@ import torch
 
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling
-from experiments.distillation.clones import Prefixes, clone
+from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
@@ -194,7 +194,6 @@ PROMPTS = [[0, 1]] * 20 + [[2]] * 20
 def test_the_tree_is_that_of_the_answers():
     found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 4, 6)
     prefixes = TopTokenPrefixes.of(found, everything(SIX))
-    assert isinstance(prefixes, Prefixes)
     tree = described(prefixes, {0: (0, 1), 1: (2,)})
     expected = naive(found)
     assert tree.keys() == expected.keys()
@@ -214,16 +213,14 @@ class Whole:
     def __init__(self, prefixes: TopTokenPrefixes, log_p: torch.Tensor) -> None:
         for name in ("parent", "token", "weight", "read", "num_tokens", "num_sequences"):
             setattr(self, name, getattr(prefixes, name))
-        self.points, self.p = prefixes.top_tokens.sketch.float(), log_p.double().exp()
+        self.top_tokens, self.p = prefixes.top_tokens, log_p.double().exp()
 
     def sum_by_group(self, group, num_groups):
         sums = torch.zeros(num_groups, self.num_tokens, dtype=torch.float64)
         return sums.index_add_(0, group[self.read], self.weight[self.read, None] * self.p)
 
-    def features(self, dimensions, generator):
-        return self.points
 
-
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_lists_of_all_tokens_are_whole_distributions():
     """Sums and the HMM are those that the distributions themselves give."""
     found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 5, 6)

@@ -36,7 +36,7 @@ HMM_ = HMM.random(
 
 def restricted(name: str) -> tuple[gcd.TokenAutomaton, Restriction]:
     constraint = gcd.lift(CONSTRAINTS[name], VOCABULARY)
-    return constraint, Restriction.of(CONSTRAINTS[name], constraint)
+    return constraint, Restriction.of(constraint)
 
 
 def built(name: str, budget: int, **options) -> tuple[Restriction, CachedLM, list[Level]]:

@@ -9,14 +9,13 @@ import pytest
 
 from experiments.report import traces as module
 from experiments.report.traces import FINISHED, choose_for_tracing, read_traces
-from experiments.rows import key_of
+from experiments.rows import drop_partial_line, key_of
 from tests.experiments.report.toy_run import (
     BUDGET,
     LM,
     VOCABULARY,
     examples,
     write_run,
-    write_run_ahead,
 )
 
 
@@ -141,26 +140,6 @@ def test_the_end_of_a_trace_is_the_row(run):
                 assert share == pytest.approx(answer["probability"], abs=1e-4)
 
 
-def test_choices_without_a_pass_are_marked_and_nothing_else_changes(run, tmp_path):
-    plain = {key_of(trace): trace for trace in read_traces(run[0])}
-    directory, rows = write_run_ahead(tmp_path / "ahead")
-    by_key = {key_of(row): row for row in rows}
-    total = {1: 0, 4: 0}
-    for trace in read_traces(directory):
-        marked = 0
-        for step in trace["steps"]:
-            choices = set()  # of several particles on one prefix, each token is one
-            for part in (step["after"], step.get("ended", {})):
-                for i in part.pop("landed", ()):
-                    choices.add((step["at"][part["from"][i]], part["tokens"][i][0]))
-            marked += len(choices)
-        assert marked == by_key[key_of(trace)]["landed"]
-        total[trace["particles"]] += marked
-        assert trace == plain[key_of(trace)]  # in which nothing is marked
-    assert total[1] > 3
-    assert total[4] > 0  # there are drafts only where one prefix is left
-
-
 def test_results_are_the_same_without_traces(run, tmp_path):
     _, rows = run
     directory, others = write_run(tmp_path / "untraced", traced=0)
@@ -177,16 +156,9 @@ def test_traces_are_whole_where_examples_enter_and_leave(run, tmp_path):
     assert small == {key_of(trace): trace for trace in read_traces(directory)}
 
 
-def test_traces_end_at_the_size_limit(tmp_path, monkeypatch, caplog):
-    directory, rows = write_run(tmp_path / "few", "trace.particles=1")
+def test_trials_of_more_particles_are_not_traced(tmp_path):
+    directory, _ = write_run(tmp_path / "few", "trace.particles=1")
     assert {trace["particles"] for trace in read_traces(directory)} == {1}
-    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
-    full, _ = write_run(tmp_path / "full")
-    path = full / "traces.jsonl"
-    assert 0 < path.stat().st_size <= 20_000
-    assert "no more traces" in caplog.text
-    assert all(json.loads(line) for line in path.read_text().splitlines())
-    assert len((full / "results.jsonl").read_text().splitlines()) == len(rows)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
@@ -208,7 +180,7 @@ def test_a_trace_cut_short_is_dropped_when_the_run_goes_on(run, tmp_path):
     cut = tmp_path / "traces.jsonl"
     for kept, text in ((traces[:1], lines[0] + lines[1][:40]), ([], lines[0][:40])):
         cut.write_text(text)
-        store = module.TraceStore(cut)
+        drop_partial_line(cut)
         assert read_traces(tmp_path) == kept
-        store.append([(key_of(traces[1]), {}, traces[1])])
+        module.append_traces(cut, [(key_of(traces[1]), {}, traces[1])])
         assert read_traces(tmp_path) == [*kept, traces[1]]

@@ -11,14 +11,12 @@ import pytest
 import gcd
 from experiments.arms import METHODS, hmm_settings
 from experiments.evaluate import Example, RecordHandler, make_rows, trials_of
-from experiments.report.page import write_about
 from experiments.rows import ResultStore
 from experiments.run import register
 from experiments.tables import as_markdown, as_table, summarize
 from hmm._files import write_json
 from smc.testing import ToyLM
 from tests.experiments import composing
-from tests.smc.cases import Anything
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 VOCABULARY = gcd.Vocabulary.from_bytes(
@@ -56,9 +54,7 @@ HANDLING = RecordHandler(
 )
 
 
-def write_run(
-    directory: Path, *overrides: str, task: str = "xlam", traced: int = 3
-) -> tuple[Path, list[dict]]:
+def write_run(directory: Path, *overrides: str, traced: int = 3) -> tuple[Path, list[dict]]:
     """Samples, and leaves all files but the page; returns the directory and its rows."""
     given = ("task.methods=[lcd,gcd]", "task.algorithms=[smc,discrete]", "task.particles=[1,4]")
     config = composing.composed(
@@ -78,12 +74,4 @@ def write_run(
     write_json({**settings, "records_sha256": "0"}, directory / "identity.json")
     table = f"## Toys <&>\n\n{as_markdown(as_table(summary))}\n"
     (directory / "table.md").write_text(table, encoding="utf-8")
-    write_about(directory, task)
     return directory, rows
-
-
-def write_run_ahead(directory: Path) -> tuple[Path, list[dict]]:
-    """The same with guesses read ahead: at random, so that many are right, and many wrong."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("smc._forward.read_ahead.look_up", Anything())
-        return write_run(directory, "smc.read_ahead=3", "smc.max_rows=1")
