@@ -106,8 +106,8 @@ def scores_of(request: Request, rows: dict[str, Row]) -> list[dict[str, Any]]:
         }
         found.append({
             "right": pointer in gold and same(gold[pointer], value),
-            "joint": joint["raw"] and math.exp(joint["raw"]),
-            "joint, masked": joint["masked"] and math.exp(joint["masked"]),
+            "joint": None if joint["raw"] is None else math.exp(joint["raw"]),
+            "joint, masked": None if joint["masked"] is None else math.exp(joint["masked"]),
             "mean": math.exp(mean_log_prob(greedy, name, value)),
             "agreement": float(np.mean([each.get(pointer) == value for each in drawn])),
             "ask": shares["ask"].get(key, 0.0), "ask, 16": shares["weighted"].get(key, 0.0),

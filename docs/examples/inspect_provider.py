@@ -7,7 +7,8 @@ Install it with `pip install inspect-ai 'globally-constrained-decoding[models]'`
     task = Task(dataset, solver=generate(response_schema=schema, max_tokens=40), scorer=...)
     inspect_ai.eval(task, model="gcd/HuggingFaceTB/SmolLM2-135M-Instruct")
 
-A scorer finds the answer's probability in `state.output.metadata`.
+A scorer finds the answer's probability in `state.output.metadata`. Nothing is drawn, so all epochs
+have the same answer.
 """
 
 from __future__ import annotations

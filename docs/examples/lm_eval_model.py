@@ -48,8 +48,9 @@ class FinishedLM(HFLM):
             lm, request.args[0], kind_of(request), max_tokens=options["max_gen_toks"],
             **draw if options["do_sample"] else {},
         )  # fmt: skip
-        self.cache_hook.add_partial("generate_until", request.args, reply.text)
-        return reply.text or ""
+        text = reply.text or ""
+        self.cache_hook.add_partial("generate_until", request.args, text)
+        return text
 
 
 def kind_of(request: Any) -> Any:

@@ -5,7 +5,7 @@ Install it with `pip install outlines 'globally-constrained-decoding[models]'`. 
     model = outlines.from_transformers(hf_model, hf_tokenizer)
     generator = finished_generator(model, Chair, max_tokens=40)    # any output type but CFG
     text = generator("The red chair costs 20 dollars. As JSON:", max_new_tokens=40)
-    texts = generator.batch(prompts, max_new_tokens=40)
+    texts = generator.batch(prompts, max_new_tokens=40)            # the same number everywhere
 """
 
 from __future__ import annotations

@@ -150,8 +150,9 @@ def apply_template(tokenizer: Any, messages: Messages, /, **options: Any) -> lis
         raise
     except Exception as error:  # a template is a program that may raise anything
         raise ValueError(
-            f"expected messages that the chat template accepts, got its error {str(error)!r}; give "
-            "each message a role and content, in an order that it allows"
+            "expected messages and template arguments that the chat template accepts, got its "
+            f"error {str(error)!r}; give each message a role and content, in the order that it "
+            "expects"
         ) from error
 
 

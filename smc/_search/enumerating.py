@@ -128,7 +128,8 @@ class Tree:
         self._log_p = np.zeros(0)
         self._log_mass = np.zeros(0)
         self._goes_first = np.zeros(0, np.bool_)
-        self._log_rest = -math.inf  # log probability of all branches that will never be computed
+        # Log probability of all branches that will never be computed; with `wanted`, of the best.
+        self._log_rest = -math.inf
         self._waiting: list[list[_Node]] = []
         own = -1 if canonical is None else canonical.initial
         self._root = self._at((), automaton.initial, budget, 0.0, own)
@@ -288,7 +289,10 @@ class Tree:
         most = max(self._left, 0)
         if tokens.size > most:
             order = np.argsort(-log_mass, kind="stable")
-            self._log_rest = _log_sum(np.append(log_mass[order[most:]], self._log_rest))
+            if self._wanted is None:
+                self._log_rest = _log_sum(np.append(log_mass[order[most:]], self._log_rest))
+            else:  # a bound on each of them
+                self._log_rest = max(self._log_rest, float(log_p[order[most:]].max()))
             kept = order[:most]
             tokens, log_p, log_mass = tokens[kept], log_p[kept], log_mass[kept]
         self._nodes.append(node)

@@ -114,7 +114,8 @@ def search(
         answers: maximum number of answers.
         temperature: sampling temperature, which is part of p_lm, as in `smc.sample`.
         max_reads: maximum number of prefixes computed after the prompt. When it is reached, the
-            answers found so far are returned. The memory is up to 40 n^2 bytes for n prefixes.
+            answers found so far are returned. The memory is up to 40 n^2 + 8 n V bytes for n
+            prefixes and V tokens.
         max_rows: maximum number of prefixes in one forward pass.
         deadline: seconds from now after which the answers found so far are returned.
 

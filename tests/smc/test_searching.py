@@ -79,7 +79,7 @@ def test_the_most_probable_answers(name, seed, slack, rows, answers, temperature
     found = search(lm, automaton, max_tokens=budget, max_reads=most, **options)
     check(found, truth, answers)
     assert found.read <= min(most, found.tokens)
-    if most == EVERY:
+    if found.read < most:
         assert found.proved == len(found.answers) == min(answers, len(truth))
 
 
@@ -103,6 +103,23 @@ def test_no_prefix_is_read_that_is_less_probable_than_the_best_answer():
 
     visit(automaton.initial, (), 0.0, False)
     assert found.read == read
+
+
+def test_an_answer_is_proved_among_many_improbable_ones():
+    """Also if they are more than `max_reads`, and more probable together."""
+    letters = [bytes([byte]) for byte in range(65, 105)]
+    vocabulary = Vocabulary.from_bytes([*letters, b""], [40])
+
+    class OneLikely(ToyLM):
+        def log_p(self, tokens):
+            if len(tokens) > len(PROMPT):  # EOS is all but certain
+                return torch.tensor([1e-6] * 40 + [1 - 4e-5], dtype=torch.float64).log()
+            return torch.tensor([0.2] + [0.8 / 40] * 40, dtype=torch.float64).log()
+
+    automaton = lift(gcd.regex(r"[A-\x68]{1,2}"), vocabulary)
+    found = search(OneLikely(vocabulary), automaton, max_tokens=3, max_reads=5, max_rows=1)
+    assert (found.best.answer, found.proved, found.read) == (b"A", 1, 1)
+    assert found.log_bound == -math.inf
 
 
 def test_languages_that_end_by_themselves():
