@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.
             yield record, gcd.tool_calls(to_json_schema_tools(record.tools), style=style)
         except gcd.ConstraintError:
             continue
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of an earlier run from JSON lines; make the folder if there are none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = path.read_text("utf-8") if path.exists() else ""
+    return [json.loads(each) for each in text.splitlines()]
 
 
 def head(*columns: str) -> str:

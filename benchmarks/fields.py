@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from benchmarks.common import head, line
+from benchmarks.common import head, line, read_rows
 from benchmarks.price import COUNT, SEED, Row
 from benchmarks.requests import Request, leaves, requests, same
 
@@ -194,8 +194,7 @@ def main() -> None:
     options = parser.parse_args()
     every = requests(COUNT, SEED)
     by_number: dict[int, dict[str, Row]] = defaultdict(dict)
-    for text in options.rows.read_text("utf-8").splitlines():
-        row = json.loads(text)
+    for row in read_rows(options.rows):
         if row["group"] == "extraction":
             by_number[row["number"]][row["method"]] = row
     groups = [

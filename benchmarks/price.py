@@ -1,5 +1,6 @@
 """Cost and gain of a constraint compared with free text, on requests with known answers.
 
+    pip install '.[benchmark]'
     OMP_NUM_THREADS=1 python -m benchmarks.price
 
 Hard masks make all answers valid, but may lower accuracy (arXiv 2605.26128). This benchmark has 200
@@ -45,7 +46,7 @@ from tqdm import tqdm
 import gcd
 import smc
 from benchmarks.answers import load
-from benchmarks.common import head, line
+from benchmarks.common import head, line, read_rows
 from benchmarks.requests import Request, leaves, requests, same
 from benchmarks.values import EXTRA, compile_xgrammar, encode, interval, language, parse
 
@@ -68,9 +69,7 @@ def free(lm: smc.TransformersLM, some: Requests) -> list[Row]:
     return [
         {"text": text, "value": read_leniently(each, text), "tokens": count}
         for each, (text, count) in zip(
-            some,
-            _write(lm, [encode(lm, each.prompt) for each in some], some[0].budget + EXTRA),
-            strict=True,
+            some, _write(lm, _prompts(lm, some), some[0].budget + EXTRA), strict=True
         )
     ]
 
@@ -104,9 +103,7 @@ def mask(lm: smc.TransformersLM, some: Requests) -> list[Row]:
     from xgrammar.contrib.hf import LogitsProcessor
 
     processor = LogitsProcessor(compile_xgrammar(lm, some[0]))
-    answers = _write(
-        lm, [encode(lm, each.prompt) for each in some], some[0].budget, logits_processor=[processor]
-    )
+    answers = _write(lm, _prompts(lm, some), some[0].budget, logits_processor=[processor])
     return [
         {"text": text, "value": read_leniently(each, text), "tokens": count,
          "finished": parse(each, text) is not None}
@@ -118,7 +115,7 @@ def beam(lm: smc.TransformersLM, some: Requests) -> list[Row]:
     """Search with four beams under the mask of the budget."""
     constraint = gcd.lift(language(some[0]), lm.vocabulary)
     processor = smc.BudgetLogitsProcessor(constraint, some[0].budget)
-    prompts = [encode(lm, each.prompt) for each in some]
+    prompts = _prompts(lm, some)
     answers = _write(lm, prompts, some[0].budget, num_beams=4, logits_processor=[processor])
     return [
         {"text": text, "value": parse(each, text), "tokens": 4 * count - 3 * len(prompt)}
@@ -134,7 +131,7 @@ def greedy(lm: smc.TransformersLM, some: Requests, prompts: Prompts | None = Non
     """
     budget, constraint = some[0].budget, gcd.lift(language(some[0]), lm.vocabulary)
     found = _generate(
-        lm, prompts or [encode(lm, each.prompt) for each in some], budget,
+        lm, prompts or _prompts(lm, some), budget,
         logits_processor=[smc.BudgetLogitsProcessor(constraint, budget)], output_scores=True,
         output_logits=True,
     )  # fmt: skip
@@ -174,8 +171,8 @@ def vote(lm: smc.TransformersLM, some: Requests) -> list[Row]:
     """Draw under the mask of the budget, and return the most frequent value of each field."""
     budget, constraint = some[0].budget, gcd.lift(language(some[0]), lm.vocabulary)
     found = smc.sample(
-        lm, [encode(lm, each.prompt) for each in some], constraint, max_tokens=budget,
-        particles=DRAWS, proposal=smc.GCD(), algorithm="smc", ess_threshold=0, seed=0,
+        lm, _prompts(lm, some), constraint, max_tokens=budget, particles=DRAWS,
+        proposal=smc.GCD(), algorithm="smc", ess_threshold=0, seed=0,
     )  # fmt: skip
     rows = []
     for request, posterior in zip(some, found, strict=True):
@@ -184,7 +181,7 @@ def vote(lm: smc.TransformersLM, some: Requests) -> list[Row]:
         values = [parse(request, text) for text in texts]
         rows.append({
             "text": texts[0], "value": most_frequent(values), "texts": texts,
-            "tokens": posterior.diagnostics.tokens, "first": len(ids[0]),
+            "tokens": posterior.diagnostics.tokens,
         })  # fmt: skip
     return rows
 
@@ -225,6 +222,11 @@ def _after(lm: smc.TransformersLM, some: Requests, chats: list[Any], budget: int
         row | {"tokens": row["tokens"] + count, "before": text}
         for row, (text, count) in zip(rows, texts, strict=True)
     ]
+
+
+def _prompts(lm: smc.TransformersLM, some: Requests) -> Prompts:
+    """Return the token ids of the requests' prompts."""
+    return [encode(lm, each.prompt) for each in some]
 
 
 class Written(NamedTuple):
@@ -342,10 +344,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("runs/price.jsonl"))
     parser.add_argument("--table", action="store_true", help="only print the table of --rows")
     options = parser.parse_args()
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    rows = []
-    if options.rows.exists():
-        rows = [json.loads(each) for each in options.rows.read_text("utf-8").splitlines()]
+    rows = read_rows(options.rows)
     if not options.table:
         known = {(row["number"], row["method"]) for row in rows}
         lm = load("none", "cpu")

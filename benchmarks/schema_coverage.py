@@ -1,5 +1,6 @@
 """Coverage and compliance of JSON schemas, as JSONSchemaBench defines them (arXiv 2501.10868).
 
+    pip install '.[benchmark]'
     OMP_NUM_THREADS=1 python -m benchmarks.schema_coverage ../shared/data/public_schemas
 
 Every twelfth schema of a folder is compiled by this project, xgrammar, llguidance and
@@ -34,7 +35,7 @@ from tqdm import tqdm
 
 import smc
 from benchmarks.answers import load
-from benchmarks.common import head, line
+from benchmarks.common import head, line, read_rows
 from benchmarks.engines import COMPETITORS, Engine, Ours, Row
 from benchmarks.values import encode
 
@@ -161,10 +162,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=EVERY)
     parser.add_argument("--rows", type=Path, default=Path("runs/schema_coverage.jsonl"))
     options = parser.parse_args()
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    rows = []
-    if options.rows.exists():
-        rows = [json.loads(each) for each in options.rows.read_text("utf-8").splitlines()]
+    rows = read_rows(options.rows)
     known = {(row["engine"], row["schema"]) for row in rows}
     paths = sorted(options.folder.glob("*.json"))[:: options.every]
     lm = load("none", "cpu")

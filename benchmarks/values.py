@@ -40,7 +40,7 @@ from tqdm import tqdm
 import gcd
 import smc
 from benchmarks.answers import load
-from benchmarks.common import head, line
+from benchmarks.common import head, line, read_rows
 from benchmarks.requests import GROUPS, Request, leaves, requests, same
 from experiments.models import ROOT
 
@@ -293,11 +293,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("runs/values.jsonl"))
     parser.add_argument("--table", action="store_true", help="only print the table of --rows")
     options = parser.parse_args()
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    rows = []
-    if options.rows.exists():
-        rows = [json.loads(each) for each in options.rows.read_text("utf-8").splitlines()]
-        rows = [row for row in rows if row["half"] == options.half]
+    rows = [row for row in read_rows(options.rows) if row["half"] == options.half]
     if not options.table:
         known = {(row["group"], row["number"], row["method"]) for row in rows}
         odd = options.half == "held-out"

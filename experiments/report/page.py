@@ -27,7 +27,7 @@ FIGURE_BYTES, TRACE_BYTES = 1_500_000, 5_600_000  # base64 adds a third; the res
 
 
 def content_of(traces: Sequence[Trace], figures: Sequence[Path]) -> dict[str, Any]:
-    """Return values for the script, figures as `data:` URLs, and notes on what is left out."""
+    """Return the page's data: values for the script, embedded figures, and notes on omissions."""
     notes: list[str] = []
     numbers = {trace["example"]: int(trace["example"].partition(":")[0]) for trace in traces}
     traces = sorted(traces, key=lambda trace: numbers[trace["example"]])

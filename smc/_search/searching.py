@@ -142,12 +142,12 @@ def search(
     check_example(lm, ids, constraint, whole("max_tokens", max_tokens))
     reader = TreeReader(lm, [ids], temperature)
     tree = Tree(constraint, int(max_tokens), int(max_reads), 1.0, reader.eps, wanted=int(answers))
-    stopped: list[str] = []
+    stopped: str | None = None
 
     def stop() -> bool:
-        reason = None if limit is None else limit.reason(0, 1.0)
-        stopped.extend([] if reason is None else [reason])
-        return reason is not None
+        nonlocal stopped
+        stopped = None if limit is None else limit.reason(0, 1.0)
+        return stopped is not None
 
     read_trees(reader, [tree], [int(max_rows)], int(max_rows), stop=stop)
     best = sorted(tree.found.items(), key=lambda each: (-each[1], each[0]))[:answers]
@@ -163,5 +163,5 @@ def search(
         log_bound=log_bound,
         read=tree.read,
         tokens=reader.tokens[0],
-        stopped=stopped[0] if stopped else None,
+        stopped=stopped,
     )
