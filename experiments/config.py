@@ -70,7 +70,7 @@ class ModelConfig:
     chunk: int = 16  # vllm: tokens after which particles may be resampled
     engine_args: dict[str, Any] = field(default_factory=dict)  # vllm: more arguments of vllm.LLM
     device_map: str = "none"  # "auto": one process spreads the layers over all devices
-    prompt_mib: int = 1024  # memory for cached prompts; doesn't affect results
+    prompt_mib: int = 1024  # memory for opened prompts; doesn't affect results
     prompt: str = "auto"  # "compact", "chat", or "auto" (chat if the tokenizer has a template and
     # no adapter is loaded; adapters are trained on compact prompts)
 

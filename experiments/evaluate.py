@@ -21,7 +21,7 @@ import logging
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -134,8 +134,8 @@ class Preparation:
         examples: the examples to sample.
         refused: id and reason of each refused record.
         seconds: time to compile all constraints.
-        prompt_seconds: time to prefill the prompts that are cached for all methods.
-        unkept: number of prompts that didn't fit into the cache; each method computes them again.
+        prompt_seconds: time to open the prompts, which all methods share.
+        unkept: number of prompts that weren't opened for lack of memory; each method computes them.
     """
 
     examples: tuple[Example, ...]
@@ -341,27 +341,43 @@ def prepare(
 def _warm_up(
     run: Run, prepared: Preparation, lm: Model, methods: Mapping[str, smc.Proposal]
 ) -> Preparation:
-    """Cache prompts, and sample the cheapest example once with each arm, without keeping it."""
+    """Open prompts, and sample the cheapest example once with each arm, without keeping it."""
     task = run.config.task
     trials = trials_of(task)
     due = [e for e in prepared.examples if any(trial.key(e) not in run.store for trial in trials)]
     if not due:
         return prepared
     prompts = sorted({e.prompt for e in due}, key=lambda prompt: (len(prompt), prompt))
-    started, kept = time.perf_counter(), 0
-    with run.bar(len(prompts), "reading", "prompt") as shown:
-        # Prompts are in order of length, so after one that doesn't fit all are too long.
-        while kept < len(prompts) and lm.keep(prompts[kept]):
-            kept += 1
-            shown.update(1)
+    started = time.perf_counter()
+    opened = {prompt: prompt for prompt in prompts}  # vLLM caches prompts itself
+    if isinstance(lm, smc.TransformersLM):
+        opened = _open_prompts(run, prompts, lm)
     seconds = time.perf_counter() - started
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
     particles = min(max(task.particles), _WARM_PARTICLES)
     for method, algorithm in product(task.methods, task.algorithms):
         sample(Trial(method, algorithm, particles), [quick], run.config, lm, methods[method])
         methods[method].free()  # tables are part of the method's own cost
-    unkept = len(prompts) - kept
-    return dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
+    examples = [replace(e, prompt=opened.get(e.prompt, e.prompt)) for e in prepared.examples]
+    unkept = len(prompts) - len(opened)
+    return replace(prepared, examples=tuple(examples), prompt_seconds=seconds, unkept=unkept)
+
+
+def _open_prompts(
+    run: Run, prompts: Sequence[tuple[int, ...]], lm: smc.TransformersLM
+) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Compute the prompts that fit into `model.prompt_mib`, in the given order."""
+    opened: dict[tuple[int, ...], tuple[int, ...]] = {}
+    left = run.config.model.prompt_mib << 20
+    with run.bar(len(prompts), "reading", "prompt") as shown:
+        for prompt in prompts if left else []:
+            found = lm.open(prompt)
+            left -= found.nbytes
+            if left < 0:
+                break
+            opened[prompt] = found
+            shown.update(1)
+    return opened
 
 
 def sample(
@@ -595,7 +611,7 @@ def _notes(config: DictConfig, read: ReadResult[Any], prepared: Preparation) -> 
     if prepared.unkept:
         shared += (
             f" With model.prompt_mib={config.model.prompt_mib}, {prepared.unkept} prompts don't "
-            "fit into the cache, so each method prefills them in its measured time."
+            "fit into memory, so each method prefills them in its measured time."
         )
     costs = (
         "Costs are means per request: `read` are prefixes that the model computed without the "

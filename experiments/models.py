@@ -107,7 +107,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         model = merge_adapter(model, adapter)
     if not spread:
         model.to(device=device)
-    lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
+    lm = TransformersLM(model, tokenizer)
     if not lm.vocabulary.eos_ids:
         raise ConstraintError(
             f"model.path={settings.path}: neither the tokenizer nor the generation config names an "

@@ -81,10 +81,6 @@ class VllmModel:
         self.context = int(config.model_config.max_model_len)
         self.vocabulary: Vocabulary = gcd_vllm.vocabulary_of(self.llm)
 
-    def keep(self, prompt: Sequence[int]) -> bool:
-        """Do nothing: vLLM caches prompts when it first reads them."""
-        return True
-
     def sample(
         self,
         trial: Any,

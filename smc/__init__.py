@@ -37,7 +37,13 @@ from smc._inference.weights import Weights
 from smc._interface.asking import Reply, ask, ask_all
 from smc._interface.interface import sample, sample_async
 from smc._models.hmm_lm import HMMLanguageModel
-from smc._models.protocol import LanguageModel, PromptTooLongError, Rows, check_prompts
+from smc._models.protocol import (
+    LanguageModel,
+    OpenedPrompt,
+    PromptTooLongError,
+    Rows,
+    check_prompts,
+)
 from smc._models.transformers_lm import TransformersLM
 from smc._proposals import (
     GCD,
@@ -101,6 +107,7 @@ __all__ = [
     "Lookahead",
     "MaskProposal",
     "Observation",
+    "OpenedPrompt",
     "Population",
     "Posterior",
     "PromptTooLongError",

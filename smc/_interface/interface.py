@@ -78,8 +78,8 @@ def sample(
 
     Args:
         lm: the language model.
-        prompts: for each prompt, text, token ids (used as given), or messages for the chat template
-            of the model's tokenizer.
+        prompts: for each prompt, text, token ids (used as given), messages for the chat template
+            of the model's tokenizer, or a prompt that the model has opened (`TransformersLM.open`).
         constraint: the constraint C, lifted to the model's vocabulary; one for all prompts, or one
             per prompt.
         max_tokens: maximum number of tokens of an answer, including EOS (the budget); one for all
@@ -170,7 +170,7 @@ def sample(
         read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
-        PromptTask(name, tuple(encode_prompt(lm, prompt)), automaton, n)
+        PromptTask(name, encode_prompt(lm, prompt), automaton, n)
         for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
     ]
     for name, task in zip(called, tasks, strict=True):

@@ -34,6 +34,25 @@ Messages = Sequence[Mapping[str, Any]]
 """Messages for the chat template of the model's tokenizer."""
 
 
+class OpenedPrompt(tuple[int, ...]):
+    """The token ids of a prompt that a model has computed; see `TransformersLM.open`.
+
+    Attributes:
+        model: the model that computed the prompt.
+        layers: keys and values of each layer.
+        log_p: log-probabilities of the first token of an answer.
+    """
+
+    model: Any
+    layers: tuple[tuple[Float[Tensor, "heads L d"], Float[Tensor, "heads L d2"]], ...]
+    log_p: Float[Tensor, "V"]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the keys and values, in bytes."""
+        return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
+
+
 def of_example(name: int | None) -> str:
     """Return " of example N" for error messages; the empty string for a single example (None)."""
     return "" if name is None else f" of example {name}"
@@ -134,11 +153,19 @@ def chat_tokenizer(lm: LanguageModel) -> Any:
     return tokenizer
 
 
-def encode_prompt(lm: LanguageModel, prompt: Prompt | Messages) -> list[int]:
+def encode_prompt(lm: LanguageModel, prompt: Prompt | Messages) -> tuple[int, ...]:
     """Return the token ids of a prompt; messages end with the template's generation prompt."""
+    if isinstance(prompt, OpenedPrompt):
+        if prompt.model is not getattr(lm, "model", None):
+            raise ValueError(
+                f"expected a prompt opened by this {type(lm).__name__}, got one that another model "
+                "computed; open it with this model"
+            )
+        return prompt
     if not is_messages(prompt):
-        return list(lm.encode(prompt))  # type: ignore[arg-type]
-    return apply_template(chat_tokenizer(lm), prompt, add_generation_prompt=True)  # type: ignore[arg-type]
+        return tuple(lm.encode(prompt))  # type: ignore[arg-type]
+    template = chat_tokenizer(lm)
+    return tuple(apply_template(template, prompt, add_generation_prompt=True))  # type: ignore[arg-type]
 
 
 def apply_template(tokenizer: Any, messages: Messages, /, **options: Any) -> list[int]:

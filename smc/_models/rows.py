@@ -17,41 +17,23 @@ support the rows of `smc._models.sharing_rows`, which store each prompt once and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
+from smc._models.protocol import OpenedPrompt
 from smc._models.shared_prompts import SharedPrompts
 from smc._models.transformers_internals import cache_argument, is_stateful, list_layers
 
 
-class PromptMemory(NamedTuple):
-    """The KV cache of one prompt, and the log-probabilities after it.
-
-    Attributes:
-        length: number of tokens in the prompt.
-        layers: keys and values of each layer.
-        log_p: log-probabilities of the first token of an answer.
-    """
-
-    length: int
-    layers: tuple[tuple[Float[Tensor, "heads L d"], Float[Tensor, "heads L d2"]], ...]
-    log_p: Float[Tensor, "V"]
-
-    @property
-    def nbytes(self) -> int:
-        """Total size in bytes."""
-        return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
-
-
-def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
-    """Batch the caches of prompts, padded on the left; a single prompt is not copied."""
-    lengths = torch.tensor([memory.length for memory in memories], device=memories[0].log_p.device)
+def together(prompts: Sequence[OpenedPrompt]) -> SharedPrompts:
+    """Batch the keys and values of prompts, padded on the left; a single prompt is not copied."""
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=prompts[0].log_p.device)
     layers = [
         (_pad([keys for keys, _ in same]), _pad([values for _, values in same]))
-        for same in zip(*(memory.layers for memory in memories), strict=True)
+        for same in zip(*(prompt.layers for prompt in prompts), strict=True)
     ]
     return SharedPrompts(lengths, layers)
 
@@ -89,15 +71,6 @@ class TransformersRows:
         """Return the keys and values of all rows as `SharedPrompts`, without copying them."""
         layers = [(layer.keys, layer.values) for layer in self._cache.layers]
         return SharedPrompts(self.lengths, layers)
-
-    def memory(self, row: int, log_p: Float[Tensor, "V"]) -> PromptMemory:
-        """Return a copy of the cache of one row."""
-        length = int(self.lengths[row])
-        layers = tuple(
-            (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
-            for layer in self._cache.layers
-        )
-        return PromptMemory(length, layers, log_p.clone())
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
         """Append a run of tokens to each row, in one forward pass."""

@@ -9,10 +9,9 @@ If the model allows it, rows share the keys and values of their prompt, and answ
 without padding (`smc._models.sharing_rows`). Cost of a step: one forward pass over the tokens, and
 a copy of the rows' generated columns if rows are reordered.
 
-Prompts can be cached (`prompt_bytes`). Their keys and values, and the log-probabilities after them,
-are kept for later calls with the same prompt, for example when a comparison of methods uses each
-prompt many times. A cached prompt is computed alone, so its values don't depend on the batch.
-Changed weights or adapters clear the cache (`smc._models.model_state`).
+A prompt can be computed once for several calls (`TransformersLM.open`), for example when a
+comparison of methods uses each prompt many times. An opened prompt is computed alone, so its values
+don't depend on the batch.
 
 Several threads may sample from one model through one or several `TransformersLM`, and generate text
 at the same time. Rows belong to the call that created them, and the model is not modified.
@@ -24,10 +23,8 @@ import inspect
 import os
 import reprlib
 import warnings
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 import torch
@@ -36,9 +33,16 @@ from torch import Tensor
 
 from gcd import Vocabulary, eos_ids_of
 from gcd._support.optional import missing
-from smc._models.model_state import Fingerprint, fingerprint
-from smc._models.protocol import Prompt, Rows, check_ids, token_ids
-from smc._models.rows import PromptMemory, TransformersRows, together
+from smc._models.protocol import (
+    Messages,
+    OpenedPrompt,
+    Prompt,
+    Rows,
+    check_ids,
+    encode_prompt,
+    token_ids,
+)
+from smc._models.rows import TransformersRows, together
 from smc._models.self_check import Mode, check_static, shares_prompts
 from smc._models.shared_prompts import SharedPrompts
 from smc._models.sharing_rows import SharingRows
@@ -68,8 +72,7 @@ class TransformersLM:
     raise an error if one of its modules is in training mode later. Log-probabilities are in the
     model's precision, but at least float32.
 
-    The adapter can be pickled and copied with its model and tokenizer. Cached prompts are not
-    included.
+    The adapter can be pickled and copied with its model and tokenizer.
 
     Some models use other rotary frequencies for long texts (`rope_type` "longrope" or "dynamic").
     All rows of a batch then use the frequencies of the longest row. So sample prompts beyond the
@@ -80,10 +83,6 @@ class TransformersLM:
         tokenizer: the model's tokenizer. It encodes text prompts with its special tokens, unless
             the text already begins with them, as the output of a chat template does.
         vocabulary: the bytes of each token; by default they are read from the tokenizer.
-        prompt_bytes: memory limit of the prompt cache, in bytes; the least recently used prompts
-            are evicted. 0 disables the cache. With a cache, each call checks whether the model's
-            weights or adapters have changed, which takes about 1% of the time of computing 300
-            tokens.
         compile: whether to fuse the kernels of a step in static shapes (`execution="static"`) with
             `torch.compile`; or arguments of `torch.compile`, such as `{"mode":
             "max-autotune-no-cudagraphs"}`. Each new number of particles is compiled once, usually
@@ -100,7 +99,6 @@ class TransformersLM:
         tokenizer: Any,
         vocabulary: Vocabulary | None = None,
         *,
-        prompt_bytes: int = 0,
         compile: bool | Mapping[str, Any] = False,
     ) -> None:
         if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
@@ -113,7 +111,6 @@ class TransformersLM:
                 f"expected a tokenizer, got {type(tokenizer).__name__}; load the model's tokenizer "
                 "with AutoTokenizer.from_pretrained(path)"
             )
-        self._kept = _KeptPrompts(prompt_bytes)
         self._sharing: dict[Mode, bool] = {}
         self._static: set[Mode] = set()
         self._compiled = compile_step(read_token, compile)
@@ -206,8 +203,23 @@ class TransformersLM:
                 return plain
         return ids
 
+    def open(self, prompt: Prompt | Messages) -> OpenedPrompt:
+        """Run the model on a prompt, and return token ids that later calls needn't compute again.
+
+        Pass the result as a prompt to `smc.sample`, `smc.distribution` and similar functions. It
+        holds the keys and values of the prompt, so it becomes invalid when the weights or adapters
+        of the model change.
+        """
+        check_state(self.model)
+        opened = OpenedPrompt(encode_prompt(self, prompt))
+        rows, log_p = self._read([opened])
+        keys_and_values = rows.prompts().layers
+        opened.model, opened.log_p = self.model, log_p[0]
+        opened.layers = tuple((keys[0], values[0]) for keys, values in keys_and_values)
+        return opened
+
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Run the model on all prompts that are not cached, padded on the left.
+        """Run the model on the prompts, padded on the left; opened prompts need no forward pass.
 
         Raises:
             ValueError: the model is in training mode; or a prompt has a token id outside of the
@@ -219,21 +231,11 @@ class TransformersLM:
             for prompt in prompts:
                 check_ids(prompt, size)
         self._shares_prompts()  # raises an error for an unsuitable model before a long pass
-        if not self._kept.most_bytes:
+        if not any(isinstance(prompt, OpenedPrompt) for prompt in prompts):
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
-        self._kept.use(fingerprint(self.model))
-        memories: dict[tuple[int, ...], PromptMemory] = {}
-        wanted = [tuple(prompt) for prompt in prompts]
-        for prompt in dict.fromkeys(wanted):
-            memory = self._kept.get(prompt)
-            if memory is None:
-                rows, log_p = self._read([prompt])
-                memory = rows.memory(0, log_p[0])
-                self._kept.put(prompt, memory)
-            memories[prompt] = memory
-        known = [memories[prompt] for prompt in wanted]
-        return self._rows(together(known)), torch.stack([each.log_p for each in known])
+        opened = [each if isinstance(each, OpenedPrompt) else self.open(each) for each in prompts]
+        return self._rows(together(opened)), torch.stack([each.log_p for each in opened])
 
     def static_forward(self) -> StaticTransformer:
         """Return the model's forward pass in static shapes; see `smc._models.static_cache`.
@@ -251,24 +253,6 @@ class TransformersLM:
             check_static(self.model, plain)
             self._static.add(mode)
         return StaticTransformer(self.model, self.context, self._compiled)
-
-    def keep(self, prompt: Sequence[int]) -> bool:
-        """Compute and cache a prompt permanently if there is space; return whether it is cached.
-
-        From the first call on, cached prompts are never evicted, and new prompts are cached only if
-        there is space. The cost of a prompt then doesn't depend on the order of calls.
-        """
-        self._kept.lasting = True
-        if self._kept.most_bytes:
-            self.prefill([prompt])
-        return self._kept.get(tuple(prompt)) is not None
-
-    def forget_prompts(self) -> None:
-        """Clear the prompt cache, after changes of the model that aren't detected automatically.
-
-        `smc._models.model_state` describes which changes are detected.
-        """
-        self._kept.use(None)
 
     def _rows(self, prompts: SharedPrompts, plain: TransformersRows | None = None) -> Rows:
         """Create rows from computed prompts.
@@ -370,49 +354,3 @@ def _find(name: str, options: Mapping[str, Any]) -> str:
         f"{expected} neither a directory nor downloaded, and the hub can't be asked; correct it, "
         "or connect to the network"
     )
-
-
-class _KeptPrompts:
-    """A cache of prompts with a limit in bytes, which evicts the least recently used prompts.
-
-    Attributes:
-        lasting: if True, prompts aren't evicted, and a new prompt is only cached if there is space.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.lasting = False
-        self._lock = Lock()
-        self._made_by: Fingerprint | None = None
-        self._memories: OrderedDict[tuple[int, ...], PromptMemory] = OrderedDict()
-        self._nbytes = 0
-
-    def use(self, state: Fingerprint | None) -> None:
-        """Clear the cache if the model's state has changed."""
-        with self._lock:
-            if state != self._made_by:
-                self._made_by = state
-                self._memories.clear()
-                self._nbytes = 0
-
-    def __reduce__(self) -> tuple[type, tuple[int]]:
-        return _KeptPrompts, (self.most_bytes,)
-
-    def get(self, prompt: tuple[int, ...]) -> PromptMemory | None:
-        with self._lock:
-            memory = self._memories.get(prompt)
-            if memory is not None:
-                self._memories.move_to_end(prompt)
-            return memory
-
-    def put(self, prompt: tuple[int, ...], memory: PromptMemory) -> None:
-        with self._lock:
-            if memory.nbytes > self.most_bytes - (self._nbytes if self.lasting else 0):
-                return
-            # Two calls may have computed the same prompt at the same time.
-            if prompt not in self._memories:
-                self._memories[prompt] = memory
-                self._nbytes += memory.nbytes
-            while self._nbytes > self.most_bytes:
-                _, oldest = self._memories.popitem(last=False)
-                self._nbytes -= oldest.nbytes

@@ -145,7 +145,7 @@ def choose(
                     f"orders={orders} requires, got {type(prompt).__name__}; pass a function, or "
                     "orders=1"
                 )
-            ids = tuple(encode_prompt(lm, written))
+            ids = encode_prompt(lm, written)
             check_thoughts(lm, written if isinstance(written, str) else ids)
             check_example(lm, ids, automaton, budget, name)
             tasks.append(TreeTask(ids, automaton, budget))

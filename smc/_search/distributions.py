@@ -131,7 +131,7 @@ def distribution(
             if id(given) not in longest:
                 longest[id(given)] = longest_answer(automaton)
             most = _finite(longest[id(given)], name)
-        ids = tuple(encode_prompt(lm, prompt))
+        ids = encode_prompt(lm, prompt)
         check_example(lm, ids, automaton, whole("max_tokens", most), name)
         tasks.append(TreeTask(ids, automaton, int(most)))
     return read_distributions(

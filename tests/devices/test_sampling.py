@@ -181,7 +181,7 @@ class _Quiet:
 
 @pytest.fixture(scope="module")
 def both() -> dict[Any, smc.TransformersLM]:
-    return {device: stories(device, prompt_bytes=1 << 20) for device in (DEVICE, "cpu")}
+    return {device: stories(device) for device in (DEVICE, "cpu")}
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,6 @@ def one_lm(model: Any) -> Call:
     return partial(sample, smc.TransformersLM(model, None, VOCABULARY))
 
 
-def kept_prompts(model: Any) -> Call:
-    return partial(sample, smc.TransformersLM(model, None, VOCABULARY, prompt_bytes=1 << 20))
-
-
 def within_generate(model: Any) -> Call:
     """Call `generate` with one decoder, which has the seed."""
     decode = smc.generate(CONSTRAINTS["a_star_b"](), particles=6, seed=0)
@@ -145,7 +141,7 @@ def sample(lm: smc.TransformersLM, seed: int) -> list[smc.Posterior]:
 
 # The first pass in which rows use shared prompts, in a call that is not the first one. Prompts are
 # computed in an earlier pass or cached; a new language model takes 15 passes for its self-check.
-WAYS = {several_lms: 17, one_lm: 2, kept_prompts: 1, within_generate: 2}
+WAYS = {several_lms: 17, one_lm: 2, within_generate: 2}
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
@@ -235,21 +231,6 @@ def test_passes_overlap_and_one_of_them_fails(
             assert model.config._attn_implementation == "sdpa"
             assert torch.equal(plain(model), logits)
     assert same(call(0), alone(0))
-
-
-def test_a_prompt_that_two_threads_read_is_kept_once(model: Any) -> None:
-    lm = smc.TransformersLM(model, None, VOCABULARY, prompt_bytes=1 << 20)
-    with halting(model, 1) as start:
-        halts = [Halt(), Halt()]
-        threads = [start(halt, partial(lm.prefill, [[1, 2]])) for halt in halts]
-        for halt, thread in zip(halts, threads, strict=True):
-            halt.wait(thread)
-        for halt, thread in zip(halts, threads, strict=True):
-            halt.release()
-            thread.result(SECONDS)
-    memories = lm._kept._memories
-    assert list(memories) == [(1, 2)]
-    assert lm._kept._nbytes == sum(memory.nbytes for memory in memories.values())
 
 
 def bind(model: Any) -> None:

@@ -301,20 +301,20 @@ def test_a_real_checkpoint() -> None:
     assert all(text.startswith(" The ") for text in found.texts)
 
 
-def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> None:
+def test_opened_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> None:
     prompts = [[5, 7, 9], [5], [11, 12, 13, 14], [5]]
-    keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=1 << 30)
-    keeping.prefill([[1]])  # the first call runs the self-check
+    lm.prefill([[1]])  # the first call runs the self-check
     read: list[tuple[int, ...]] = []
     handle = lm.model.register_forward_pre_hook(
         lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)),
         with_kwargs=True,
     )
     try:
-        keeping.prefill(prompts)
-        assert read == [(1, 3), (1, 1), (1, 4)]  # three distinct prompts, each alone
-        again, kept = keeping.prefill([*prompts[::-1], [6, 8]])
-        assert read[3:] == [(1, 2)]
+        opened = [lm.open(prompt) for prompt in prompts]
+        assert [list(each) for each in opened] == prompts
+        assert read == [(1, 3), (1, 1), (1, 4), (1, 1)]
+        again, kept = lm.prefill([*opened[::-1], [6, 8]])
+        assert read[4:] == [(1, 2)]
     finally:
         handle.remove()
     fresh, expected = lm.prefill([*prompts[::-1], [6, 8]])
@@ -325,30 +325,29 @@ def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> 
     one, two = again.extend(runs, lengths), fresh.extend(runs, lengths)
     for row, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(one[row, :length], two[row, :length])
+    values = again.extend(runs, lengths)  # the opened prompts themselves haven't changed
+    again, kept = lm.prefill([*opened[::-1], [6, 8]])
+    torch.testing.assert_close(kept, expected)
+    again.reorder(torch.tensor([4, 2, 2, 0, 1]))
+    again.extend(runs, lengths)
+    torch.testing.assert_close(again.extend(runs, lengths)[0], values[0])
 
 
-def test_kept_prompts_stay_within_their_memory() -> None:
-    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
-    keys_and_values = lm._read([[1, 2, 3]])[0].prompts().layers
-    one = sum(k.nbytes + v.nbytes for k, v in keys_and_values) + 4 * lm.vocabulary.size
-    keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=2 * one)
-    for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3], [7, 8, 9]):
-        keeping.prefill([prompt])
-    assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
-    keeping.prefill([[1] * 30])  # exceeds the limit: computed, not cached, evicts nothing
-    assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
-
-
-def test_prompts_kept_for_good_go_for_no_other() -> None:
-    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
-    keys_and_values = lm._read([[1, 2, 3]])[0].prompts().layers
-    one = sum(k.nbytes + v.nbytes for k, v in keys_and_values) + 4 * lm.vocabulary.size
-    keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=2 * one)
-    kept = [keeping.keep(prompt) for prompt in ([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 2, 3])]
-    assert kept == [True, True, False, True]
-    keeping.prefill([[7, 8, 9], [4, 5, 6]])
-    assert list(keeping._kept._memories) == [(1, 2, 3), (4, 5, 6)]
-    assert not lm.keep([1, 2, 3])  # the cache has no memory
+def test_all_calls_take_opened_prompts() -> None:
+    """Results are the same as for the prompt's token ids; other models refuse it."""
+    lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    constraint = CONSTRAINTS["few_words"]()
+    plain, opened = [2, 1], lm.open([2, 1])
+    options = {"max_tokens": 3, "particles": 4, "proposal": smc.GCD()}
+    for call in (
+        lambda prompt: smc.sample(lm, [prompt], constraint, **options)[0].log_evidence,
+        lambda prompt: smc.distribution(lm, [prompt], constraint, max_tokens=3)[0].log_evidence,
+        lambda prompt: smc.search(lm, prompt, constraint, max_tokens=3).answers[0].log_p,
+    ):
+        assert call(plain) == pytest.approx(call(opened), abs=1e-4)
+    other = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    with pytest.raises(ValueError, match="prompt opened by this TransformersLM"):
+        smc.sample(other, [opened], constraint, **options)
 
 
 SHARING = {"llama", "gpt2", "gpt_neox", "opt"}  # the others have windows, biases or softcaps

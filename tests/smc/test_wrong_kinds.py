@@ -126,7 +126,7 @@ def test_loading_what_is_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     load = smc.TransformersLM.from_pretrained
     refused(lambda: load(LM), "ToyLM", "TransformersLM(model, tokenizer)")
     refused(lambda: load("x", device="cpu"), "device='cpu'", "device_map", ".to(device)")
-    refused(lambda: load("x", prompt_bytes=9), "prompt_bytes=9", "TransformersLM(model, tokenizer)")
+    refused(lambda: load("x", compile=True), "compile=True", "TransformersLM(model, tokenizer)")
     refused(lambda: load("/no/such/folder"), "'/no/such/folder'", "neither")
 
     def is_away(*given: Any, **options: Any) -> None:

@@ -39,13 +39,6 @@ class Tokenizer:
         return {"input_ids": [1 + byte for byte in text.encode("ascii", "replace")][-8:]}
 
 
-class LM(ToyLM):
-    """It has no memory for prompts."""
-
-    def keep(self, prompt: object) -> bool:
-        return False
-
-
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """A composed run with its own data and model."""
@@ -55,7 +48,7 @@ def config(tmp_path, monkeypatch):
     (data / "toy.sql").write_text(SCRIPT)
     (data / "questions.jsonl").write_text("\n".join(map(json.dumps, LINES)))
     (model / "config.json").write_text("{}")
-    monkeypatch.setattr(sql, "load_engine", lambda _: (LM(VOCABULARY), Tokenizer()))
+    monkeypatch.setattr(sql, "load_engine", lambda _: (ToyLM(VOCABULARY), Tokenizer()))
 
     def made(name: str, *overrides: str):
         return composing.composed(
