@@ -14,7 +14,7 @@ from typing import Any
 
 from gcd import ConstraintError
 from gcd_vllm._requests import ConstraintRequest
-from smc._inference.pace import Pace
+from smc._inference.deadlines import Pace
 
 _UNTIL = "gcd_until"  # member of `extra_args` with the deadline, for preempted requests
 

@@ -32,7 +32,7 @@ from gcd import AutomatonBatch, TokenAutomaton
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._pool import on_device
 from smc import Batch
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 
 
 class Group:

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 from gcd._support.optional import missing
 from smc._inference.bounds import Bounds
 from smc._inference.deadlines import AbandonedError, CancelToken
-from smc._inference.observation import Observation, Population
-from smc._inference.weights import Weights
+from smc._inference.particles import Observation, Population
+from smc._inference.resampling import Weights
 from smc._interface.asking import Reply, ask, ask_all
 from smc._interface.interface import sample, sample_async
 from smc._models.hmm_lm import HMMLanguageModel

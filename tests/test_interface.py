@@ -29,13 +29,13 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "settings are checked before a run by what the sampler checks them with": {
             "hmm._product", "smc._inference.algorithms",
-            "smc._inference.answers", "smc._inference.settings",
+            "smc._inference.answers",
         },
         "distillation writes the files of a model, and what a stopped run resumes from": {
             "hmm._checkpoint",
         },
         "reports and latency measure parts of the sampler": {
-            "smc._inference.observation", "smc._models.static_cache", "smc._proposals.twisted",
+            "smc._inference.particles", "smc._models.static_cache", "smc._proposals.twisted",
         },
     },
     "scripts": {
@@ -62,10 +62,9 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "gcd._languages.tools.call_formats",
         },
         "its posteriors are made by the sampler's own parts": {
-            "smc._inference.algorithms", "smc._inference.pace", "smc._inference.resampling",
-            "smc._inference.settings",
+            "smc._inference.algorithms", "smc._inference.deadlines", "smc._inference.resampling",
             "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
-            "smc._results.reliability", "smc._vocabulary.mixture",
+            "smc._results.reliability", "smc._vocabulary.factors",
         },
         "former names of arguments are those of the sampler": {"smc._removed"},
     },

@@ -13,7 +13,7 @@ import gcd
 import gcd_vllm
 import hmm
 import smc
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 from tests_vllm.oracle import Oracle
 
 

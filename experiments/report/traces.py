@@ -1,6 +1,6 @@
 """Traces of the sampler: every sequence at every step, for a few examples of a run.
 
-A `Recorder` observes batches (`smc._inference.observation`) and converts the steps of the chosen
+A `Recorder` observes batches (`smc._inference.particles`) and converts the steps of the chosen
 examples to plain values. `Tracing` writes them to `traces.jsonl`, one line per example and trial. A
 line has the key of the row, `budget`, `prompt`, and
 
@@ -43,7 +43,7 @@ from experiments.rows import (
 )
 from gcd import Vocabulary
 from smc import Observation, Population
-from smc._inference.observation import Observe
+from smc._inference.particles import Observe
 
 TOP = 6  # recorded next tokens per prefix under the language model, and under the proposal
 MOST_ENDED = 16  # recorded answers per step, the heaviest; the filter can have thousands

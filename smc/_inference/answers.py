@@ -31,14 +31,11 @@ from torch import Tensor
 
 from gcd import AutomatonBatch
 from smc._forward.prefixes import count_of
-from smc._inference.observation import Population
-from smc._inference.outcome import Outcome, StepRecord
-from smc._inference.particles import NOT_CHOSEN, Particles
+from smc._inference.particles import NOT_CHOSEN, Outcome, Particles, Population, StepRecord
 from smc._inference.selection import FinishedScores, Selection, select_without_replacement
 from smc._models.static_cache import NotStaticError
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
-from smc._vocabulary.factors import Factors
-from smc._vocabulary.mixture import sums_by
+from smc._vocabulary.factors import Factors, sums_by
 
 MOST_ANSWERS = 1 << 16
 """Maximum number of answers of one example, which take about 60 MB if they have 100 tokens."""

@@ -44,8 +44,7 @@ from torch import Tensor
 from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
 from smc._proposals import AutomatonPosition
-from smc._vocabulary.class_sums import log_sum_of_classes
-from smc._vocabulary.mixture import sums_by
+from smc._vocabulary.factors import log_sum_of_classes, sums_by
 
 ROUNDING = 1e-9
 """Nats by which each bound is rounded outward."""

@@ -41,8 +41,7 @@ from torch import Tensor
 from gcd import BudgetMask
 from smc._forward.prefixes import Prefixes, Reader
 from smc._inference.deadlines import TimeLimit
-from smc._inference.outcome import Outcome, StepRecord
-from smc._inference.particles import Particles
+from smc._inference.particles import Outcome, Particles, StepRecord
 from smc._proposals import AutomatonPosition, Batch
 from smc._proposals.masks import ClassMaskProposal
 

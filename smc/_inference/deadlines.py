@@ -7,17 +7,19 @@ starts once
     now + (D + 1) · seconds per token >= deadline
 
 This is checked once per step. The time per token is the median over the last steps
-(`smc._inference.pace.Pace`), and counts as zero in the first few steps.
+(`Pace`), so that a single slow step (another request's prompt, a garbage collection) doesn't affect
+it. It counts as zero in the first few steps.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
+from statistics import median
 from time import monotonic
 from typing import Any, Protocol, runtime_checkable
 
-from smc._inference.pace import Pace
 from smc._inference.settings import real
 
 DEADLINE, CANCELLED = "deadline", "cancelled"
@@ -110,3 +112,45 @@ def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -
 def _clock() -> float:
     """Return the time in seconds; tests replace this function."""
     return monotonic()
+
+
+LAPS = 15
+"""Number of recent steps that the median is computed from."""
+FEWEST_LAPS = 3
+"""Number of steps that must be measured before the pace is known."""
+
+
+class Pace:
+    """Seconds per token, measured once per step.
+
+    Args:
+        clock: function that returns a time in seconds; only differences matter.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._last: float | None = None
+        self._laps: deque[float] = deque(maxlen=LAPS)
+
+    def lap(self, tokens: float | int = 1) -> float:
+        """Record the end of a step in which a sequence has grown by this many tokens.
+
+        Returns:
+            The time on the clock.
+        """
+        now = self._clock()
+        if self._last is not None:
+            self._laps.append((now - self._last) / tokens)
+        self._last = now
+        return now
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per token; 0 before `FEWEST_LAPS` steps have been measured."""
+        return median(self._laps) if len(self._laps) >= FEWEST_LAPS else 0.0
+
+    def tokens_within(self, seconds: float) -> float | int:
+        """Return how many whole tokens fit into this time; inf while the pace is unknown."""
+        if seconds <= 0:
+            return 0
+        return math.floor(seconds / self.seconds) if self.seconds > 0 else math.inf

@@ -1,7 +1,7 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
 docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes by
-one token (`smc._vocabulary.mixture`). It stores continuations that end a text as answers,
+one token (`smc._vocabulary.factors`). It stores continuations that end a text as answers,
 in the *pool* (`smc._inference.answers`), and keeps N of the others without replacement
 (`smc._inference.selection`). Scores may depend only on earlier steps, and must be positive wherever
 the weight is. For any such scores,
@@ -30,10 +30,14 @@ from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.algorithms import Discrete
 from smc._inference.answers import Answers, AnswerTables, Ending, Pool, effective
 from smc._inference.bounds import Frontier
-from smc._inference.observation import Observation, Population, Watch
-from smc._inference.outcome import Outcome, Selections, StepRecord
 from smc._inference.particles import (
+    Observation,
+    Outcome,
     Particles,
+    Population,
+    Selections,
+    StepRecord,
+    Watch,
     add_removed_in_step,
     fallbacks_of,
     prefixes_in_use,
@@ -43,8 +47,7 @@ from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Select
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
-from smc._vocabulary.factors import Factors
-from smc._vocabulary.mixture import alive_of, selection_scores
+from smc._vocabulary.factors import Factors, alive_of, selection_scores
 
 
 class Carry(NamedTuple):

@@ -35,9 +35,8 @@ from smc._inference.answers import check_room
 from smc._inference.deadlines import TimeLimit
 from smc._inference.discrete_filter import DiscreteFilter
 from smc._inference.loop import WARM_UP, Stepper, run_eagerly, run_static
-from smc._inference.observation import Watch
-from smc._inference.outcome import Outcome
 from smc._inference.particle_filter import ParticleFilter
+from smc._inference.particles import Outcome, Watch
 from smc._inference.settings import Settings
 from smc._models.protocol import LanguageModel
 from smc._models.static_cache import Forward, NotStaticError, StaticLanguageModel

@@ -26,7 +26,7 @@ from torch import Tensor
 from smc._forward.prefixes import Reader, refuse_nan
 from smc._inference.closing import Closing, tokens_to_finish
 from smc._inference.deadlines import TimeLimit
-from smc._inference.outcome import Outcome, StepRecord
+from smc._inference.particles import Outcome, StepRecord
 from smc._models.static_cache import NotStaticError
 
 AHEAD = 4

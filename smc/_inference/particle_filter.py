@@ -46,23 +46,24 @@ from torch import Tensor
 from smc._forward.prefixes import Extension, Prefixes, Reader
 from smc._inference.algorithms import SMC
 from smc._inference.bounds import Frontier
-from smc._inference.observation import Observation, Population, Watch
-from smc._inference.outcome import Outcome, StepRecord
 from smc._inference.particles import (
+    Observation,
+    Outcome,
     Particles,
+    Population,
+    StepRecord,
+    Watch,
     add_removed_in_step,
     fallbacks_of,
     prefixes_in_use,
     start_particles,
 )
-from smc._inference.resampling import Strata, resample, scheme
-from smc._inference.weights import Weights
+from smc._inference.resampling import Strata, Weights, resample, scheme
 from smc._proposals import State
 from smc._proposals.budget_effect import add_removed
 from smc._vocabulary.draw import Draw, Keys, Purpose, categorical
-from smc._vocabulary.factors import Factors
-from smc._vocabulary.mixture import defend
-from smc._vocabulary.tensors import Draws
+from smc._vocabulary.factors import Factors, defend
+from smc._vocabulary.passes import Draws
 
 
 class Carry(NamedTuple):

@@ -1,14 +1,21 @@
-"""Weighted particles, as tensors with leading axis P = B·N, ordered by example.
+"""Weighted particles, the record of each step, the result, and what observers see of a step.
 
-Shapes are the same in every step: a finished or dead particle keeps its slot and is masked. Data
-that depends only on tokens is stored per prefix (`smc._forward.prefixes`). A particle has the row
-number of its prefix, `row`. The N prefixes that the discrete filter keeps are stored as particles,
-too.
+Particles are tensors with leading axis P = B·N, ordered by example. Shapes are the same in every
+step: a finished or dead particle keeps its slot and is masked. Data that depends only on tokens is
+stored per prefix (`smc._forward.reader`). A particle has the row number of its prefix, `row`. The N
+prefixes that the discrete filter keeps are stored as particles, too.
+
+**Observers.** `smc.sample(..., observe=...)` calls `observe` once for each batch of examples. The
+function that `observe` returns is called after every step. An observer can't change answers or
+weights, because random numbers are functions of their keys. The observer's time is not included in
+`Diagnostics.seconds`. With an observer, no graph is captured.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -169,3 +176,207 @@ def _in_use(prefixes: Prefixes[Any], particles: Particles) -> Bool[Tensor, "R"]:
     """Return True for prefixes that have a running particle."""
     count = torch.zeros_like(prefixes.example)
     return count.index_add(0, particles.row, particles.running.long()) > 0
+
+
+class StepRecord(NamedTuple):
+    """Statistics of one step for each of B examples, or of several steps along a leading axis.
+
+    Attributes:
+        ess: effective sample size. For SMC, of the particles after the weight update; for the
+            discrete filter, of the running prefixes.
+        resampled: whether the step resampled, or kept some prefixes with a probability below one.
+        running: number of particles (or distinct prefixes) that take another token in the step.
+        alive: number of particles with positive weight after the weight update, or of running
+            prefixes.
+        fallbacks: number of distinct prefixes where GCD's mask replaced g (`Factors.fallback`).
+        read: number of tokens that the language model computed at the end of the step, including
+            forced tokens and draft tokens. Equal prefixes count once, except in static shapes.
+        forced: number of forced tokens; equal prefixes count once.
+        drafted: number of draft tokens in `read` (`smc._forward.read_ahead`).
+        used: number of draft tokens that became part of a prefix.
+        landed: number of tokens in `used` that the sampler chose; the others were forced.
+    """
+
+    ess: Float64[Tensor, "*steps B"]
+    resampled: Bool[Tensor, "*steps B"]
+    running: Int64[Tensor, "*steps B"]
+    alive: Int64[Tensor, "*steps B"]
+    fallbacks: Int64[Tensor, "*steps B"]
+    read: Int64[Tensor, "*steps B"]
+    forced: Int64[Tensor, "*steps B"]
+    drafted: Int64[Tensor, "*steps B"]
+    used: Int64[Tensor, "*steps B"]
+    landed: Int64[Tensor, "*steps B"]
+
+    @classmethod
+    def of_start(cls, extension: Extension, particles: int) -> StepRecord:
+        """Return the record for the tokens that are forced before the first step.
+
+        `running` is 0 for an example without such tokens, so that reports skip the record.
+        """
+        started = (extension.counts.forced > 0).long() * particles
+        none = torch.zeros_like(started)
+        return cls(started.double(), none.bool(), started, started, none, *extension.counts)
+
+
+class Selections(NamedTuple):
+    """Counts of the prefixes that the discrete filter kept with a probability pi below one.
+
+    Attributes:
+        uncertain: number of prefixes with pi < 1, per example and step.
+        slack: sum of 1 - pi over these prefixes.
+    """
+
+    uncertain: Int64[Tensor, "B T"]
+    slack: Float64[Tensor, "B T"]
+
+    @classmethod
+    def start(cls, num_examples: int, most: int, device: torch.device) -> Selections:
+        """Create counts of zero for at most `most` steps."""
+        count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
+        return cls(count, count.double())
+
+    def add(self, log_pi: Float64[Tensor, "P"], step: Int64[Tensor, "B"]) -> Selections:
+        """Count the prefixes that a step kept with a probability below one.
+
+        Args:
+            log_pi: log pi of each example's N slots; zero for an empty slot, or if pi is one.
+        """
+        B = len(step)
+        slack = -torch.expm1(log_pi.view(B, -1))
+        count, slack = (slack > 0).sum(dim=1), slack.sum(dim=1)
+        column = step.unsqueeze(1).clamp(max=self.slack.shape[1] - 1)
+        return Selections(
+            self.uncertain.scatter_add(1, column, count.unsqueeze(1)),
+            self.slack.scatter_add(1, column, slack.unsqueeze(1)),
+        )
+
+
+class Outcome(NamedTuple):
+    """The result of one batch of examples: M weighted token sequences.
+
+    Attributes:
+        example: index in the batch of each sequence's example, in ascending order.
+        tokens: the tokens of each sequence, including EOS; -1 beyond its length.
+        length: number of tokens of each sequence.
+        log_weight: log of the importance weight; -inf for weight zero.
+        log_p: log p_lm of each sequence, at the sampling temperature.
+        finished: whether each sequence is a complete answer.
+        log_evidence: log of the estimate of P(C within n), for each example.
+        ess: effective sample size of the final weights of each example.
+        enumerated: whether the sequences of each example are the whole target, with exact
+            probabilities.
+        history: the records of all steps on the host, as [steps, B] arrays.
+        start_seconds: time until the first step, for prompts, tables and graph capture.
+        log_upper: log of the probability of found answers and open branches, for each example
+            (`smc._inference.bounds.Frontier`); None if unknown.
+        founder: each sequence's ancestor in the first step; None for the discrete filter.
+        log_pi: log-probability with which each token was selected (`Particles.log_pi`); None for
+            SMC.
+        selections: how many prefixes each step kept by chance; None for SMC.
+        log_removed: log-probability of the tokens that only the budget forbids
+            (`smc._proposals.budget_effect`); None if unknown.
+        closed: examples whose running answers were closed early (`smc._inference.closing`); None if
+            none were.
+        closed_because: the reason for closing them.
+    """
+
+    example: Int64[Tensor, "M"]
+    tokens: Int64[Tensor, "M T"]
+    length: Int64[Tensor, "M"]
+    log_weight: Float64[Tensor, "M"]
+    log_p: Float64[Tensor, "M"]
+    finished: Bool[Tensor, "M"]
+    log_evidence: Float64[Tensor, "B"]
+    ess: Float64[Tensor, "B"]
+    enumerated: Bool[Tensor, "B"]
+    history: StepRecord
+    start_seconds: float = 0.0
+    log_upper: Float64[Tensor, "B"] | None = None
+    founder: Int64[Tensor, "M"] | None = None
+    log_pi: Float64[Tensor, "M S"] | None = None
+    selections: Selections | None = None
+    log_removed: Float64[Tensor, "B"] | None = None
+    closed: Bool[Tensor, "B"] | None = None
+    closed_because: str | None = None
+
+
+class Population(NamedTuple):
+    """Sequences after a step, and their ancestors before the step.
+
+    Attributes:
+        example: index of each sequence's example in the batch, in ascending order.
+        ancestor: index of each sequence's ancestor among the sequences before the step.
+        tokens: all tokens of each sequence; -1 beyond its length.
+        length: number of tokens.
+        log_weight: log of the importance weight; -inf for weight zero.
+        finished: whether the answer is complete.
+        running: whether the sequence takes another token.
+        landed: whether the step's tokens matched a draft, so that they didn't need a forward pass
+            (`smc._forward.read_ahead`).
+    """
+
+    example: Int64[Tensor, "Q"]
+    ancestor: Int64[Tensor, "Q"]
+    tokens: Int64[Tensor, "Q T"]
+    length: Int64[Tensor, "Q"]
+    log_weight: Float64[Tensor, "Q"]
+    finished: Bool[Tensor, "Q"]
+    running: Bool[Tensor, "Q"]
+    landed: Bool[Tensor, "Q"]
+
+
+class Observation(NamedTuple):
+    """Data of one step of an algorithm, for all examples of a batch; passed to observers.
+
+    Attributes:
+        prefixes: R prefixes with the model's log-probabilities (`smc._forward.prefixes.Prefixes`).
+        tilted: function that returns log p(v) + log g(v) of every next token v, as R x V numbers;
+            -inf for a token that the proposal doesn't allow.
+        example: index of the example in the batch of each of P sequences, in ascending order.
+        row: the prefix of each sequence; -1 for an ended sequence.
+        tokens: all tokens of each sequence; -1 beyond its length. If the beginning of an answer is
+            forced, there are tokens before the first step.
+        length: number of tokens of each sequence.
+        log_weight: log weight of each sequence after the step's weight update.
+        after: the sequences after the step.
+        ended: complete answers that the discrete filter stored in this step. None for SMC, where
+            complete answers stay among the sequences.
+    """
+
+    prefixes: Prefixes[Any]
+    tilted: Callable[[], Float64[Tensor, "R V"]]
+    example: Int64[Tensor, "P"]
+    row: Int64[Tensor, "P"]
+    tokens: Int64[Tensor, "P T"]
+    length: Int64[Tensor, "P"]
+    log_weight: Float64[Tensor, "P"]
+    after: Population
+    ended: Population | None = None
+
+
+Watch: TypeAlias = Callable[[Observation], None]
+"""Function that is called with the `Observation` of each step of a batch."""
+
+Observe: TypeAlias = Callable[[Sequence[int]], Watch | None]
+"""Function that returns the `Watch` of a batch, given its `example_ids`; None for no watch."""
+
+
+class Timed:
+    """Wrapper of an observer that measures the time that the observer takes.
+
+    Attributes:
+        seconds: total time so far.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.seconds = 0.0
+
+    def __call__(self, observation: Observation) -> None:
+        """Pass the step to the observer."""
+        if observation.row.is_cuda:  # wait for pending work, which is the algorithm's time
+            torch.cuda.synchronize(observation.row.device)
+        started = time.perf_counter()
+        self._watch(observation)
+        self.seconds += time.perf_counter() - started

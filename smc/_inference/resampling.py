@@ -1,4 +1,4 @@
-"""Resampling schemes: replace N weighted particles by N equally weighted particles.
+"""Normalized weights, and resampling: N weighted particles become N equally weighted ones.
 
 A resampling scheme draws ancestors a_1 … a_N such that particle n occurs N·W_n times among them in
 expectation. This property, E[#{i : a_i = n}] = N·W_n, keeps the evidence estimate unbiased. The
@@ -29,6 +29,10 @@ Particles are sorted, so that each stratum is a contiguous range, in O(P log P).
 table of weights with one row per stratum. If the resampled strata have m particles together, it has
 at most O(m²) numbers. In static shapes it has a row for every particle, O(P N) numbers in all; rows
 of size 0 are padding.
+
+**Weights.** A system of N particles x_n with weights w_n represents the distribution
+sum_n W_n δ(x_n), with W_n = w_n / sum_m w_m (`Weights`). If all weights are zero, there is no
+distribution.
 """
 
 from __future__ import annotations
@@ -37,10 +41,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc._inference.weights import Weights
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
 Uniform = Callable[[int, Callable[[], Tensor]], Tensor]
@@ -235,3 +238,38 @@ def resample(
     example = members[:, 0] // N
     hit = torch.zeros_like(examples).index_add(0, example, due.long()) > 0
     return Resampled(ancestors[:P], log_weight[:P], hit)
+
+
+class Weights(NamedTuple):
+    """Normalized weights of particle systems, with one system per leading index.
+
+    Attributes:
+        normalized: normalized weights W_n, which sum to one over the last axis; all zero if all
+            weights are zero.
+        log_mean: log of the mean weight.
+        ess: effective sample size, 1 / sum_n W_n² (Kong, Liu & Wong, 1994), from 1 to N; zero if all
+            weights are zero.
+    """
+
+    normalized: Float64[Tensor, "*B N"]
+    log_mean: Float64[Tensor, "*B"]
+    ess: Float64[Tensor, "*B"]
+
+    @classmethod
+    def of(cls, log_weights: Float[Tensor, "*B N"]) -> Weights:
+        """Compute the weights from log weights of any dtype, in float64."""
+        log = log_weights.double()
+        top = log.amax(dim=-1, keepdim=True)
+        top = torch.where(top.isneginf(), 0.0, top)
+        # The largest weight is scaled to one, so that the total neither overflows nor underflows.
+        scaled = (log - top).exp()
+        total = scaled.sum(dim=-1)
+        dead = total == 0
+        safe_total = torch.where(dead, 1.0, total)
+        normalized = scaled / safe_total.unsqueeze(-1)
+        squares = normalized.square().sum(dim=-1)
+        return cls(
+            normalized=normalized,
+            log_mean=(total / log.shape[-1]).log() + top.squeeze(-1),
+            ess=torch.where(dead, 0.0, 1 / torch.where(dead, 1.0, squares)),
+        )

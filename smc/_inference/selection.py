@@ -32,8 +32,7 @@ from torch import Tensor
 from smc._forward.prefixes import count_of
 from smc._vocabulary.draw import Breaks
 from smc._vocabulary.factors import Factors
-from smc._vocabulary.passes import VocabularyPass, pass_of
-from smc._vocabulary.tensors import Best, Known, inclusion_probabilities
+from smc._vocabulary.passes import Best, Known, VocabularyPass, inclusion_probabilities, pass_of
 
 
 class Selection(NamedTuple):

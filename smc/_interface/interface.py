@@ -29,8 +29,7 @@ from gcd import AutomatonBatch, TokenAutomaton
 from smc._inference.algorithms import Discrete, Options
 from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
 from smc._inference.execution import Executor, executor_of
-from smc._inference.observation import Observe, Timed
-from smc._inference.outcome import Outcome
+from smc._inference.particles import Observe, Outcome, Timed
 from smc._inference.progress import progress
 from smc._inference.settings import MAX_TOKENS_READ, Settings, check_options, settings_of, whole
 from smc._models.checks import check_example, check_lifted, check_list, check_model
@@ -88,7 +87,7 @@ def sample(
             distinct prefixes that it keeps at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
         algorithm: "smc", "discrete" or "auto". "auto" is the discrete filter, unless there is only
-            one particle or `options` has an option that only SMC has (`smc._inference.algorithms`).
+            one particle or `options` has an option that only SMC has (`smc._inference.settings`).
             `Posterior.algorithm` is the algorithm that was used.
         temperature: sampling temperature. It is part of p_lm, and therefore of the target.
         seed: seed of all random numbers.
@@ -124,10 +123,10 @@ def sample(
         finished: function that is called after each batch with the batch's posteriors, as a mapping
             from the index in `prompts`. `sample` then returns an empty list.
         observe: function that is called for each batch, and returns a function to call after each
-            step (`smc._inference.observation`).
+            step (`smc._inference.particles`).
         options: options of the algorithm. For "smc": `resampling`, `ess_threshold`, `strata`
-            (`smc._inference.algorithms.SMC`). For "discrete": `count_finished`, `floor`, `kept`
-            (`smc._inference.algorithms.Discrete`).
+            (`smc._inference.settings.SMC`). For "discrete": `count_finished`, `floor`, `kept`
+            (`smc._inference.settings.Discrete`).
 
     Returns:
         One posterior per prompt, in the order of `prompts`; an empty list if `finished` is given.

@@ -32,8 +32,7 @@ from torch import Tensor
 
 from gcd._tokens.distances import UNREACHABLE
 from smc._proposals.position import AutomatonPosition
-from smc._vocabulary.class_sums import log_sum_of_classes
-from smc._vocabulary.mixture import sums_by
+from smc._vocabulary.factors import log_sum_of_classes, sums_by
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ then exactly for the K allowed tokens that are most probable under the language 
 a class lead to the same automaton state. They differ only in what they reveal about later tokens.
 
 **Defensive mixture.** The sampler mixes a share eps of GCD's proposal into the normalized q
-(`smc._vocabulary.mixture`): q' = (1 - eps) q + eps q_gcd.
+(`smc._vocabulary.factors`): q' = (1 - eps) q + eps q_gcd.
 
 **Support.** g' is positive for exactly the tokens of GCD's mask. If the lookahead gives an allowed
 token probability zero (by a zero parameter or an underflow), the prefix's share eps is at least
@@ -65,8 +65,7 @@ from gcd._arguments import check_shape
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.lookahead import Expectation, Lookahead, ModelState
-from smc._vocabulary.class_sums import top_k_and_class_sums
-from smc._vocabulary.factors import Factors
+from smc._vocabulary.factors import Factors, top_k_and_class_sums
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
 """Names of twists, and the number a that each corresponds to; None for "joint"."""

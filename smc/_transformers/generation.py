@@ -40,8 +40,7 @@ from smc._transformers.generate_call import extra_arguments
 from smc._transformers.logits_processor import check_constraints
 from smc._transformers.refusals import refuse_settings, set_by_model
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
-from smc._vocabulary.factors import Factors
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import Factors, defend
 
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
 

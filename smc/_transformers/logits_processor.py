@@ -43,7 +43,7 @@ from smc._proposals.lookahead import Lookahead
 from smc._proposals.twisted import Twisted, looking_ahead
 from smc._removed import accept_budget
 from smc._transformers.generate_call import GenerateCall, generate_call
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 
 MOST_KNOWN = 32
 """Number of calls whose states are cached, more than the usual length of an assistant's draft."""

@@ -1,13 +1,13 @@
 """Passes over the vocabulary as Triton kernels on CUDA devices, which read every row once.
 
-`smc._vocabulary.tensors` defines the passes, and is the reference implementation. One kernel sums
+`smc._vocabulary.passes` defines the passes, and is the reference implementation. One kernel sums
 the weights exp(log p + log g) of each block of tokens, with a scale per block. Another kernel finds
 a block by these sums, and the token in it. g is stored by token class. So for each log p, a kernel
 reads the 4 bytes of the token's class, and a small table. For tokens with a separate g, it also
 reads two bytes per token that locate this g. Exponentials are in the precision of log p, and sums
 in float64.
 
-The best candidates are found by tensor operations (`smc._vocabulary.tensors.best`), which were
+The best candidates are found by tensor operations (`smc._vocabulary.passes.best`), which were
 faster than a search in the best blocks.
 
 On an H100, drawing a token for each of 16 rows of 151,936 tokens takes 33 to 45 us, and 590 us with
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from smc._vocabulary.factors import Factors
 from smc._vocabulary.kernels import triton_blocks as kernels
-from smc._vocabulary.tensors import Draws
+from smc._vocabulary.passes import Draws
 
 BLOCK = 1024
 """Number of tokens in a block."""

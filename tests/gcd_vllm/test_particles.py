@@ -20,7 +20,7 @@ from gcd_vllm._parts import DrawnPart, Plan, part_end, request_seed
 from smc import CounterDraw
 from smc._inference.algorithms import SMC
 from smc._vocabulary.draw import Keys, Purpose, categorical
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import VOCABULARY, a_star_b, few_words
 

@@ -19,7 +19,7 @@ from gcd_vllm._admission import REFUSED, admission_of, check_twist
 from gcd_vllm._hmm_registry import MOST_PROPOSALS, _proposals
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     RequestStates,

@@ -13,7 +13,7 @@ import torch
 
 import smc
 from smc._vocabulary.draw import Keys, Purpose, uniform
-from smc._vocabulary.mixture import LEAST_DEFENSE
+from smc._vocabulary.factors import LEAST_DEFENSE
 from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
 
 

@@ -9,7 +9,7 @@ from gcd import AutomatonBatch, Vocabulary, lift, regex
 from hmm import HMM
 from smc import Batch
 from smc._inference.selection import FinishedScores, Group, select
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 from smc._vocabulary.passes import TENSORS, VocabularyPass
 
 V = 2300

@@ -18,8 +18,7 @@ from gcd import TokenAutomaton, Vocabulary, lift
 from smc import AutomatonPosition, Bounds, Observation
 from smc._forward.prefixes import Extension, Prefixes
 from smc._inference.bounds import Frontier
-from smc._inference.observation import Watch
-from smc._inference.particles import Particles
+from smc._inference.particles import Particles, Watch
 from smc.testing import ToyLM
 from tests.smc import rules
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model

@@ -19,7 +19,7 @@ import torch
 import smc
 from smc import CounterDraw, Observation
 from smc._inference import answers as pool
-from smc._inference.observation import Watch
+from smc._inference.particles import Watch
 from smc._transformers.generation import restrict
 from smc._vocabulary.draw import Breaks, Keys, Purpose
 from tests.smc.definition import Example, answers_of, effective, log_sum, particles_of

@@ -24,8 +24,8 @@ from smc._inference import answers
 from smc._inference import discrete_filter as discrete
 from smc._inference.algorithms import Discrete
 from smc._inference.selection import Selection
-from smc._vocabulary import compiled
-from smc._vocabulary.mixture import selection_scores
+from smc._vocabulary import passes
+from smc._vocabulary.factors import selection_scores
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless
 from tests.smc.walks import (
@@ -160,7 +160,7 @@ def test_a_single_beam_follows_the_lookahead() -> None:
 @pytest.mark.parametrize("proposal", ["gcd", "tilted", "conditional", "in_time"])
 def test_so_do_those_of_compiled_loops(proposal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Force compiled loops, for which these vocabularies are too small by default."""
-    monkeypatch.setattr(compiled, "NARROW", 0)
+    monkeypatch.setattr(passes, "NARROW", 0)
     given = {"particles": 2, "proposal": PROPOSALS[proposal](), "algorithm": "discrete"}
     for options in (PLAIN, {"floor": 0.1}):
         assert_exact(many_words(), 4, **given, **options)

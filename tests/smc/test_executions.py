@@ -18,7 +18,7 @@ from smc._forward.static import move
 from smc._inference.answers import ending_tokens
 from smc._inference.execution import Executor
 from smc._inference.loop import WARM_UP, StaticRun, run_static
-from smc._inference.outcome import Outcome
+from smc._inference.particles import Outcome
 from smc._inference.settings import settings_of
 from smc._models.static_cache import NotStaticError
 from smc._vocabulary.passes import TENSORS

@@ -26,7 +26,7 @@ from gcd import (
     regex,
     segments,
 )
-from smc._vocabulary.mixture import defend
+from smc._vocabulary.factors import defend
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
 from tests.smc.walks import random_hmm

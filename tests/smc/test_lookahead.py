@@ -18,7 +18,7 @@ from gcd import (
 from hmm import HMM
 from smc import AutomatonPosition
 from smc._proposals.twisted import TWISTS
-from smc._vocabulary.mixture import LEAST_DEFENSE, defend
+from smc._vocabulary.factors import LEAST_DEFENSE, defend
 from smc.testing import ToyLM, check_lookahead, target
 from tests.smc.cases import LANGUAGES, automaton_of, budget_of
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words

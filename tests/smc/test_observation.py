@@ -11,7 +11,7 @@ import torch
 import smc
 from gcd import TokenAutomaton
 from smc import Observation
-from smc._inference.observation import Watch
+from smc._inference.particles import Watch
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, timeless
 

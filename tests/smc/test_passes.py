@@ -14,8 +14,7 @@ import hmm._lookahead
 import smc
 from gcd import AutomatonBatch
 from smc import Batch
-from smc._vocabulary import compiled
-from smc._vocabulary.passes import COMPILED, TENSORS
+from smc._vocabulary.passes import COMPILED, TENSORS, _find_token
 from tests.smc.passes import (
     AUTOMATA,
     PROPOSALS,
@@ -67,7 +66,7 @@ def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
     log_p = logits.log_softmax(dim=1)
     row, guide = torch.zeros(1, dtype=torch.int64), proposal.guide(state, log_p)
     found, expected = COMPILED.prepare_draws(guide, log_p), TENSORS.prepare_draws(guide, log_p)
-    assert found.at.func is compiled._draw
+    assert found.at.func is _find_token
     assert float(found.log_z) == pytest.approx(float(expected.log_z), abs=1e-4)
     for u in torch.linspace(0.001, 0.999, 60, dtype=torch.float64):
         assert torch.equal(found.at(row, u[None]), expected.at(row, u[None]))

@@ -28,7 +28,7 @@ from hmm import HMM, lookahead_table
 from hmm import _recursion as recursion
 from smc import PGCD
 from smc._proposals.twisted import TWISTS, belief_of
-from smc._vocabulary.mixture import LEAST_DEFENSE, defend
+from smc._vocabulary.factors import LEAST_DEFENSE, defend
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies

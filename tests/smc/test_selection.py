@@ -23,10 +23,9 @@ from smc._inference.selection import (
     select_without_replacement,
     thresholds,
 )
-from smc._vocabulary import compiled
 from smc._vocabulary import factors as guides
-from smc._vocabulary.passes import VocabularyPass, pass_of
-from smc._vocabulary.tensors import Best, Known
+from smc._vocabulary import passes
+from smc._vocabulary.passes import Best, Known, VocabularyPass, pass_of
 from tests.smc.guides import FORMS, PRECISION, both_ways, case
 
 
@@ -133,7 +132,7 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
-    monkeypatch.setattr(compiled, "NARROW", 0)
+    monkeypatch.setattr(passes, "NARROW", 0)
     for seed in range(3):
         log_p, factors = factors_of(seed, 9, vocabulary, classes, own, dtype)
         log_p[4] = -torch.inf  # no token is possible
@@ -160,7 +159,7 @@ def test_scores_that_a_product_of_exponentials_cannot_hold(
 ) -> None:
     """Tokens with a high probability may have a tiny factor, and vice versa."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
-    monkeypatch.setattr(compiled, "NARROW", 0)
+    monkeypatch.setattr(passes, "NARROW", 0)
     V = 4000
     number = torch.arange(V) % 4
     log_p = torch.tensor([0.0, -850.0, -60.0, -300.0])[number] - torch.linspace(9, 10, V)
@@ -210,7 +209,7 @@ def test_each_candidate_is_kept_in_proportion_to_its_score(
     twice; and min(1, s / c) sums to the number of slots.
     """
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
-    monkeypatch.setattr(compiled, "NARROW", 0)
+    monkeypatch.setattr(passes, "NARROW", 0)
     slots, points = 7, 30
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
     log_p, by_class = log_p / 20, factors.by_class / 20  # so that many tokens matter
@@ -275,7 +274,7 @@ def test_where_all_fit_nothing_is_chosen() -> None:
 def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding may move a target beyond the last candidate, or two targets to one."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
-    monkeypatch.setattr(compiled, "NARROW", 0)
+    monkeypatch.setattr(passes, "NARROW", 0)
     log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
     zero = torch.zeros(1, 0)
     factors = Factors(

@@ -7,7 +7,7 @@ import torch
 
 from smc import Factors
 from smc._vocabulary import factors as guides
-from smc._vocabulary.class_sums import (
+from smc._vocabulary.factors import (
     TopKAndClassSums,
     log_sum_of_classes,
     top_k_and_class_sums,

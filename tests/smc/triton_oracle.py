@@ -9,11 +9,11 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 import torch
 
 from smc._models.kernels.triton_rows import move_rows
-from smc._vocabulary import tensors, triton
-from smc._vocabulary.passes import VocabularyPass
+from smc._vocabulary import triton
+from smc._vocabulary.passes import VocabularyPass, best
 from tests.smc import passes as cases
 
-TRITON = VocabularyPass(triton.prepare_draws, tensors.best)
+TRITON = VocabularyPass(triton.prepare_draws, best)
 
 
 def main() -> None:

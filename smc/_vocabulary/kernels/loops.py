@@ -15,7 +15,7 @@ a buffer. A token that leaves the buffer is added to the sum of its class at tha
 
 Log-probabilities of tokens are float32 or float64, and other logarithms are float64. Class numbers
 are uint32, the tokens of classes int32, and other integers int64. The reference implementations are
-the tensor operations in `smc._vocabulary.tensors` and `smc._vocabulary.class_sums`, and plain sums
+the tensor operations in `smc._vocabulary.passes` and `smc._vocabulary.factors`, and plain sums
 in tests/smc/test_tying.py and tests/smc/test_selection.py.
 """
 

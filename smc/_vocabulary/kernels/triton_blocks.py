@@ -1,7 +1,7 @@
 """Triton kernels that sum weights over blocks of tokens, and draw tokens.
 
 Token v of class c has the weight exp(log p[v] + log g[c]). A token with a separate log g uses it in
-place of log g[c]. The reference implementation is `smc._vocabulary.tensors.prepare_draws`.
+place of log g[c]. The reference implementation is `smc._vocabulary.passes.prepare_draws`.
 """
 
 import triton
