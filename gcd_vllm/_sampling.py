@@ -17,8 +17,7 @@ from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, CounterDraw, Draw, Posterior
 from smc._inference.algorithms import SMC, Options, algorithm
 from smc._inference.settings import check_temperature, real, whole
-from smc._models.checks import check_list
-from smc._models.protocol import check_ids, check_length
+from smc._models.protocol import check_ids, check_length, check_list
 from smc._removed import accept_budget
 
 Constraint = Mapping[str, Any] | str | TokenAutomaton

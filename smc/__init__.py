@@ -55,17 +55,15 @@ from smc._proposals import (
     MaskProposal,
     Proposal,
 )
-from smc._proposals.budget_effect import BudgetEffect
-from smc._proposals.lookahead import Expectation, Lookahead
+from smc._proposals.masks import BudgetEffect
 from smc._proposals.pgcd import PGCD, HMMLookahead
-from smc._proposals.twisted import Twisted
+from smc._proposals.twisted import Expectation, Lookahead, Twisted
 from smc._removed import REMOVED
 from smc._results.fields import Field, FieldValue
 from smc._results.posterior import Diagnostics, Posterior, Sample, sufficient_budget
 from smc._results.reliability import Reliability
-from smc._search.choosing import Choice, choose
+from smc._search.choosing import Choice, choose, joint
 from smc._search.distributions import distribution
-from smc._search.joint import joint
 from smc._search.searching import Answer, SearchResult, search
 from smc._vocabulary.draw import CounterDraw, Draw
 from smc._vocabulary.factors import Factors

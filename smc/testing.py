@@ -29,7 +29,7 @@ from torch import Tensor
 from gcd import AutomatonBatch, TokenAutomaton, Vocabulary
 from smc._models.protocol import Prompt, token_ids
 from smc._proposals import AutomatonPosition, Batch, start_position
-from smc._proposals.lookahead import Lookahead
+from smc._proposals.twisted import Lookahead
 from smc._vocabulary.draw import Breaks, Draw, Keys
 
 __all__ = ["ToyForward", "ToyLM", "ToyRows", "check_lookahead", "target", "walk"]

@@ -63,7 +63,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.deadlines", "smc._inference.resampling",
-            "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
+            "smc._models.protocol", "smc._results.posterior",
             "smc._results.reliability", "smc._vocabulary.factors",
         },
         "former names of arguments are those of the sampler": {"smc._removed"},

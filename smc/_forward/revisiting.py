@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from smc._forward.eager import MOST_READ
-from smc._forward.prefixes import at_temperature, check_log_p, check_nan, refuse_nan
+from smc._forward.reader import MOST_READ, at_temperature, check_log_p, check_nan, refuse_nan
 from smc._models.protocol import LanguageModel
 
 

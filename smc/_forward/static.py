@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts, has_nan
+from smc._forward.reader import Extension, Prefixes, Reader, TokenCounts, has_nan
 from smc._models.static_cache import Forward, NotStaticError
 from smc._proposals import Batch, Proposal, State
 from smc._vocabulary.passes import VocabularyPass

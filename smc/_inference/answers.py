@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd import AutomatonBatch
-from smc._forward.prefixes import count_of
+from smc._forward.reader import count_of
 from smc._inference.particles import NOT_CHOSEN, Outcome, Particles, Population, StepRecord
 from smc._inference.selection import FinishedScores, Selection, select_without_replacement
 from smc._models.static_cache import NotStaticError

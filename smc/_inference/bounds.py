@@ -41,7 +41,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc._forward.prefixes import Extension, Prefixes, Reader
+from smc._forward.reader import Extension, Prefixes, Reader
 from smc._inference.particles import Particles
 from smc._proposals import AutomatonPosition
 from smc._vocabulary.factors import log_sum_of_classes, sums_by

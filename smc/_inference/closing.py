@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from gcd import BudgetMask
-from smc._forward.prefixes import Prefixes, Reader
+from smc._forward.reader import Prefixes, Reader
 from smc._inference.deadlines import TimeLimit
 from smc._inference.particles import Outcome, Particles, StepRecord
 from smc._proposals import AutomatonPosition, Batch

@@ -1,4 +1,4 @@
-"""Time limits of a call: a deadline in seconds, and events that other threads set.
+"""Time limits of a call: a deadline in seconds, and events that other threads set; progress bars.
 
 To meet a deadline, answers are closed early enough (`smc._inference.closing`). Let D be the number
 of tokens that the running prefix furthest from its end needs for a shortest completion. Closing
@@ -9,19 +9,26 @@ starts once
 This is checked once per step. The time per token is the median over the last steps
 (`Pace`), so that a single slow step (another request's prompt, a garbage collection) doesn't affect
 it. It counts as zero in the first few steps.
+
+A progress bar appears if a call lasts longer than `DELAY` seconds, the standard error stream is a
+terminal, and tqdm can be imported. It disappears at the end of the call.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from time import monotonic
 from typing import Any, Protocol, runtime_checkable
 
 from smc._inference.settings import real
 
+DELAY = 3.0
+"""Seconds until a bar appears."""
 DEADLINE, CANCELLED = "deadline", "cancelled"
 """The reasons for closing answers early that `Posterior.stopped` reports."""
 
@@ -154,3 +161,21 @@ class Pace:
         if seconds <= 0:
             return 0
         return math.floor(seconds / self.seconds) if self.seconds > 0 else math.inf
+
+
+@contextmanager
+def progress(total: int, unit: str) -> Iterator[Any]:
+    """Show a bar of `tqdm` while the block runs; yield the bar, or None if none is shown."""
+    bar = None
+    if sys.stderr is not None and sys.stderr.isatty():
+        try:
+            from tqdm import tqdm
+
+            bar = tqdm(total=total, desc="smc", unit=unit, delay=DELAY, leave=False)
+        except ImportError:
+            pass
+    try:
+        yield bar
+    finally:
+        if bar is not None:
+            bar.close()

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.prefixes import Extension, Prefixes, Reader
+from smc._forward.reader import Extension, Prefixes, Reader
 from smc._inference.algorithms import Discrete
 from smc._inference.answers import Answers, AnswerTables, Ending, Pool, effective
 from smc._inference.bounds import Frontier
@@ -45,7 +45,7 @@ from smc._inference.particles import (
 )
 from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Selection, select
 from smc._proposals import State
-from smc._proposals.budget_effect import add_removed
+from smc._proposals.masks import add_removed
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 from smc._vocabulary.factors import Factors, alive_of, selection_scores
 

@@ -26,9 +26,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from smc._forward.eager import EagerReader
-from smc._forward.prefixes import Reader
 from smc._forward.read_ahead import AUTO
+from smc._forward.reader import EagerReader, Reader
 from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.answers import check_room

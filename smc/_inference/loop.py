@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from smc._forward.prefixes import Reader, refuse_nan
+from smc._forward.reader import Reader, refuse_nan
 from smc._inference.closing import Closing, tokens_to_finish
 from smc._inference.deadlines import TimeLimit
 from smc._inference.particles import Outcome, StepRecord

@@ -27,7 +27,7 @@ after the draw.
 Resampling replaces the weights of competing particles by their mean, so the evidence is always the
 mean of the weights. Examples are independent, and each has a separate step number.
 
-The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.prefixes`),
+The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.reader`),
 eagerly or in static shapes. `smc._inference.loop` repeats the step until all particles have ended.
 Cost: one forward pass over R prefixes, and O(R V) memory traffic.
 """
@@ -43,7 +43,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.prefixes import Extension, Prefixes, Reader
+from smc._forward.reader import Extension, Prefixes, Reader
 from smc._inference.algorithms import SMC
 from smc._inference.bounds import Frontier
 from smc._inference.particles import (
@@ -60,7 +60,7 @@ from smc._inference.particles import (
 )
 from smc._inference.resampling import Strata, Weights, resample, scheme
 from smc._proposals import State
-from smc._proposals.budget_effect import add_removed
+from smc._proposals.masks import add_removed
 from smc._vocabulary.draw import Draw, Keys, Purpose, categorical
 from smc._vocabulary.factors import Factors, defend
 from smc._vocabulary.passes import Draws

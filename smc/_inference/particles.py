@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.prefixes import Extension, Prefixes, Reader, count_of
+from smc._forward.reader import Extension, Prefixes, Reader, count_of
 from smc._proposals import AutomatonPosition, Proposal, State
-from smc._proposals.budget_effect import add_removed, compute_removed
+from smc._proposals.masks import add_removed, compute_removed
 
 NOT_CHOSEN = 1.0
 """Value in `Particles.log_pi` for tokens that were not selected."""
@@ -275,7 +275,7 @@ class Outcome(NamedTuple):
             SMC.
         selections: how many prefixes each step kept by chance; None for SMC.
         log_removed: log-probability of the tokens that only the budget forbids
-            (`smc._proposals.budget_effect`); None if unknown.
+            (`smc._proposals.masks`); None if unknown.
         closed: examples whose running answers were closed early (`smc._inference.closing`); None if
             none were.
         closed_because: the reason for closing them.
@@ -330,7 +330,7 @@ class Observation(NamedTuple):
     """Data of one step of an algorithm, for all examples of a batch; passed to observers.
 
     Attributes:
-        prefixes: R prefixes with the model's log-probabilities (`smc._forward.prefixes.Prefixes`).
+        prefixes: R prefixes with the model's log-probabilities (`smc._forward.reader.Prefixes`).
         tilted: function that returns log p(v) + log g(v) of every next token v, as R x V numbers;
             -inf for a token that the proposal doesn't allow.
         example: index of the example in the batch of each of P sequences, in ascending order.

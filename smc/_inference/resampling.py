@@ -247,8 +247,8 @@ class Weights(NamedTuple):
         normalized: normalized weights W_n, which sum to one over the last axis; all zero if all
             weights are zero.
         log_mean: log of the mean weight.
-        ess: effective sample size, 1 / sum_n W_n² (Kong, Liu & Wong, 1994), from 1 to N; zero if all
-            weights are zero.
+        ess: effective sample size, 1 / sum_n W_n² (Kong, Liu & Wong, 1994), from 1 to N; zero if
+            all weights are zero.
     """
 
     normalized: Float64[Tensor, "*B N"]

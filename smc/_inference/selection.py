@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc._forward.prefixes import count_of
+from smc._forward.reader import count_of
 from smc._vocabulary.draw import Breaks
 from smc._vocabulary.factors import Factors
 from smc._vocabulary.passes import Best, Known, VocabularyPass, inclusion_probabilities, pass_of
@@ -135,7 +135,7 @@ def select(
         factors: log s - log p of each candidate; -inf for tokens that aren't candidates.
         vocabulary_pass: implementation of the passes over the vocabulary; by default the device's.
         indices: function that returns the indices of a mask to process
-            (`smc._forward.prefixes.Reader.indices`); by default those where the mask is True.
+            (`smc._forward.reader.Reader.indices`); by default those where the mask is True.
 
     Returns:
         The kept candidates. Without a floor and finished scores, all candidates with a positive

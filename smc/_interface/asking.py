@@ -38,17 +38,19 @@ from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from smc._inference.algorithms import chosen
 from smc._inference.settings import COLDEST, check_options, whole
 from smc._interface.interface import sample
-from smc._models.checks import check_list, check_model, check_thoughts
 from smc._models.protocol import (
     LanguageModel,
     Messages,
     Prompt,
     apply_template,
     chat_tokenizer,
+    check_list,
+    check_model,
+    check_thoughts,
     is_messages,
 )
 from smc._proposals import GCD, Proposal
-from smc._proposals.budget_effect import BudgetEffect
+from smc._proposals.masks import BudgetEffect
 from smc._removed import accept_budget
 from smc._results.fields import NARROW, Field, leaves, shorten, show_probability
 from smc._results.posterior import Posterior, rank, sufficient_budget

@@ -27,15 +27,22 @@ from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
 from smc._inference.algorithms import Discrete, Options
-from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
+from smc._inference.deadlines import CancelToken, TimeLimit, progress, time_limit
 from smc._inference.execution import Executor, executor_of
 from smc._inference.particles import Observe, Outcome, Timed
-from smc._inference.progress import progress
 from smc._inference.settings import MAX_TOKENS_READ, Settings, check_options, settings_of, whole
-from smc._models.checks import check_example, check_lifted, check_list, check_model
-from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt
+from smc._models.protocol import (
+    LanguageModel,
+    Messages,
+    Prompt,
+    check_example,
+    check_lifted,
+    check_list,
+    check_model,
+    encode_prompt,
+)
 from smc._proposals import Batch, Proposal
-from smc._proposals.budget_effect import BudgetEffect
+from smc._proposals.masks import BudgetEffect
 from smc._removed import accept_budget
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
@@ -96,7 +103,7 @@ def sample(
         max_rows: maximum number of particles in one batch. The remaining prompts are sampled in
             later batches. The particles of a prompt are never split.
         forced_runs: whether the model computes consecutive forced tokens in a single forward pass
-            (`smc._proposals.forced`). This doesn't change the target or the weight of any text.
+            (`smc._forward.reader`). This doesn't change the target or the weight of any text.
         execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow
             CUDA graphs, but compute forced tokens one by one. On CUDA devices they are often faster
             for a single prompt, and slower for hundreds of particles.

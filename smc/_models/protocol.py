@@ -1,4 +1,4 @@
-"""Protocols of language models: `LanguageModel` and `Rows`.
+"""Protocols of language models, `LanguageModel` and `Rows`, and checks of models and prompts.
 
 A `LanguageModel` turns prompts into token ids, and runs the model on each prompt once. It returns
 `Rows`: the prefixes in progress, one per batch row, with the model's memory of them (a KV cache). A
@@ -17,15 +17,18 @@ is too long raises an error before any forward pass (`check_prompts`).
 from __future__ import annotations
 
 import operator
+import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from os import PathLike
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gcd import Vocabulary
+from gcd import Automaton, ConstraintError, TokenAutomaton, Vocabulary, check_budget
 from gcd._errors import PickledError
 
 Prompt = str | Sequence[int]
@@ -246,3 +249,117 @@ def check_prompts(
         examples = [None] if len(prompts) == 1 else range(len(prompts))
     for name, prompt, budget in zip(examples, prompts, budgets, strict=True):
         check_length(prompt, budget, lm.context, name)
+
+
+_OPEN = re.compile(r"(<\|?(?:\w+:)?(?:think|thinking|thought)\|?>|\[THINK\]|◁think▷)\s*\Z")
+"""Tags after which models write their thoughts, at the end of a prompt."""
+_TAIL = 16
+"""Number of a prompt's last tokens in which such a tag is sought."""
+
+
+def check_model(lm: object) -> None:
+    """Raise ValueError unless `lm` has the methods of a `smc.LanguageModel`."""
+    if isinstance(lm, str | PathLike):
+        raise ValueError(
+            f"expected lm to be a smc.LanguageModel, got {reprlib.repr(lm)}; load a model with "
+            "smc.TransformersLM.from_pretrained(name)"
+        )
+    if isinstance(lm, type) or not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
+        given = f"the class {lm.__name__}" if isinstance(lm, type) else type(lm).__name__
+        raise ValueError(
+            f"expected lm to be a smc.LanguageModel, got {given}; wrap a model of transformers "
+            "with smc.TransformersLM(model, tokenizer)"
+        )
+
+
+def check_list(prompts: object) -> None:
+    """Raise ValueError unless `prompts` is a list of prompts."""
+    if isinstance(prompts, str):
+        raise ValueError("expected a list of prompts, got a single string; pass [prompt]")
+    if isinstance(prompts, Mapping):
+        raise ValueError(
+            f"expected a list of prompts, got a {type(prompts).__name__} with the keys "
+            f"{', '.join(map(str, prompts))}; pass a list of texts, or a list of lists of token ids"
+        )
+    if not isinstance(prompts, Iterable) or not hasattr(prompts, "__len__"):
+        raise ValueError(
+            f"expected a list of prompts, got {type(prompts).__name__}; pass [prompt], or "
+            "list(prompts)"
+        )
+    if any(isinstance(each, Integral) for each in prompts):
+        raise ValueError("expected a list of prompts, got a list of token ids; pass [token_ids]")
+    if any(isinstance(each, Mapping) and "role" in each for each in prompts):
+        raise ValueError(
+            "expected a list of prompts, got a list of messages, which is a single prompt; pass "
+            "[messages] to smc.ask_all, or messages to smc.ask"
+        )
+
+
+def check_thoughts(lm: LanguageModel, prompt: Prompt) -> None:
+    """Raise ValueError if a prompt ends in an open tag such as `<think>`.
+
+    The answer would be part of the model's thoughts.
+    """
+    if isinstance(prompt, str):
+        text = prompt
+    else:
+        ids = token_ids(prompt)[-_TAIL:]
+        check_ids(ids, lm.vocabulary.size)
+        decode = getattr(getattr(lm, "tokenizer", None), "decode", None)
+        text = lm.vocabulary.decode(ids).decode(errors="replace") if decode is None else decode(ids)
+    found = _OPEN.search(text)
+    if found is not None:
+        tag = found[1]
+        raise ValueError(
+            f"expected a prompt after which the answer begins, got one that ends in an open "
+            f"{tag}; append '{tag[0]}/{tag[1:]}' to its text, or with messages in smc.ask pass "
+            'chat_template_kwargs={"enable_thinking": False} if the template reads it'
+        )
+
+
+def check_lifted(automaton: object, example: int | None = None) -> None:
+    """Raise ConstraintError unless a constraint is lifted to the tokens of a vocabulary."""
+    if isinstance(automaton, TokenAutomaton):
+        return
+    made = "gcd.json_schema" if isinstance(automaton, Mapping) else "gcd.regex"
+    given = "automaton" if isinstance(automaton, Automaton) else f"{made}(...)"
+    raise ConstraintError(
+        f"expected the constraint{of_example(example)} to be a TokenAutomaton, got "
+        f"{type(automaton).__name__}; use gcd.lift({given}, lm.vocabulary)"
+    )
+
+
+def check_example(
+    lm: LanguageModel,
+    prompt: Sequence[int],
+    automaton: TokenAutomaton,
+    budget: int,
+    example: int | None = None,
+) -> None:
+    """Raise an error if an example can't be sampled.
+
+    Args:
+        example: index of the example, for the error message; None for a single example.
+    """
+    check_ids(prompt, lm.vocabulary.size, example)
+    _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)
+    check_budget(automaton, budget, "" if example is None else f"example {example}")
+    check_prompts(lm, [prompt], [budget], [example])
+
+
+def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int | None) -> None:
+    """Raise an error unless all token ids mean the same in the constraint and in the model."""
+    if model == constraint:
+        return
+    if model.size != constraint.size:
+        what = f"the model has {model.size} tokens, the constraint has {constraint.size}"
+    elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
+        what = f"the model's EOS ids are {model.eos_ids}, the constraint's are {constraint.eos_ids}"
+    else:
+        pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
+        token = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        what = f"token {token} has other bytes in the model's vocabulary"
+    raise ConstraintError(
+        f"expected the constraint{of_example(example)} to be lifted to the model's vocabulary, "
+        f"got another one: {what}; use gcd.lift(automaton, lm.vocabulary)"
+    )

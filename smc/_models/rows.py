@@ -17,15 +17,33 @@ support the rows of `smc._models.sharing_rows`, which store each prompt once and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from smc._models.protocol import OpenedPrompt
-from smc._models.shared_prompts import SharedPrompts
 from smc._models.transformers_internals import cache_argument, is_stateful, list_layers
+
+
+class SharedPrompts(NamedTuple):
+    """Keys and values of B prompts, padded on the left.
+
+    Attributes:
+        lengths: number of tokens of each prompt, which are in its last columns.
+        layers: keys and values of each layer.
+    """
+
+    lengths: Int64[Tensor, "B"]
+    layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
+
+    def take(self, prompts: Int64[Tensor, "C"]) -> SharedPrompts:
+        """Return a copy of some of the prompts, without columns that are padding in all of them."""
+        lengths = self.lengths[prompts]
+        spare = self.layers[0][0].shape[2] - int(lengths.max())
+        layers = [(k[prompts, :, spare:], v[prompts, :, spare:]) for k, v in self.layers]
+        return SharedPrompts(lengths, layers)
 
 
 def together(prompts: Sequence[OpenedPrompt]) -> SharedPrompts:

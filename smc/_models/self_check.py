@@ -29,8 +29,7 @@ from torch import Tensor
 
 from smc._models.protocol import Rows
 from smc._models.rows import TransformersRows, normalize
-from smc._models.shared_prompts import SharedPrompts
-from smc._models.sharing_rows import SharingRows
+from smc._models.sharing_rows import SharedPrompts, SharingRows
 from smc._models.static_cache import NotStaticError, StaticTransformer
 from smc._models.suitability import num_embeddings, num_logits, unsuitable
 from smc._models.transformers_internals import attention_name, list_layers

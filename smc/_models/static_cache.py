@@ -24,7 +24,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from smc._models.shared_prompts import with_attention
+from smc._models.sharing_rows import with_attention
 from smc._models.transformers_internals import (
     attention_name,
     cache_argument,

@@ -44,8 +44,7 @@ from smc._models.protocol import (
 )
 from smc._models.rows import TransformersRows, together
 from smc._models.self_check import Mode, check_static, shares_prompts
-from smc._models.shared_prompts import SharedPrompts
-from smc._models.sharing_rows import SharingRows
+from smc._models.sharing_rows import SharedPrompts, SharingRows
 from smc._models.static_cache import StaticTransformer, compile_step, read_token
 from smc._models.suitability import check_kind, check_state, context_of, num_embeddings, num_logits
 

@@ -8,7 +8,7 @@ Bayes-correct twist, and all particles have the same weight. Weights use the sam
 correct for any g that is positive for all of GCD's tokens, including the approximations below.
 
 **Twist.** g is one of the following functions of the lookahead's probabilities joint, mass and
-eventual (`smc._proposals.lookahead`):
+eventual:
 
     conditional    joint(v) / mass(v), the probability above
     in_time        joint(v) / eventual(v), the probability that a text which obeys the constraint
@@ -46,15 +46,26 @@ is GCD's mask. This happens, for example, after a prefix that is impossible unde
 model. `Twisted.counts` counts both cases.
 
 Cost of a step: the lookahead, and passes over R x V numbers (`smc._vocabulary`).
+
+**Lookaheads.** For each item v that may come next (a token or a class of tokens), a lookahead
+returns the logarithms of
+
+    joint(v)    = P(v is next, and the text is completed in C within the r tokens | prefix)
+    mass(v)     = P(v is next | prefix)
+    eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
+
+under its own model, where C is the constraint and r the remaining budget of the prefix in tokens.
+`smc.HMMLookahead` implements the protocol with a hidden Markov model.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
@@ -64,8 +75,88 @@ from gcd import TokenAutomaton
 from gcd._arguments import check_shape
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
-from smc._proposals.lookahead import Expectation, Lookahead, ModelState
+from smc._proposals.masks import HasTables
 from smc._vocabulary.factors import Factors, top_k_and_class_sums
+
+
+class Expectation(NamedTuple):
+    """Log-probabilities that each of K items (classes or tokens) comes next, for R prefixes.
+
+    Values of items that the constraint or the budget doesn't allow are ignored.
+
+    Attributes:
+        log_joint: log P(the item is next, and the text is completed within the budget | prefix).
+        log_mass: log P(the item is next | prefix).
+        log_eventual: log P(the item is next, and the text is completed at some length | prefix);
+            None unless the lookahead's `eventual` is True.
+    """
+
+    log_joint: Float64[Tensor, "R K"]
+    log_mass: Float64[Tensor, "R K"]
+    log_eventual: Float64[Tensor, "R K"] | None = None
+
+
+ModelState = TypeVar("ModelState")
+"""State of a lookahead for R prefixes: an immutable tuple of tensors with one row per prefix."""
+
+
+@runtime_checkable
+class Lookahead(HasTables, Protocol[ModelState]):
+    """Base class of models that can compute the probability that a text is completed in time.
+
+    To write a lookahead, derive from this class and implement `start`, `advance`, `take`, `classes`
+    and `tokens`; the other members have defaults. Methods receive each prefix's automaton state and
+    remaining budget as an `AutomatonPosition`. Results for prefixes that have ended are ignored.
+
+    Attributes:
+        eventual: whether the results of `classes` and `tokens` include `log_eventual`.
+    """
+
+    eventual: bool = False
+
+    def without_host_sync(self) -> Lookahead[ModelState]:
+        """Return a version of the lookahead that never synchronizes with the host.
+
+        Static shapes require it. The default returns the lookahead itself.
+        """
+        return self
+
+    @abstractmethod
+    def start(self, batch: Batch) -> ModelState:
+        """Return the state of B empty prefixes, one per example.
+
+        Raises:
+            ConstraintError: the model doesn't support these constraints; see `check`.
+        """
+        ...
+
+    @abstractmethod
+    def advance(self, state: ModelState, tokens: Int[Tensor, "R T"]) -> ModelState:
+        """Return the state after one or more tokens per prefix; -1 means no token."""
+        ...
+
+    @abstractmethod
+    def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
+        """Return the state of the prefixes with these indices, which may repeat."""
+        ...
+
+    @abstractmethod
+    def classes(self, state: ModelState, position: AutomatonPosition) -> Expectation:
+        """Return the log-probabilities of all token classes of each prefix's automaton."""
+        ...
+
+    @abstractmethod
+    def tokens(
+        self, state: ModelState, position: AutomatonPosition, tokens: Int64[Tensor, "R K"]
+    ) -> Expectation:
+        """Return the log-probabilities of the given tokens."""
+        ...
+
+    def all_tokens(self, state: ModelState, position: AutomatonPosition) -> Expectation:
+        """Return the log-probabilities of all tokens in the vocabulary."""
+        every = torch.arange(position.automata.vocabulary.size, device=position.states.device)
+        return self.tokens(state, position, every.expand(len(position.states), -1))
+
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
 """Names of twists, and the number a that each corresponds to; None for "joint"."""

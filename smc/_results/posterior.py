@@ -31,7 +31,7 @@ import torch
 
 from gcd import TokenAutomaton
 from smc._inference.bounds import Bounds, bounds_of
-from smc._proposals.budget_effect import BudgetEffect
+from smc._proposals.masks import BudgetEffect
 from smc._results.fields import Field, fields_of, leaves, shorten, show_probability
 from smc._results.reliability import (
     LEAST_ERROR,
@@ -94,7 +94,7 @@ class Diagnostics:
         fallbacks: number of prefixes where the proposal's lookahead was zero, summed over all
             steps. The proposal then uses GCD's mask as g (`smc._proposals.twisted`).
         forced: number of forced tokens, each of which was the only allowed token after its prefix
-            (`smc._proposals.forced`). Equal prefixes count once.
+            (`smc._forward.reader`). Equal prefixes count once.
         drafted: number of draft tokens, the part of `tokens` that was guessed and computed in
             advance (`smc._forward.read_ahead`).
         used: number of draft tokens that became part of a prefix.

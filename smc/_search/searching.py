@@ -31,8 +31,15 @@ from gcd import TokenAutomaton
 from smc._forward.revisiting import TreeReader
 from smc._inference.deadlines import time_limit
 from smc._inference.settings import check_temperature, real, whole
-from smc._models.checks import check_example, check_lifted, check_model
-from smc._models.protocol import LanguageModel, Messages, Prompt, encode_prompt
+from smc._models.protocol import (
+    LanguageModel,
+    Messages,
+    Prompt,
+    check_example,
+    check_lifted,
+    check_model,
+    encode_prompt,
+)
 from smc._removed import accept_budget
 from smc._results.posterior import content
 from smc._search.enumerating import Tree, read_trees

@@ -36,11 +36,10 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from gcd import AutomatonBatch, ConstraintError, TokenAutomaton, check_budget
-from smc._forward.prefixes import has_nan, refuse_nan
+from smc._forward.reader import has_nan, refuse_nan
 from smc._inference.settings import whole
 from smc._proposals import GCD, AutomatonPosition, Batch
-from smc._proposals.lookahead import Lookahead
-from smc._proposals.twisted import Twisted, looking_ahead
+from smc._proposals.twisted import Lookahead, Twisted, looking_ahead
 from smc._removed import accept_budget
 from smc._transformers.generate_call import GenerateCall, generate_call
 from smc._vocabulary.factors import defend

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import smc
-import smc._forward.eager
+import smc._forward.reader
 import smc._inference.execution
 from gcd import Automaton, TokenAutomaton, Vocabulary, lift
 from hmm import HMM

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import smc
-import smc._forward.eager
+import smc._forward.reader
 from gcd import TokenAutomaton, lift, regex
 from hmm import HMM
 from smc._interface.interface import Room, in_batches
@@ -109,7 +109,7 @@ def test_an_example_gives_the_same_alone(
     }
     expected = [sample(Watched(), [i], **options)[0] for i in range(9)]
     # Wide passes are split, so one pass of an example alone may become several in a batch.
-    monkeypatch.setattr(smc._forward.eager, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
+    monkeypatch.setattr(smc._forward.reader, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
     lm = Watched()
     found = sample(lm, range(9), max_rows=13, **options)
     for one, same in zip(found, expected, strict=True):

@@ -16,7 +16,7 @@ import smc._inference.answers
 import smc._results.posterior
 from gcd import TokenAutomaton, Vocabulary, lift
 from smc import AutomatonPosition, Bounds, Observation
-from smc._forward.prefixes import Extension, Prefixes
+from smc._forward.reader import Extension, Prefixes
 from smc._inference.bounds import Frontier
 from smc._inference.particles import Particles, Watch
 from smc.testing import ToyLM

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import gcd
 import smc
 from gcd import Vocabulary, lift
-from smc._search.language_size import longest_answer
+from smc._search.distributions import longest_answer
 from smc.testing import ToyLM, target
 from tests.smc.cases import JSON_VOCABULARY
 from tests.smc.toys import VOCABULARY, choice, stories

@@ -16,8 +16,8 @@ import gcd
 import smc
 from gcd import TokenAutomaton, Vocabulary, lift
 from smc._forward.revisiting import Run, TreeReader
+from smc._search.distributions import count_prefixes, longest_answer
 from smc._search.enumerating import Tree
-from smc._search.language_size import count_prefixes, longest_answer
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
 from tests.smc.walks import HMMAsLM, Ids, by_text, holds, masses, never

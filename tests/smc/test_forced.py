@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import smc
-import smc._forward.eager
+import smc._forward.reader
 from gcd import TokenAutomaton, lift, regex
 from smc.testing import ToyLM, ToyRows, target
 from tests.smc.cases import FORCED, LANGUAGES, NoPotential, automaton_of, budget_of
@@ -138,7 +138,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 
 @pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
 def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
+    monkeypatch.setattr(smc._forward.reader, "MOST_READ", most_read)
     read, widths = ToyRows.extend, []
 
     def extend(rows: ToyRows, runs: Tensor, lengths: Tensor) -> Tensor:

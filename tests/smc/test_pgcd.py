@@ -134,7 +134,7 @@ def assert_equal_weights(
     lm = HMMAsLM(automaton.vocabulary, hmm)
     proposal = PGCD(hmm, exact_top_k=None, defense=0)
     exactly = partial(lookahead_table, tolerance=0)  # no early stop at changes below 1e-6
-    with mock.patch("smc._proposals.table_cache.lookahead_table", exactly):
+    with mock.patch("smc._proposals.pgcd.lookahead_table", exactly):
         [found] = smc.sample(
             lm,
             [PROMPT],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import smc
-import smc._forward.eager
+import smc._forward.reader
 from gcd import Automaton, Vocabulary, lift, regex
 from smc._forward import read_ahead
 from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
@@ -229,7 +229,7 @@ def test_a_right_guess_saves_every_pass_but_one() -> None:
 
 @pytest.mark.parametrize("most_read", [1, 3 * VOCABULARY.size])
 def test_long_runs_are_read_in_parts(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
+    monkeypatch.setattr(smc._forward.reader, "MOST_READ", most_read)
     assert_same(
         TOY, **one_by_one()[1], proposal=smc.GCD(), particles=3,
         ahead={"read_ahead": 5, "guesses": Anything()},

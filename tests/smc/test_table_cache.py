@@ -15,7 +15,7 @@ import smc
 from gcd import AutomatonBatch, ConstraintError, lift
 from hmm import HMM, lookahead_table
 from smc._proposals import table_cache
-from smc._proposals.table_cache import TableCache
+from smc._proposals.pgcd import TableCache
 from smc.testing import ToyLM
 from tests.hmm.oracles import log_completed
 from tests.smc.toys import VOCABULARY, a_star_b, choice, few_words

@@ -12,8 +12,7 @@ import torch
 import smc
 from gcd import Vocabulary, lift, regex
 from smc._models.self_check import shares_prompts
-from smc._models.shared_prompts import SharedPrompts
-from smc._models.sharing_rows import SharingRows
+from smc._models.sharing_rows import SharedPrompts, SharingRows
 from smc.testing import ToyLM
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 

@@ -13,7 +13,7 @@ import pytest
 import gcd
 import smc
 from gcd import Vocabulary
-from smc._inference import progress
+from smc._inference import deadlines
 from smc.testing import ToyLM
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
@@ -176,7 +176,7 @@ def test_long_calls_show_progress_on_a_terminal(
         for delay in (0.0, 60.0):
             stream = Terminal() if is_terminal else io.StringIO()
             monkeypatch.setattr(sys, "stderr", stream)
-            monkeypatch.setattr(progress, "DELAY", delay)
+            monkeypatch.setattr(deadlines, "DELAY", delay)
             found.append(call())
             assert ("smc" in stream.getvalue()) == (is_terminal and not delay)
         assert [each.probabilities for each in found[0]] if call is calls[1] else True
