@@ -4,7 +4,7 @@ This table shows the path from a logit to a weight. A proposal draws tokens with
 p g / Z, where p is the model's probability and g is a factor that depends on the proposal:
 
     _models                         compute log-probabilities of the next token from logits
-    _forward/prefixes               apply the sampling temperature; the result is log p
+    _forward/reader                 apply the sampling temperature; the result is log p
     _proposals                      compute the factor g of each next token
 
     _inference/particle_filter
@@ -15,9 +15,9 @@ p g / Z, where p is the model's probability and g is a factor that depends on th
             log W += log Z - log psi
             resample if the weights are uneven                  _inference/resampling
             draw a token x from q = p g / Z                     _vocabulary
-            run the model on x and the tokens f forced after x  _forward/eager, _forward/static
+            run the model on x and the tokens f forced after x  _forward/reader
             log W += log psi' - log g(x) + sum of log p(f)
-    _vocabulary/mixture, _inference/selection, _inference/discrete_filter
+    _vocabulary/factors, _inference/selection, _inference/discrete_filter
         The discrete filter doesn't draw x. It gives each continuation of a prefix by one token x
         the score s = W p(x) g(x), and keeps it with probability pi = min(1, s / c).
             log W += log p(x) - log pi + sum of log p(f)

@@ -29,7 +29,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "settings are checked before a run by what the sampler checks them with": {
             "hmm._product", "smc._inference.algorithms",
-            "smc._inference.answers",
+            "smc._inference.answers", "smc._inference.settings",
         },
         "distillation writes the files of a model, and what a stopped run resumes from": {
             "hmm._checkpoint",
@@ -63,7 +63,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.deadlines", "smc._inference.resampling",
-            "smc._models.protocol", "smc._results.posterior",
+            "smc._inference.settings", "smc._models.protocol", "smc._results.posterior",
             "smc._results.reliability", "smc._vocabulary.factors",
         },
         "former names of arguments are those of the sampler": {"smc._removed"},

@@ -61,9 +61,8 @@ from smc._inference.particles import (
 from smc._inference.resampling import Strata, Weights, resample, scheme
 from smc._proposals import State
 from smc._proposals.masks import add_removed
-from smc._vocabulary.draw import Draw, Keys, Purpose, categorical
+from smc._vocabulary.draw import Draw, Draws, Keys, Purpose, categorical
 from smc._vocabulary.factors import Factors, defend
-from smc._vocabulary.passes import Draws
 
 
 class Carry(NamedTuple):

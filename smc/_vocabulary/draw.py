@@ -160,6 +160,18 @@ def bisect(
     return below
 
 
+class Draws(NamedTuple):
+    """The distributions q of R prefixes, proportional to p g and prepared for drawing.
+
+    Attributes:
+        log_z: log of the sum over v of p(v) g(v).
+        at: function that returns the token at a quantile of the distribution of each given row.
+    """
+
+    log_z: Float64[Tensor, "R"]
+    at: Callable[[Int64[Tensor, "M"], Float64[Tensor, "M"]], Int64[Tensor, "M"]]
+
+
 def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
     """Return the distributions proportional to exp(log_p).
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from gcd._arguments import check_indices
 from hmm._threads import share_out
 from smc._vocabulary import factors as tables
-from smc._vocabulary.draw import categorical
+from smc._vocabulary.draw import Draws, categorical
 from smc._vocabulary.factors import FEW, Factors, weigh
 from smc._vocabulary.kernels import loops
 
@@ -40,18 +40,6 @@ NARROW = 1024
 """Minimum number of tokens in a row for compiled loops; shorter rows use tensor operations."""
 PASSES = ("auto", "tensors", "compiled", "triton")
 _BELOW_ONE = 1 - 2**-53
-
-
-class Draws(NamedTuple):
-    """The distributions q of R prefixes, proportional to p g and prepared for drawing.
-
-    Attributes:
-        log_z: log of the sum over v of p(v) g(v).
-        at: function that returns the token at a quantile of the distribution of each given row.
-    """
-
-    log_z: Float64[Tensor, "R"]
-    at: Callable[[Int64[Tensor, "M"], Float64[Tensor, "M"]], Int64[Tensor, "M"]]
 
 
 def prepare_draws(
@@ -137,7 +125,7 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     return Best(torch.where(log_score.isneginf(), 0, tokens), log_score, rest)
 
 
-def prepare_compiled_draws(
+def prepare_draws_compiled(
     factors: Factors, log_p: Float[Tensor, "R V"], needed: Bool[Tensor, "R"] | None = None
 ) -> Draws:
     """Prepare to draw from q proportional to p g, for R prefixes; see `prepare_draws`."""
@@ -178,7 +166,7 @@ def _find_token(
     return out
 
 
-def compiled_best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
+def find_best_compiled(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     """Find the K candidates with the highest scores in each row, and sum the other scores."""
     K = max(1, min(K, _most_candidates(factors)))
     if log_p.shape[1] < NARROW:
@@ -247,7 +235,7 @@ class VocabularyPass(NamedTuple):
 
 
 TENSORS = VocabularyPass(prepare_draws, best)
-COMPILED = VocabularyPass(prepare_compiled_draws, compiled_best)
+COMPILED = VocabularyPass(prepare_draws_compiled, find_best_compiled)
 
 
 def pass_of(name: str, device: torch.device) -> VocabularyPass:

@@ -24,9 +24,9 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
+from smc._vocabulary.draw import Draws
 from smc._vocabulary.factors import Factors
 from smc._vocabulary.kernels import triton_blocks as kernels
-from smc._vocabulary.passes import Draws
 
 BLOCK = 1024
 """Number of tokens in a block."""

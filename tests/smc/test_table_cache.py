@@ -14,7 +14,7 @@ import torch
 import smc
 from gcd import AutomatonBatch, ConstraintError, lift
 from hmm import HMM, lookahead_table
-from smc._proposals import table_cache
+from smc._proposals import pgcd
 from smc._proposals.pgcd import TableCache
 from smc.testing import ToyLM
 from tests.hmm.oracles import log_completed
@@ -34,7 +34,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(batch))
         return lookahead_table(hmm, batch, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table_cache, "lookahead_table", counted)
+    monkeypatch.setattr(pgcd, "lookahead_table", counted)
     return sizes
 
 
@@ -84,14 +84,14 @@ def test_threads_that_ask_for_the_same_table_make_it_once(
     built: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, batch = TableCache(1 << 30), AutomatonBatch([few_words()])
-    meeting, make = threading.Barrier(2), table_cache.lookahead_table
+    meeting, make = threading.Barrier(2), pgcd.lookahead_table
 
     def met(*args: object, **options: object) -> object:
         with suppress(threading.BrokenBarrierError):
             meeting.wait(0.5)  # gives the other thread time to arrive
         return make(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table_cache, "lookahead_table", met)
+    monkeypatch.setattr(pgcd, "lookahead_table", met)
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda _: cache.table(HMM_, batch, [4]), range(2)))
     assert len(built) == 1
