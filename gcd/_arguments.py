@@ -120,11 +120,12 @@ def check_indices(indices: Tensor, size: int, what: str = "token", *, least: int
         raise ValueError(f"expected each {what} in {least}..{size - 1}, got {wrong}")
 
 
-def check_shape(given: Tensor, shape: tuple[int, ...], what: str) -> None:
-    """Raise `ValueError` unless a tensor has this shape."""
-    if not _is_tensor(given) or tuple(given.shape) != shape:
-        found = tuple(given.shape) if _is_tensor(given) else type(given).__name__
-        raise ValueError(f"expected {what} of shape {shape}, got {found}")
+def check_shapes(*expected: tuple[Tensor, tuple[int, ...], str]) -> None:
+    """Raise `ValueError` unless each tensor has its shape; texts name the tensors in errors."""
+    for given, shape, what in expected:
+        if not _is_tensor(given) or tuple(given.shape) != shape:
+            found = tuple(given.shape) if _is_tensor(given) else type(given).__name__
+            raise ValueError(f"expected {what} of shape {shape}, got {found}")
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:

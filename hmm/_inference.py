@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shape
+from gcd._arguments import check_indices, check_shapes
 from hmm._model import HMM
 
 _ROWS_AT_ONCE = 16384
@@ -163,7 +163,7 @@ def filter_step(
     """
     check_indices(tokens, hmm.num_tokens)
     shape = (*tokens.shape, hmm.num_states)
-    check_shape(predicted, shape, "`predicted` (one distribution per token)")
+    check_shapes((predicted, shape, "`predicted` (one distribution per token)"))
     filtered = hmm.initial.new_empty(predicted.shape)
     scale = _condition(hmm, predicted, tokens, out=filtered)
     return FilterStep(filtered, scale.log())

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shape
+from gcd._arguments import check_indices, check_shapes
 from gcd._support.optional import missing
 from hmm._em import PseudoCounts, Statistics, maximize
 from hmm._model import HMM
@@ -99,8 +99,10 @@ def counts_of_states(
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
     """Count the statistics of EM for sequences whose hidden states are known."""
-    check_shape(states, tuple(tokens.shape), "`states` (one per token)")
-    check_shape(lengths, tuple(tokens.shape[:1]), "`lengths` (one per sequence)")
+    check_shapes(
+        (states, tuple(tokens.shape), "`states` (one per token)"),
+        (lengths, tuple(tokens.shape[:1]), "`lengths` (one per sequence)"),
+    )
     check_indices(tokens[:0], 0)  # without values, only the type is checked
     device = tokens.device
     inside = torch.arange(tokens.shape[1], device=device) < lengths.unsqueeze(1)

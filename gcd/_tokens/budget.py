@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shape
+from gcd._arguments import check_indices, check_shapes
 from gcd._errors import ConstraintError
 from gcd._tokens.batch import AutomatonBatch
 from gcd._tokens.distances import UNREACHABLE, fits
@@ -102,8 +102,10 @@ class BudgetMask:
                 States on a GPU are not checked.
         """
         self.batch.check_states(states)
-        check_shape(states, tuple(states.shape[:1]), "states, one for each batch row")
-        check_shape(remaining, tuple(states.shape), "remaining tokens, one number for each state")
+        check_shapes(
+            (states, tuple(states.shape[:1]), "states, one for each batch row"),
+            (remaining, tuple(states.shape), "remaining tokens, one number for each state"),
+        )
         check_indices(remaining, 1 << 63, "number of tokens", least=-(1 << 63))
         # No budget is large enough for unreachable states.
         left = remaining.long().clamp(max=UNREACHABLE)

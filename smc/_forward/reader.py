@@ -228,8 +228,7 @@ class Reader(ABC, Generic[State]):
         check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
 
     def temper(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """Return log-probabilities at the sampling temperature."""
-        self.check(log_p)
+        """Return log-probabilities at the sampling temperature; their shape must be checked."""
         return at_temperature(log_p, self.temperature)
 
 
@@ -295,7 +294,7 @@ def has_nan(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
     return ~(log_p.sum(dim=1, dtype=wide) < torch.inf)
 
 
-def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:
+def refuse_nan(found: Bool[Tensor, ""], whose: object = "the language model") -> None:
     """Raise FloatingPointError if `found` is True, with a host synchronization."""
     if bool(found):
         raise FloatingPointError(
@@ -329,17 +328,19 @@ class Followed(Generic[State]):
 
 def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> Followed[State]:
     """Append forced tokens to each prefix until several tokens are allowed, or the prefix ends."""
-    log_g = torch.zeros_like(state.position.states, dtype=torch.float64)
-    columns, positions = [state.position.states.new_empty(len(log_g), 0)], []
+    position = state.position
+    log_g = torch.zeros_like(position.states, dtype=torch.float64)
+    columns, positions = [position.states.new_empty(len(log_g), 0)], []
     while follows:
-        token = proposal.forced(state).masked_fill(~state.position.running, -1)
+        token = proposal.forced(state).masked_fill(~position.running, -1)
         rows = (token >= 0).nonzero().squeeze(1)
         if not len(rows):
             break
         log_g[rows] = proposal.log_g_of_forced(proposal.take(state, rows), token[rows])
-        if isinstance(state.position, AutomatonPosition):
-            positions.append(state.position)
+        if isinstance(position, AutomatonPosition):
+            positions.append(position)
         state = proposal.advance(state, token.unsqueeze(1))
+        position = state.position
         columns.append(token.unsqueeze(1))
     return Followed(torch.cat(columns, dim=1), log_g, state, tuple(positions))
 
@@ -427,7 +428,7 @@ class EagerReader(Reader[State]):
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
         """Raise an error if the proposal returned NaN; the model's results are checked earlier."""
-        refuse_nan(found, repr(self.proposal))
+        refuse_nan(found, self.proposal)
         return found
 
     def start(

@@ -145,6 +145,7 @@ class ParticleFilter(Generic[State]):
         weighed = self._weigh(before, draws.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
         token = self._draw(draws, factors, prefixes, chosen, carry.step)
+        log_g = factors.at(chosen.row, token)
         extension, extended = self.reader.extend(prefixes, chosen.row, token, chosen.running)
         frontier = carry.frontier
         if frontier is not None:
@@ -154,7 +155,7 @@ class ParticleFilter(Generic[State]):
         removed = carry.log_removed
         if removed is not None:  # by weights without potentials, which estimate p_lm
             reached = before.log_weight - before.log_potential - math.log(self.num_particles)
-            drawn = chosen.log_weight - factors.at(chosen.row, token)
+            drawn = chosen.log_weight - log_g
             drawn = drawn - math.log(self.num_particles)
             if not self.reader.proposal.potential:
                 drawn = drawn + draws.log_z[chosen.row]
@@ -163,7 +164,7 @@ class ParticleFilter(Generic[State]):
                 torch.where(before.running, reached, -torch.inf),
                 torch.where(chosen.running, drawn, -torch.inf), extension,
             )  # fmt: skip
-        after = self._advance(chosen, token, draws, factors, prefixes, extension)
+        after = self._advance(chosen, token, draws, log_g, prefixes, extension)
         if self.watch is not None:
             self.watch(
                 self._observation(prefixes, factors, before, weighed, ancestors, after, extension)
@@ -269,7 +270,7 @@ class ParticleFilter(Generic[State]):
         particles: Particles,
         token: Int64[Tensor, "P"],
         draws: Draws,
-        factors: Factors,
+        log_g: Float64[Tensor, "P"],
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
@@ -278,7 +279,6 @@ class ParticleFilter(Generic[State]):
         log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
         """
         rows = particles.row
-        log_g = factors.at(rows, token)
         log_potential = self._log_potential(extension, log_g)
         gained = log_potential if self.reader.proposal.potential else draws.log_z[rows]
         increment = torch.where(

@@ -72,7 +72,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from gcd import TokenAutomaton
-from gcd._arguments import check_shape
+from gcd._arguments import check_shapes
 from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.masks import HasTables
@@ -385,11 +385,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         For every twist except "joint", g is a conditional probability. It is limited to one, and
         is exactly one for an item that completes the text, regardless of the lookahead.
         """
-        for name, values in expected._asdict().items():
-            if values is not None:
-                check_shape(
-                    values, tuple(steps.shape), f"{name} from {type(self.lookahead).__name__}"
-                )
+        shape, source = tuple(steps.shape), type(self.lookahead).__name__
+        fields = expected._asdict().items()
+        check_shapes(*((x, shape, f"{n} from {source}") for n, x in fields if x is not None))
         log_g, belief = expected.log_joint.double(), self._belief
         if belief is not None:
             given = expected.log_mass

@@ -42,7 +42,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shape
+from gcd._arguments import check_indices, check_shapes
 from gcd._tokens.batch import TokenClasses
 from hmm._threads import share_out
 from smc._vocabulary.kernels.loops import Lines, tilt
@@ -167,8 +167,10 @@ class Factors(NamedTuple):
         """Raise ValueError if compiled code would read outside of these arrays or of `log_p`."""
         check_rows(log_p, self.classes, self.automaton_of_row, self.by_class)
         R, V = log_p.shape
-        check_shape(self.tokens, (R, *self.tokens.shape[1:2]), "`tokens` (one row per prefix)")
-        check_shape(self.by_token, tuple(self.tokens.shape), "`by_token` (one factor per token)")
+        check_shapes(
+            (self.tokens, (R, *self.tokens.shape[1:2]), "`tokens` (one row per prefix)"),
+            (self.by_token, tuple(self.tokens.shape), "`by_token` (one factor per token)"),
+        )
         check_indices(self.tokens, V)
 
 
@@ -182,9 +184,11 @@ def check_rows(
     (R, V), B, C = log_p.shape, len(classes.of), classes.start.shape[1] - 1
     if log_p.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected log_p in float32 or float64, got {log_p.dtype}")
-    check_shape(classes.of, (B, V), "token classes (one column per token)")
-    check_shape(by_class, (R, C), "factors (one row per prefix, one column per token class)")
-    check_shape(automaton_of_row, (R,), "automata of rows (one per prefix)")
+    check_shapes(
+        (classes.of, (B, V), "token classes (one column per token)"),
+        (by_class, (R, C), "factors (one row per prefix, one column per token class)"),
+        (automaton_of_row, (R,), "automata of rows (one per prefix)"),
+    )
     check_indices(automaton_of_row, B, "automaton")
 
 
