@@ -9,9 +9,8 @@ modes, which give the same tokens for the same random numbers if no tokens are f
                     ended prefixes are removed. Forced tokens and drafts
                     (`smc._forward.read_ahead`) are computed in the same pass. The sizes of tensors
                     depend on data, so every step synchronizes with the host
-    StaticReader    has one row per particle from the first step to the last
-                    (`smc._forward.static`). It never synchronizes with the host, and a step can be
-                    captured as a graph
+    StaticReader    has one row per particle from the first step to the last. It never synchronizes
+                    with the host, and a step can be captured (`smc._inference.captured`)
 
 **Forced runs** are consecutive forced tokens, each the only token that g allows. Most of a tool
 call is text that the constraint prescribes. If only one token is allowed, q gives it probability

@@ -1,17 +1,10 @@
 """Complete answers of the discrete filter, which are stored separately from its prefixes.
 
-An answer is stored with its weight in the step in which it ends (docs/design.md, section 6). The
-number of answers that end in a step is not known beforehand. There are two ways to store them:
-
-    Pool            growing lists of texts and weights. An example with more than `MOST_ANSWERS`
-                    answers is pruned to this number, by the same selection as prefixes
-                    (`smc._inference.selection.select_without_replacement`). This preserves the sum
-                    of the weights, and every weight stays unbiased. In practice it only happens for
-                    automata without EOS, where thousands of tokens may be the last token
-    AnswerTables    tables of fixed shape, for static shapes. Each of the N kept prefixes has a
-                    slot. For each step and slot, the tables have the weight of every token that may
-                    end a text, and the slot of the prefix that was extended. Texts are read
-                    backward from the tables after the last step
+An answer is stored with its weight in the step in which it ends (docs/design.md, section 6). An
+example with more than `MOST_ANSWERS` answers is pruned to this number, by the same selection as
+prefixes (`smc._inference.selection.select_without_replacement`). This preserves the sum of the
+weights, and every weight stays unbiased. In practice it only happens for automata without EOS,
+where thousands of tokens may be the last token.
 
 With the option `count_finished`, answers affect which prefixes are kept. The selection of prefixes
 then needs the N largest weights of the answers, and the sum of the other weights
@@ -22,18 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd import AutomatonBatch
 from smc._forward.reader import count_of
-from smc._inference.particles import NOT_CHOSEN, Outcome, Particles, Population, StepRecord
+from smc._inference.particles import Outcome, Particles, Population, StepRecord
 from smc._inference.selection import FinishedScores, Selection, select_without_replacement
-from smc._models.static_cache import NotStaticError
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 from smc._vocabulary.factors import Factors, sums_by
 
@@ -175,7 +166,7 @@ class Pool(NamedTuple):
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Return all answers; an example that lost some by pruning isn't marked as enumerated."""
-        return _outcome(
+        return outcome_of(
             self.example,
             self.tokens,
             self.log_pi,
@@ -251,165 +242,7 @@ class Pool(NamedTuple):
         return every[stays], log_weight[stays], pruned
 
 
-class AnswerTables(NamedTuple):
-    """Complete answers of the discrete filter, as tables of fixed shape.
-
-    A slot is an index among the P = B·N prefixes that the filter keeps in a step, N per example.
-
-    Attributes:
-        weights, log_p: log weight and log p_lm of the answers that ended in each step, for each
-            slot and last token; -inf for no answer.
-        parents: for each step and slot, the slot in the previous step whose prefix was extended.
-        tokens: for each step and slot, the token by which the prefix was extended.
-        log_pi: log of the probability with which the filter kept this extension.
-        top: the N largest log weights of each example's answers; -inf if there are fewer answers.
-        rest: log of the sum of the other weights.
-        last: tokens that can end a text of each slot's automaton; -1 for no token.
-        empty: whether the only answer of each example is the empty text.
-    """
-
-    weights: Float64[Tensor, "T P E"]
-    log_p: Float64[Tensor, "T P E"]
-    parents: Int64[Tensor, "T P"]
-    tokens: Int64[Tensor, "T P"]
-    log_pi: Float64[Tensor, "T P"]
-    top: Float64[Tensor, "B N"]
-    rest: Float64[Tensor, "B"]
-    last: Int64[Tensor, "P E"]
-    empty: Bool[Tensor, "B"]
-
-    @classmethod
-    def start(
-        cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
-    ) -> AnswerTables:
-        """Create empty tables for answers of at most `most` tokens."""
-        del draw
-        check_room(automata, N, most)
-        last = ending_tokens(automata).repeat_interleave(N, dim=0)
-        P, E = last.shape
-        # An automaton that ends without EOS may accept the empty answer, which needs no step.
-        empty = automata.is_final[automata.initial]
-        nothing = torch.full((most, P, E), -torch.inf, dtype=torch.float64, device=last.device)
-        steps = torch.zeros(most, P, dtype=torch.int64, device=last.device)
-        top = torch.full((len(examples), N), -torch.inf, dtype=torch.float64, device=last.device)
-        top[:, 0] = torch.where(empty, 0.0, -torch.inf)
-        rest = torch.full_like(top[:, 0], -torch.inf)
-        log_pi = steps.double()
-        return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
-
-    def add_ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
-        """Store the weights of the answers that end with the next token, by prefix and token."""
-        factors, particles = ending.factors, ending.particles
-        row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
-        klass = factors.classes.of[factors.automaton_of_row[row], token].long()
-        ends = ending.ends[row, klass] & (self.last >= 0)
-        log_p = ending.log_p[row, token].double()
-        running = particles.running.unsqueeze(1)
-        weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)
-        each = torch.cat([self.top, weight.view(len(self.top), -1)], dim=1)
-        top, index = each.topk(self.top.shape[1], dim=1)
-        left = each.scatter(1, index, -torch.inf).logsumexp(dim=1)
-        now, log_p = ending.step[:1], particles.log_p.unsqueeze(1) + log_p
-
-        def show() -> Population:
-            at, number = (~weight.isneginf()).nonzero(as_tuple=True)
-            column, chosen = particles.length[at].unsqueeze(1), self.last[at, number].unsqueeze(1)
-            tokens = particles.tokens[at, :-1].scatter_(1, column, chosen)
-            done, N = torch.ones_like(at, dtype=torch.bool), self.top.shape[1]
-            return Population(
-                at // N, at, tokens, column.squeeze(1) + 1, weight[at, number], done, ~done, ~done
-            )
-
-        return self._replace(
-            weights=self.weights.index_copy(0, now, weight.unsqueeze(0)),
-            log_p=self.log_p.index_copy(0, now, log_p.unsqueeze(0)),
-            top=top,
-            rest=torch.logaddexp(self.rest, left),
-        ), show
-
-    def add_forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
-        """Return the tables unchanged, because static shapes have no forced runs."""
-        return self
-
-    def note_parents(
-        self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
-    ) -> AnswerTables:
-        """Store, for each kept prefix, the slot of the prefix it extends, and its new token."""
-        now = step[:1]
-        return self._replace(
-            parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
-            tokens=self.tokens.index_copy(0, now, kept.token.unsqueeze(0)),
-            log_pi=self.log_pi.index_copy(0, now, kept.log_pi.unsqueeze(0)),
-        )
-
-    def greatest(self, most: int) -> FinishedScores:
-        """Return the N largest weights of each example's answers, and the sum of all others."""
-        return FinishedScores(self.top, self.rest)
-
-    def most_probable(self) -> Float64[Tensor, "B"]:
-        """Return the largest log p_lm of each example's answers; -inf without answers."""
-        # Tokens that don't end a text have weight zero, but the log p of their prefix.
-        log_p = self.log_p.masked_fill(self.weights.isneginf(), -torch.inf)
-        return log_p.amax(dim=(0, 2)).view(len(self.empty), -1).amax(dim=1)
-
-    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Reconstruct the answers from their last tokens backward, on the host."""
-        weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
-        parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
-        log_pi = self.log_pi.cpu()
-        time, slot, number = (~weights.isneginf()).nonzero(as_tuple=True)
-        texts = torch.full((len(time), len(weights)), -1, device="cpu")
-        texts[torch.arange(len(time), device="cpu"), time] = last[slot, number]
-        kept = weights.new_full(texts.shape, NOT_CHOSEN)
-        weight, log_p = weights[time, slot, number], log_p[time, slot, number]
-        example = slot // self.top.shape[1]
-        for column in reversed(range(len(weights) - 1)):
-            before = time > column
-            texts[before, column] = tokens[column, slot[before]]
-            kept[before, column] = log_pi[column, slot[before]]
-            slot[before] = parents[column, slot[before]]
-        none = self.empty.cpu().nonzero().squeeze(1)
-        zero = weight.new_zeros(len(none))
-        return _outcome(
-            torch.cat([none, example]).to(device),
-            torch.cat([texts.new_full((len(none), texts.shape[1]), -1), texts]).to(device),
-            torch.cat([kept.new_full((len(none), texts.shape[1]), NOT_CHOSEN), kept]).to(device),
-            torch.cat([zero, weight]).to(device),
-            torch.cat([zero, log_p]).to(device),
-            whole,
-            history,
-        )
-
-
-Answers: TypeAlias = Pool | AnswerTables
-"""The complete answers of B examples; methods return updated answers."""
-
-
-def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
-    """Raise an error if an example could have more than `MOST_ANSWERS` answers in static shapes."""
-    width = ending_tokens(automata).shape[1]
-    if N * width * most > MOST_ANSWERS:
-        raise NotStaticError(
-            f"expected at most {MOST_ANSWERS} answers per example, as static shapes require, but "
-            f"there may be {N * width * most}, from {N} prefixes, {width} possible last tokens and "
-            f"{most} steps; lower particles, or set algorithm='smc' or execution='eager'"
-        )
-
-
-def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
-    """Return the tokens that can end a text of each automaton; -1 for no token."""
-    lists = []
-    for number, automaton in enumerate(automata.automata):
-        classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
-        tokens = automata.classes.tokens[number].cpu().numpy()
-        lists.append(tokens[classes[automaton.class_of[tokens]]])
-    padded = np.full((len(lists), max(1, *map(len, lists))), -1, np.int64)
-    for row, tokens in zip(padded, lists, strict=True):
-        row[: len(tokens)] = tokens
-    return torch.from_numpy(padded).to(automata.class_of.device)
-
-
-def _outcome(
+def outcome_of(
     example: Int64[Tensor, "M"],
     tokens: Int64[Tensor, "M T"],
     log_pi: Float64[Tensor, "M T"],

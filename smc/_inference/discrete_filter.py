@@ -28,7 +28,7 @@ from torch import Tensor
 
 from smc._forward.reader import Extension, Prefixes, Reader
 from smc._inference.algorithms import Discrete
-from smc._inference.answers import Answers, AnswerTables, Ending, Pool, effective
+from smc._inference.answers import Ending, Pool, effective
 from smc._inference.bounds import Frontier
 from smc._inference.particles import (
     Observation,
@@ -69,7 +69,7 @@ class Carry(NamedTuple):
     prefixes: Prefixes[Any]
     step: Int64[Tensor, "B"]
     failed: Bool[Tensor, ""]
-    answers: Answers
+    answers: Any
     whole: Bool[Tensor, "B"]
     frontier: Frontier | None
     selections: Selections
@@ -87,6 +87,7 @@ class DiscreteFilter(Generic[State]):
         num_particles: N, the maximum number of prefixes kept for each example.
         draw: the source of random numbers.
         watch: function that is called after each step with an `Observation`; None for none.
+        store: class of the store of complete answers, with the methods of `Pool`.
     """
 
     options: Discrete
@@ -95,6 +96,7 @@ class DiscreteFilter(Generic[State]):
     num_particles: int
     draw: Draw
     watch: Watch | None = None
+    store: Any = Pool
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
         """Run the model on each prompt (token ids) once.
@@ -120,8 +122,7 @@ class DiscreteFilter(Generic[State]):
             log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
             log_p=torch.zeros_like(extension.forced_log_p),
         )
-        kind: type[Answers] = AnswerTables if self.reader.is_static else Pool
-        answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
+        answers = self.store.start(batch.automata, N, most, self.draw, self.examples)
         step = torch.zeros_like(self.examples)
         answers, particles = self._remove_ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
@@ -200,8 +201,8 @@ class DiscreteFilter(Generic[State]):
         )
 
     def _remove_ended(
-        self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
-    ) -> tuple[Answers, Particles]:
+        self, answers: Any, particles: Particles, step: Int64[Tensor, "B"]
+    ) -> tuple[Any, Particles]:
         """Store the answers that forced tokens have completed, and remove their particles."""
         answers = answers.add_forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
@@ -215,7 +216,7 @@ class DiscreteFilter(Generic[State]):
         ends: Bool[Tensor, "R C"],
         log_weight: Float64[Tensor, "R"],
         log_p: Float64[Tensor, "R"],
-        answers: Answers,
+        answers: Any,
         step: Int64[Tensor, "B"],
     ) -> Selection:
         """Keep at most N continuations of each example that don't end the text."""

@@ -28,12 +28,12 @@ from torch import Tensor
 
 from smc._forward.read_ahead import AUTO
 from smc._forward.reader import EagerReader, Reader
-from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.answers import check_room
+from smc._inference.answers import Pool
+from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, check_room, run_static
 from smc._inference.deadlines import TimeLimit
 from smc._inference.discrete_filter import DiscreteFilter
-from smc._inference.loop import WARM_UP, Stepper, run_eagerly, run_static
+from smc._inference.loop import Stepper, run_eagerly
 from smc._inference.particle_filter import ParticleFilter
 from smc._inference.particles import Outcome, Watch
 from smc._inference.settings import Settings
@@ -138,7 +138,8 @@ def steps_of(
         watch: function that is called after each step; None for none.
     """
     if isinstance(algorithm, Discrete):
-        return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)
+        store = AnswerTables if reader.is_static else Pool
+        return DiscreteFilter(algorithm, reader, examples, particles, draw, watch, store)
     return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
 
 

@@ -307,7 +307,7 @@ class Proposal(HasTables, Protocol[State]):
         """Return a version of the proposal that never synchronizes with the host.
 
         Static shapes require it. The default returns the proposal itself. A proposal that
-        synchronizes anyway is rejected (`smc._forward.static`).
+        synchronizes anyway is rejected (`smc._inference.captured`).
         """
         return self
 

@@ -23,7 +23,7 @@ from torch.utils.backend_registration import (
 )
 
 import hmm._files
-from smc._forward.static import WAITING
+from smc._inference.captured import WAITING
 
 
 class _Backend(_DummyBackendModule):

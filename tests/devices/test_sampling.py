@@ -13,10 +13,9 @@ import smc._inference.execution
 from gcd import AutomatonBatch, lift, regex
 from hmm import HMM
 from smc import Batch, CounterDraw, HMMLanguageModel
-from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
+from smc._inference.captured import WARM_UP, StaticReader, StaticRun, run_static
 from smc._inference.execution import steps_of
-from smc._inference.loop import WARM_UP, StaticRun, run_static
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.devices.device import DEVICE, NAME

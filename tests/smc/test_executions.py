@@ -14,10 +14,8 @@ import smc
 import smc._inference.execution
 from gcd import AutomatonBatch, lift, regex
 from smc import Batch
-from smc._forward.static import move
-from smc._inference.answers import ending_tokens
+from smc._inference.captured import WARM_UP, StaticRun, ending_tokens, move, run_static
 from smc._inference.execution import Executor
-from smc._inference.loop import WARM_UP, StaticRun, run_static
 from smc._inference.particles import Outcome
 from smc._inference.settings import settings_of
 from smc._models.static_cache import NotStaticError

@@ -12,10 +12,9 @@ import smc
 from gcd import AutomatonBatch, lift, regex
 from hmm import HMM
 from smc import Batch, CounterDraw
-from smc._forward.static import StaticReader
 from smc._inference.algorithms import SMC, Discrete
+from smc._inference.captured import WARM_UP, StaticReader, StaticRun
 from smc._inference.execution import steps_of
-from smc._inference.loop import WARM_UP, StaticRun
 from smc._models.static_cache import move_rows
 from smc._vocabulary.passes import pass_of
 from tests.smc import passes, toys

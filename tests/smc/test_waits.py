@@ -20,10 +20,9 @@ import smc._vocabulary.factors
 from gcd import Automaton, AutomatonBatch, Vocabulary, lift
 from hmm import HMM
 from smc import Batch, CounterDraw
-from smc._forward.static import StaticReader, Waits
 from smc._inference.algorithms import SMC, Discrete
+from smc._inference.captured import StaticReader, StaticRun, Waits
 from smc._inference.execution import steps_of
-from smc._inference.loop import StaticRun
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
 

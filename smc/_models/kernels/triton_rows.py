@@ -16,7 +16,7 @@ def move_rows(piece, source, first):
     """Copy rows in place; see `smc._models.static_cache.move_rows`.
 
     Precondition: a row that is copied into another row doesn't change itself
-    (`smc._forward.static.move`).
+    (`smc._inference.captured.move`).
     """
     layers, P, heads, columns, d = piece.shape
     size = (columns - first) * d
