@@ -29,7 +29,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "settings are checked before a run by what the sampler checks them with": {
             "hmm._product", "smc._inference.algorithms",
-            "smc._inference.answers", "smc._inference.settings",
+            "smc._inference.captured", "smc._inference.settings",
         },
         "distillation writes the files of a model, and what a stopped run resumes from": {
             "hmm._checkpoint",

@@ -15,7 +15,7 @@ from experiments.arms import ALGORITHMS
 from experiments.studies.latency.models import SCHEMA, Scripted, draw_tokens
 from hmm import HMM
 from smc import TransformersLM
-from smc._inference.answers import check_room
+from smc._inference.captured import check_room
 
 UNCOMPILED = "lm:uncompiled"
 """The method without a constraint and without `torch.compile`, beside the compiled ones."""
