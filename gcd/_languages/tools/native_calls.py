@@ -26,8 +26,13 @@ from gcd._languages.values.notation import Brackets, Notation, mark
 from gcd._languages.values.objects import BRACES, Frame
 from gcd._languages.values.python_values import python_notation
 
-_BLANKS = b" \t\n\r"
-_KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
+BLANKS = b" \t\n\r"
+KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
+# Styles that are lists of calls, whatever the model.
+LISTS = {
+    "json": CallFormat("", "", "", lead="["),
+    "python": CallFormat("", "", "", lead="[", arguments="python"),
+}
 _NUMBER = Automaton.from_strings(map(str, range(100)))  # number of a call
 _STRING = Automaton.literal('"') + Automaton.any_bytes()
 _NUMBERS = r"-?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|Infinity)|NaN"
@@ -37,31 +42,32 @@ def format_of(style: str | CallFormat) -> CallFormat:
     """Return the format with a name, or raise an error."""
     if isinstance(style, CallFormat):
         return style
-    if not isinstance(style, str) or ALIASES.get(style, style) not in FORMATS:
+    found = LISTS | FORMATS
+    if not isinstance(style, str) or ALIASES.get(style, style) not in found:
         raise ConstraintError(
             'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
             f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
         )
-    return FORMATS[ALIASES.get(style, style)]
+    return found[ALIASES.get(style, style)]
 
 
 @cache_with_price(maxsize=256)
 def write(form: CallFormat, text: str) -> Automaton:
     """Return the language of one text, in which special tokens are single tokens."""
-    pieces = re.split(_any_of(form.special), text)
+    pieces = re.split(any_of(form.special), text)
     return Automaton.concatenate(
         [Automaton.special(each) if i % 2 else mark(each) for i, each in enumerate(pieces)]
     )
 
 
-def _any_of(texts: Sequence[str]) -> str:
+def any_of(texts: Sequence[str]) -> str:
     """Return a regular expression of one of the texts, in a group; of none if there are none."""
     return f"({'|'.join(map(re.escape, texts)) or '(?!)'})"
 
 
 def longest_call(form: CallFormat, calls: Automaton, text: str) -> int:
     """Return the length in bytes of the longest call inside a text; 0 if there is none."""
-    marked = re.sub(_any_of(form.special).encode(), SPECIAL + rb"\1" + SPECIAL, text.encode())
+    marked = re.sub(any_of(form.special).encode(), SPECIAL + rb"\1" + SPECIAL, text.encode())
     longest = 0
     for begin in range(len(marked)):
         state, end = calls.initial, begin
@@ -82,7 +88,7 @@ def notation_of(form: CallFormat, whitespace: str, escapes: str) -> Notation:
     quote = write(form, form.quote)
     plain = _without_reserved(form, _raw_notation(json_notation("compact", escapes)))
     quoted = _change_strings(plain, lambda text: Automaton.concatenate([quote, text, quote]))
-    return replace(quoted, is_bare=partial(_is_written, _KEYS))
+    return replace(quoted, is_bare=partial(_is_written, KEYS))
 
 
 def _raw_notation(plain: Notation) -> Notation:
@@ -125,7 +131,7 @@ def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[A
     """Return the languages of the parts of a call."""
     _check_name(form.names, tool.name, "tool")
     if form.arguments != "json":
-        names = form.names if form.arguments == "python" else _KEYS
+        names = form.names if form.arguments == "python" else KEYS
         for parameter in tool.parameters:
             _check_name(names, parameter.name, "parameter")
     frame = BRACES if form.arguments == "json" else _frame(form, values.notation)
@@ -159,7 +165,7 @@ def _frame(form: CallFormat, notation: Notation) -> Frame:
     """Return the delimiters around and inside arguments that aren't JSON."""
     if form.arguments == "python":
         return Frame("(", ")", mark("="), partial(_is_written, form.names))
-    frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, _KEYS))
+    frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, KEYS))
     if form.arguments == "bare":
         return frame
     before, between, after = form.member
@@ -213,7 +219,7 @@ def with_answers(
     if auto:
         own = plain if answer is None else answer - started
         if form.lead is not None:
-            begin = [Automaton.byte_set(_BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
+            begin = [Automaton.byte_set(BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
             own = own - Automaton.concatenate(begin)
         if own.is_empty:
             raise EmptyLanguageError(
@@ -225,10 +231,16 @@ def with_answers(
         if answer is None and form.lead is None:
             found = Automaton.concatenate([plain, found])
         found = found | Automaton.concatenate([before, own, after])
-    if form.thought is not None:
-        before, after = (write(form, text) for text in form.thought)
-        found = Automaton.concatenate([before, plain, after]).optional() + found
-    return found
+    return found if form.thought is None else thought(form).optional() + found
+
+
+def thought(form: CallFormat) -> Automaton:
+    """Return the thoughts of a format that has them."""
+    assert form.thought is not None
+    before, after = (write(form, text) for text in form.thought)
+    return Automaton.concatenate(
+        [before, texts() - _containing((*form.special, *form.start)), after]
+    )
 
 
 @cache_with_price(maxsize=64)

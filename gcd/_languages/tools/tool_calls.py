@@ -41,6 +41,7 @@ from gcd._languages.json_schema.schema import check_depth, check_options, refuse
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
 from gcd._languages.tools.call_formats import FORMATS, MODELS, CallFormat, render_call
 from gcd._languages.tools.native_calls import (
+    LISTS,
     format_of,
     longest_call,
     native_call,
@@ -60,10 +61,6 @@ from gcd._languages.values.python_values import (
 
 Call = Sequence[Automaton]
 """Languages of the consecutive parts of a call."""
-_LISTS = {
-    "json": CallFormat("", "", "", lead="["),
-    "python": CallFormat("", "", "", lead="[", arguments="python"),
-}
 
 
 def tool_calls(
@@ -114,9 +111,8 @@ def tool_calls(
         IgnoredKeywordWarning: once, naming the keywords without effect.
         CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text.
     """
-    form = _LISTS.get(style) if isinstance(style, str) else None
-    form = form or format_of(style)
-    is_list = form in _LISTS.values()
+    form = format_of(style)
+    is_list = form in LISTS.values()
     check_count("min_calls", min_calls, 0 if is_list else 1)
     if max_calls is not None:
         check_count("max_calls (at least min_calls)", max_calls, min_calls)
@@ -129,9 +125,9 @@ def tool_calls(
         )
     notation = notation_of(form, whitespace, escapes)
     write: Callable[[Tool, SchemaLanguages], Call] = partial(native_call, form)
-    if style == "json":
+    if form == LISTS["json"]:
         write = _json_call
-    elif style == "python":
+    elif is_list:
         equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
         write = partial(_python_call, equals=equals)
     documents = [
@@ -195,7 +191,7 @@ def tool_calls(
             reason = f"none of the tools can be called{within}{why_none}"
             reason = reason if parsed else "there are no tools; add one"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
-        if style == "json":
+        if form == LISTS["json"]:
             language = Automaton.concatenate([notation.gap, language, notation.gap])
         language = with_answers(form, language, choice == "auto", answer)
         return restrict_length(language, max_bytes, "a list of valid calls", caveats)
