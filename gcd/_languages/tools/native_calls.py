@@ -108,7 +108,13 @@ def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
     parts = (*form.special, *form.reserved)
     if not parts:
         return plain
-    return _change_strings(plain, lambda text: text - _containing(parts))
+
+    def change(text: Automaton) -> Automaton:
+        is_read = (text.delta >= 0).any(axis=0)[text.class_of_byte]
+        possible = tuple(part for part in parts if is_read[[*part.encode()]].all())
+        return text - _containing(possible) if possible else text
+
+    return _change_strings(plain, change)
 
 
 def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -> Notation:
@@ -127,14 +133,15 @@ def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -
     )
 
 
-def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[Automaton]:
+def native_call(
+    form: CallFormat, frame: Frame, tool: Tool, values: SchemaLanguages
+) -> list[Automaton]:
     """Return the languages of the parts of a call."""
     _check_name(form.names, tool.name, "tool")
     if form.arguments != "json":
         names = form.names if form.arguments == "python" else KEYS
         for parameter in tool.parameters:
             _check_name(names, parameter.name, "parameter")
-    frame = BRACES if form.arguments == "json" else _frame(form, values.notation)
     arguments = values.language(values.document.root(), frame=frame)
     if "]" in form.reserved:
         arguments = arguments - _containing(form.reserved)
@@ -161,8 +168,10 @@ def _write_numbered(form: CallFormat, text: str) -> list[Automaton]:
     return [write(form, before), *(part for each in rest for part in (_NUMBER, write(form, each)))]
 
 
-def _frame(form: CallFormat, notation: Notation) -> Frame:
-    """Return the delimiters around and inside arguments that aren't JSON."""
+def frame_of(form: CallFormat, notation: Notation) -> Frame:
+    """Return the delimiters around and inside arguments."""
+    if form.arguments == "json":
+        return BRACES
     if form.arguments == "python":
         return Frame("(", ")", mark("="), partial(_is_written, form.names))
     frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, KEYS))
@@ -172,6 +181,7 @@ def _frame(form: CallFormat, notation: Notation) -> Frame:
     as_text, as_json = (write(form, between.replace("{}", word)) for word in ("true", "false"))
     end = write(form, after)
 
+    @cache
     def value(strings: Automaton, values: Automaton) -> Automaton:
         others = values - _STRING  # strings in JSON begin with a quote
         if not form.is_typed:

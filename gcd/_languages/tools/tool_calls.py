@@ -43,6 +43,7 @@ from gcd._languages.tools.call_formats import FORMATS, MODELS, CallFormat, rende
 from gcd._languages.tools.native_calls import (
     LISTS,
     format_of,
+    frame_of,
     longest_call,
     native_call,
     native_calls,
@@ -124,7 +125,7 @@ def tool_calls(
             f'expected an answer only with choice="auto", got choice={choice!r}; omit the answer'
         )
     notation = notation_of(form, whitespace, escapes)
-    write: Callable[[Tool, SchemaLanguages], Call] = partial(native_call, form)
+    write: Callable[[Tool, SchemaLanguages], Call] = partial(native_call, form, frame_of(form, notation))
     if form == LISTS["json"]:
         write = _json_call
     elif is_list:
