@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import SPECIAL, Automaton
-from gcd._automata.limits import cache_with_price
-from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._automata.limits import cache_with_price, max_states
+from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.code_points import texts
 from gcd._languages.text.regex import regex
 from gcd._languages.tools.call_formats import ALIASES, FORMATS, CallFormat
 from gcd._languages.tools.tool_lists import Tool
-from gcd._languages.values.arrays import array
 from gcd._languages.values.json_values import json_notation
-from gcd._languages.values.notation import Brackets, Notation, mark
+from gcd._languages.values.notation import Notation, mark
 from gcd._languages.values.objects import BRACES, Frame
 from gcd._languages.values.python_values import python_notation
 
@@ -110,7 +110,7 @@ def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
         return plain
 
     def change(text: Automaton) -> Automaton:
-        is_read = (text.delta >= 0).any(axis=0)[text.class_of_byte]
+        is_read = text.delta.max(axis=0)[text.class_of_byte] >= 0
         possible = tuple(part for part in parts if is_read[[*part.encode()]].all())
         return text - _containing(possible) if possible else text
 
@@ -204,44 +204,60 @@ def _read_as_json() -> Automaton:
     return regex(rf"""\s*(?:[\[{{"](?s:.)*|(?:{_NUMBERS}|true|false|null)\s*)""")
 
 
-def native_calls(
-    form: CallFormat, call: Automaton, min_calls: int, max_calls: int | None
+def replies(
+    form: CallFormat,
+    call: Automaton,
+    counts: tuple[int, int | None],
+    auto: bool,
+    answer: Automaton | None,
 ) -> Automaton:
-    """Return the language of several calls; empty if the format permits fewer than `min_calls`."""
-    if form.separator is None:
-        max_calls = 1
-    joined = replace(json_notation("compact"), comma=write(form, form.separator or ""))
-    ends = (Brackets("", ""),)
-    several = array(joined, call, minimum=min_calls, maximum=max_calls, brackets=ends)
-    return Automaton.concatenate([write(form, form.first), several, write(form, form.last)])
+    """Return the language of calls and, if `auto`, of answers without calls.
 
-
-def with_answers(
-    form: CallFormat, calls: Automaton, auto: bool, answer: Automaton | None
-) -> Automaton:
-    """Add the answers without calls, if `auto`, to a language of calls.
-
-    `answer` None is for any text, which may then also precede calls.
+    `counts` are the fewest and the most calls. `answer` None is for any text, which may then also
+    precede calls. The graph is converted once, because an automaton of many tools is large.
     """
-    started = _containing((*form.special, *form.start))
-    plain = texts() - started
-    found = calls
+    fewest, most = counts
+    copies = max(1, fewest) if most is None else most
+    if copies * call.num_states > max_states():
+        raise StateLimitError(max_states(), f"{copies} copies of the calls")
+    graph = Assembly()
+    start, began, here, end = (graph.node() for _ in range(4))
+    graph.skip(start, began)
+    if form.thought is not None:
+        graph.insert(start, began, thought(form))
+    first, separator, last = (
+        write(form, text or "") for text in (form.first, form.separator, form.last)
+    )
+    plain = texts() - _containing((*form.special, *form.start))
     if auto:
-        own = plain if answer is None else answer - started
-        if form.lead is not None:
-            begin = [Automaton.byte_set(BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
-            own = own - Automaton.concatenate(begin)
-        if own.is_empty:
-            raise EmptyLanguageError(
-                "expected answers that can't be taken for tool calls, got a constraint of answers "
-                "that all begin like calls in this format; use a format with special tokens, or "
-                'choice="required"'
-            )
         before, after = (write(form, text) for text in form.answer)
-        if answer is None and form.lead is None:
-            found = Automaton.concatenate([plain, found])
-        found = found | Automaton.concatenate([before, own, after])
-    return found if form.thought is None else thought(form).optional() + found
+        graph.insert(began, end, before, _without_calls(form, plain, answer), after)
+    leads = auto and answer is None and form.lead is None
+    graph.insert(began, here, *[plain] * leads, first)
+    for number in range(1, copies + 1):
+        done, following = graph.node(), graph.node() if number < copies else here
+        graph.insert(here, done, call)
+        if number >= fewest:
+            graph.insert(done, end, last)
+        if number < copies or most is None:
+            graph.insert(done, following, separator)
+        here = following
+    return graph.build(start, end)
+
+
+def _without_calls(form: CallFormat, plain: Automaton, answer: Automaton | None) -> Automaton:
+    """Return the answers that a parser doesn't read as calls."""
+    own = plain if answer is None else answer - _containing((*form.special, *form.start))
+    if form.lead is not None:
+        begin = [Automaton.byte_set(BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
+        own = own - Automaton.concatenate(begin)
+    if own.is_empty:
+        raise EmptyLanguageError(
+            "expected answers that can't be taken for tool calls, got a constraint of answers "
+            "that all begin like calls in this format; use a format with special tokens, or "
+            'choice="required"'
+        )
+    return own
 
 
 def thought(form: CallFormat) -> Automaton:

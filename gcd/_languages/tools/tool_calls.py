@@ -46,9 +46,8 @@ from gcd._languages.tools.native_calls import (
     frame_of,
     longest_call,
     native_call,
-    native_calls,
     notation_of,
-    with_answers,
+    replies,
 )
 from gcd._languages.tools.tool_lists import Tool, parse_tools
 from gcd._languages.values.arrays import array
@@ -125,7 +124,9 @@ def tool_calls(
             f'expected an answer only with choice="auto", got choice={choice!r}; omit the answer'
         )
     notation = notation_of(form, whitespace, escapes)
-    write: Callable[[Tool, SchemaLanguages], Call] = partial(native_call, form, frame_of(form, notation))
+    write: Callable[[Tool, SchemaLanguages], Call] = partial(
+        native_call, form, frame_of(form, notation)
+    )
     if form == LISTS["json"]:
         write = _json_call
     elif is_list:
@@ -183,18 +184,18 @@ def tool_calls(
             reach = max_bytes // len(call.shortest())
             _check_reach(min_calls, reach, max_bytes)
             most = None if most is not None and most > reach else most
+        language, counts = call, (min_calls, 1 if form.separator is None else most)
         if is_list:
-            language = array(notation, call, minimum=min_calls, maximum=most)
-        else:
-            language = native_calls(form, call, min_calls, most)
-        if language.is_empty:
+            language, counts = array(notation, call, minimum=min_calls, maximum=most), (1, 1)
+        if language.is_empty or (form.separator is None and min_calls > 1):
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
             reason = reason if parsed else "there are no tools; add one"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if form == LISTS["json"]:
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        language = with_answers(form, language, choice == "auto", answer)
+        if choice == "auto" or not is_list:
+            language = replies(form, language, counts, choice == "auto", answer)
         return restrict_length(language, max_bytes, "a list of valid calls", caveats)
 
     bounds = [bound for document in documents for bound in document.bounds]
