@@ -20,7 +20,8 @@ import gcd
 import smc
 from gcd._languages.tools.call_formats import FORMATS
 from smc.testing import ToyLM
-from tests.gcd.languages.tools.calls import template_for, tokenizer_for
+from tests.gcd.languages.tools.calls import tokenizer_for
+from tests.gcd.languages.tools.templates import template_for
 
 # One letter for each token: T and A are Mistral's special tokens, K and k the tags of thoughts.
 LETTERS = "TAfynKk."

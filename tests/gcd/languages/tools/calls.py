@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gcd import CallFormat
-from gcd._languages.tools.call_formats import FORMATS
 
 _WEATHER = {
     "type": "object",
@@ -81,14 +80,3 @@ def _write_bare(quote: str, value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(_write_bare(quote, each) for each in value)}]"
     return f"{quote}{value}{quote}" if isinstance(value, str) else json.dumps(value)
-
-
-LOOP = "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}"
-END = "{% endfor %}{% else %}<|im_start|>{{ m.content }}{% endif %}{% endfor %}"
-
-
-def template_for(name: str) -> str:
-    """Return a short chat template whose only call is written as the format says."""
-    text = write_calls(FORMATS[name], [("f", {"x": "y"})])
-    assert "{%" not in text
-    return LOOP + "{{ " + json.dumps(text) + " }}" + END

@@ -11,7 +11,8 @@ import pytest
 import gcd
 from gcd._languages.tools.call_formats import ALIASES, FORMATS
 from gcd_vllm._serialization import pack, unpack
-from tests.gcd.languages.tools.calls import TOOLS, template_for, tokenizer_for, write_calls
+from tests.gcd.languages.tools.calls import TOOLS, tokenizer_for, write_calls
+from tests.gcd.languages.tools.templates import template_for
 
 NOTE = [("note", {"text": "a"})]
 BOTH = [("get_weather", {"city": "Rome", "days": 3, "hot": True, "at": {"lat": 1.5}}), *NOTE]
