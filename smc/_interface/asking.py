@@ -452,6 +452,8 @@ def ask_all(
         temperature, particles = COLDEST, 1
     elif tools is not None and particles is None:
         particles = _PARTICLES
+    if tools is not None and not isinstance(tools, Mapping):
+        tools = list(tools)  # read more than once
     request = _Request.of(lm, kind, tools, style, thinking, whitespace)
     written = _write(lm, prompts, kind if tools is None else tools, chat_template_kwargs, thinking)
     opened = [open_tag(lm, each) for each in written]
@@ -564,8 +566,9 @@ class _Request:
                 text, document = parts.calls, f"{_CALLS}{parts.calls}}}"
             elif self.form is not None:
                 document = f"{_ANSWER}{json.dumps(text) if parser is str else text}}}"
-            head = Head(parts.thought, parts.before, text)
-            heads[document] = max(heads.get(document, (-math.inf, head)), (sample.log_p, head))
+            found_here = (sample.log_p, Head(parts.thought, parts.before, text))
+            known = heads.setdefault(document, found_here)
+            heads[document] = max(known, found_here, key=lambda each: each[0])
             return document.encode()
 
         def parse(document: str) -> Any:
