@@ -6,12 +6,14 @@ import ast
 import json
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gcd._automata.automaton import SPECIAL, Automaton
+from gcd._errors import ConstraintError
 from gcd._languages.json_schema.schema import json_schema
 from gcd._languages.tools.call_formats import CallFormat
-from gcd._languages.tools.native_calls import BLANKS, KEYS, any_of, thought
+from gcd._languages.tools.native_calls import BLANKS, KEYS, LISTS, any_of, thought
 from gcd._languages.tools.tool_lists import Tool
 from gcd._tokens.segments import Segment, Segments, segments
 
@@ -77,7 +79,7 @@ def read_reply(
 
 def _read_calls(form: CallFormat, tools: Sequence[Tool], text: str) -> str:
     """Return the calls in a text as a list in JSON."""
-    if not form.begin and form.arguments == "json":
+    if form == LISTS["json"]:
         return text
     if form.arguments == "python":
         nodes = ast.parse(text.strip(), mode="eval").body.elts  # type: ignore[attr-defined]
@@ -147,13 +149,21 @@ def _read_members(form: CallFormat, text: str, schema: dict[str, Any]) -> str:
 
 
 def _accepts_text(schema: dict[str, Any], key: str, value: str) -> bool:
-    """Return whether a value may be a string, according to the schema of its member."""
-    own = schema["properties"][key]
+    """Return whether a value is a string, according to the schema of its member if it is known."""
+    own = schema.get("properties", {}).get(key)
     shared = {k: v for k, v in schema.items() if k in ("$schema", "$defs", "definitions")}
-    language = json_schema(
-        own if isinstance(own, bool) else shared | own, unknown="ignore", unsupported="ignore"
-    )
+    language = _language_of(json.dumps(shared | own if isinstance(own, dict) else own))
+    if language is None:
+        return not _is_json(value)
     return language.accepts(json.dumps(value, ensure_ascii=False))
+
+
+@lru_cache(maxsize=256)
+def _language_of(schema: str) -> Automaton | None:
+    try:
+        return json_schema(json.loads(schema), unknown="ignore", unsupported="ignore")
+    except ConstraintError:
+        return None
 
 
 def _is_json(text: str) -> bool:

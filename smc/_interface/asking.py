@@ -52,7 +52,7 @@ from gcd import (
 from gcd._languages.json_schema.schema import is_class
 from gcd._languages.tools.native_calls import format_of
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
-from gcd._replies import read_reply, thinking_format, with_thought
+from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import chosen
 from smc._inference.settings import COLDEST, check_options, whole
 from smc._interface.interface import sample
@@ -90,14 +90,6 @@ def _branch(document: str) -> str:
     return "calls" if document.startswith(_CALLS) else "answer"
 
 
-class Head(NamedTuple):
-    """Text that precedes an answer, and the answer's own text."""
-
-    thought: str | None
-    before: str
-    text: str
-
-
 @dataclass(frozen=True, repr=False)
 class Reply:
     """The answer to a prompt as a value, with its probability if it is known.
@@ -110,8 +102,8 @@ class Reply:
         posterior: the posterior over all answers that were found.
         parser: function that converts the text of an answer to a value.
         max_tokens: the budget of the answer.
-        heads: with tools or thoughts, the text that precedes each answer of the posterior, in its
-            most probable token sequence. With tools, these answers are
+        heads: with tools or thoughts, the parts of the most probable token sequence of each answer
+            of the posterior. With tools, these answers are
             `{"calls": [{"name": ..., "arguments": ...}, ...]}` or `{"answer": ...}`, and their
             fields are those of these texts.
         has_tools: whether the request has tools.
@@ -120,7 +112,7 @@ class Reply:
     posterior: Posterior
     parser: Parser
     max_tokens: int
-    heads: Mapping[str, Head] = field(default_factory=dict)
+    heads: Mapping[str, Parts] = field(default_factory=dict)
     has_tools: bool = False
 
     @property
@@ -154,12 +146,14 @@ class Reply:
     @property
     def text(self) -> str | None:
         """The text of `value`, or the best text if validators reject all; None without answer."""
-        return None if self._chosen[0] is None else self._head.text
+        if self._chosen[0] is None:
+            return None
+        return self._head.answer if self._head.calls is None else self._head.calls
 
     @property
-    def _head(self) -> Head:
+    def _head(self) -> Parts:
         document = self._chosen[0] or ""
-        return self.heads.get(document, Head(None, "", document))
+        return self.heads.get(document, Parts(None, "", None, document))
 
     @property
     def thought(self) -> str | None:
@@ -174,8 +168,7 @@ class Reply:
     @property
     def calls(self) -> list[dict[str, Any]]:
         """The calls of tools; empty if `value` is another answer, or without the argument tools."""
-        is_called = self.has_tools and _branch(self._chosen[0] or "") == "calls"
-        return self.value if is_called else []
+        return [] if self._head.calls is None else self.value
 
     @cached_property
     def branches(self) -> dict[str, FieldValue]:
@@ -555,20 +548,19 @@ class _Request:
         """Return the reply with a posterior, without thoughts and without text before calls."""
         if self.form is None and self.thinking is None:
             return Reply(found, self.parser, max_tokens)
-        heads: dict[str, tuple[float, Head]] = {}
+        heads: dict[str, tuple[float, Parts]] = {}
         eos, parser = set(self.vocabulary.eos_ids), self.parser
 
         def read(sample: Sample) -> bytes:
             marked = lifted.marked.decode(content(sample.ids, eos))
             parts = read_reply(marked, self.form, self.tools, lifted.thinking)
-            text = document = parts.answer
+            document = parts.answer
             if parts.calls is not None:
-                text, document = parts.calls, f"{_CALLS}{parts.calls}}}"
+                document = f"{_CALLS}{parts.calls}}}"
             elif self.form is not None:
-                document = f"{_ANSWER}{json.dumps(text) if parser is str else text}}}"
-            found_here = (sample.log_p, Head(parts.thought, parts.before, text))
-            known = heads.setdefault(document, found_here)
-            heads[document] = max(known, found_here, key=lambda each: each[0])
+                document = f"{_ANSWER}{json.dumps(document) if parser is str else document}}}"
+            own = (sample.log_p, parts)
+            heads[document] = max(heads.get(document, own), own, key=lambda each: each[0])
             return document.encode()
 
         def parse(document: str) -> Any:

@@ -62,10 +62,11 @@ def test_calls_are_read_back(name: str) -> None:
 def test_the_types_of_members_are_those_of_their_schemas():
     text = {"type": "string"}
     properties = {"a": text, "b": {"type": "integer"}, "c": {"$ref": "#/$defs/n"}, "d": {}}
+    properties |= {"e": {"$ref": "#/properties/b"}}
     schema = {"type": "object", "properties": properties, "$defs": {"n": {"type": ["null"]}}}
     tools = gcd.parse_tools([{"name": "f", "parameters": schema}]).tools
     form = FORMATS["glm45"]
-    values = {"a": "5", "b": 5, "c": None, "d": "x"}
+    values = {"a": "5", "b": 5, "c": None, "d": "x", "e": 7}
     written = write_calls(form, [("f", values)])
     assert gcd.tool_calls([{"name": "f", "parameters": schema}], style="glm45").specials
     found = read_reply(written.encode(), form, tools, None)

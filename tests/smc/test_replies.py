@@ -150,7 +150,14 @@ def test_the_chat_template_decides_about_the_format(name: str) -> None:
     messages = [{"role": "user", "content": "Call f."}]
     for seed in range(4):
         reply = smc.ask(
-            lm, messages, ["yes"], tools=iter(TOOLS), max_tokens=180, particles=1, seed=seed, thinking=40
+            lm,
+            messages,
+            ["yes"],
+            tools=iter(TOOLS),
+            max_tokens=180,
+            particles=1,
+            seed=seed,
+            thinking=40,
         )
         assert reply.posterior.valid
         assert reply.thought is not None
