@@ -89,8 +89,7 @@ class CompilingMiddleware:
         converted, admission = None, _admission(scope)
         form = Format.of(_state(scope, "args"))
         if admission is not None and form is not None and isinstance(request.get("tools"), list):
-            special = admission.cache.vocabulary.special_ids
-            converted = convert(request, form, "[ARGS]" in special)
+            converted = convert(request, form, admission.cache.vocabulary.special_ids)
         if converted is not None:
             text = converted.constraint
         elif text is None and self._adopts:

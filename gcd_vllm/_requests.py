@@ -13,7 +13,8 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
 * `segments`: each segment is an object with one of the other members, or with `"anything": true`
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
   `tokens` (the segment's maximum number of tokens).
-* `tools`: the option `answer` is an object with one of the other members.
+* `tools`: the option `answer` is an object with one of the other members. The option `thought` puts
+  a thought in `<think>` and `</think>` first; its value lists the tags that are single tokens.
 * `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
   (`gcd_vllm._constraint_cache`).
 
@@ -53,6 +54,7 @@ from gcd._automata.horizon import refuse_unchecked
 from gcd._errors import show
 from gcd._languages.literal import without_mark
 from gcd._languages.sql.reading import schema_of_entry
+from gcd._replies import with_any_thought
 
 _WHY_HELD = "the answers to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
@@ -70,11 +72,14 @@ def _grammar(text: str, **options: Any) -> Automaton:
 
 
 @wraps(tool_calls)
-def _tool_calls(tools: Any, *, answer: Any = None, **options: Any) -> Automaton:
+def _tool_calls(
+    tools: Any, *, answer: Any = None, thought: Any = None, **options: Any
+) -> Automaton:
     if answer is not None:
         kind = _only(answer, tuple(_LANGUAGES), "answer")
         answer = _LANGUAGES[kind].language(answer[kind], {"unsupported": "ignore"})
-    return tool_calls(tools, answer=answer, **options)
+    found = tool_calls(tools, answer=answer, **options)
+    return found if thought is None else with_any_thought(found, thought)
 
 
 def _refuse_digest(digest: str) -> Automaton:
@@ -99,8 +104,9 @@ class _Kind(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        parameters = signature(self.compile).parameters.values()
-        return [each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+        found = [signature(self.compile, follow_wrapped=way).parameters for way in (True, False)]
+        every = {name: each for parameters in found for name, each in parameters.items()}
+        return [name for name, each in every.items() if each.kind is Parameter.KEYWORD_ONLY]
 
     def language(self, value: Any, options: Mapping[str, Any]) -> Automaton:
         if not isinstance(value, self.types):

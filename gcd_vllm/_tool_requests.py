@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from gcd import ConstraintError
 from gcd._errors import show
 from gcd._languages.tools.call_formats import ALIASES, FORMATS
+from gcd._replies import TAGS
 
-# Reasoning parsers whose models end a thought with this text.
-_THOUGHT_END = "</think>"
+# Reasoning parsers whose models think in these tags (`gcd._replies.TAGS`).
 _THOUGHTS = ("qwen3", "deepseek_r1", "deepseek_v3", "glm45", "minimax_m2", "hermes")
 _SWITCHES = ("enable_thinking", "thinking")  # arguments of chat templates
 
@@ -59,8 +59,11 @@ class Format(NamedTuple):
         return cls(wanted or parser, is_parsed, reasoning)
 
 
-def convert(request: Mapping[str, Any], form: Format, has_arguments: bool) -> Converted | None:
-    """Convert the body of a chat request; None if it has no tools, or its own constraint."""
+def convert(request: Mapping[str, Any], form: Format, special: Collection[str]) -> Converted | None:
+    """Convert the body of a chat request; None if it has no tools, or its own constraint.
+
+    `special` are the texts of the tokenizer's added tokens.
+    """
     tools, choice = request.get("tools"), request.get("tool_choice") or "auto"
     extra = request.get("vllm_xargs") or {}
     if not tools or choice == "none" or "messages" not in request or "gcd" in extra:
@@ -76,48 +79,34 @@ def convert(request: Mapping[str, Any], form: Format, has_arguments: bool) -> Co
             f"expected a server with a known format of tool calls, got {show(style)}; set the "
             f"server's GCD_VLLM_CALLS to one of {', '.join(FORMATS)}, or to off"
         )
-    if style == "mistral" and not has_arguments:
+    if style == "mistral" and "[ARGS]" not in special:
         style = "mistral_json"
     named = choice.get("function") if isinstance(choice, dict) else None
-    options: dict[str, Any] = {"style": style, "choice": choice, "unsupported": "ignore"}
-    if isinstance(named, dict):
-        tools, options["choice"] = _only(tools, named.get("name")), "required"
-    elif choice not in ("auto", "required"):
+    choice = named.get("name") if isinstance(named, dict) else choice
+    if not isinstance(choice, str) or (named is None and choice not in ("auto", "required")):
         raise ConstraintError(
             'expected tool_choice to be "auto", "required", "none" or {"type": "function", '
             f'"function": {{"name": ...}}}}, got {show(choice)}'
         )
+    options: dict[str, Any] = {"style": style, "choice": choice, "unsupported": "ignore"}
     if request.get("parallel_tool_calls") is False:
         options["max_calls"] = 1
     answer = _answer_of(request.get("response_format"))
-    if answer is not None and options["choice"] == "auto":
+    if answer is not None and choice == "auto":
         options["answer"] = answer
-    constraint: dict[str, Any] = {"tools": tools, "options": options}
     thinks = _thinks(request, form)
     if thinks:
-        thought = {"anything": True, "until": _THOUGHT_END}
-        constraint = {"segments": [thought, constraint]}
-    text = json.dumps(constraint)
+        options["thought"] = [tag for tag in TAGS if tag in special]
+    text = json.dumps({"tools": tools, "options": options})
     removed = ("response_format", "parallel_tool_calls")
     body = {name: value for name, value in request.items() if name not in removed}
     body["tools"] = [_without_strict(tool) for tool in request["tools"]]
     body["tool_choice"] = "auto" if form.is_parsed else "none"
     body["vllm_xargs"] = extra | {"gcd": text}
-    report = [f"calls={style}", f"choice={named.get('name') if named else choice}"]
+    report = [f"calls={style}", f"choice={choice}"]
     report += ["parallel=no"] * ("max_calls" in options) + ["thought"] * thinks
     report += [f"answer={'json' if 'answer' in options else 'text'}"] * (choice == "auto")
     return Converted(body, text, "; ".join(report))
-
-
-def _only(tools: Any, name: Any) -> list[Any]:
-    """Return the tool with a name, in a list."""
-    names = [_function(tool).get("name") for tool in tools]
-    if name not in names:
-        raise ConstraintError(
-            f"expected tool_choice to name one of the tools {', '.join(map(str, names))}, got "
-            f"{show(name)}"
-        )
-    return [tool for tool, each in zip(tools, names, strict=True) if each == name]
 
 
 def _function(tool: Any) -> dict[str, Any]:

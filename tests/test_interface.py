@@ -59,7 +59,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "gcd._automata.byte_classes", "gcd._tokens.rows",
         },
         "it converts requests to the format of calls that the server's parser reads": {
-            "gcd._languages.tools.call_formats",
+            "gcd._languages.tools.call_formats", "gcd._replies",
         },
         "its posteriors are made by the sampler's own parts": {
             "smc._inference.algorithms", "smc._inference.deadlines", "smc._inference.resampling",

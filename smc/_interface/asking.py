@@ -15,6 +15,9 @@ costs less than twice as much as greedy decoding and is right more often (`bench
 Bounds then tell how probable the answer is at least. With `particles`, the other prefixes are a
 random sample, from which probabilities are estimated. Other arguments are passed to `smc.sample`.
 
+With `tools`, a reply is calls in the model's own format, or an answer. The kind of reply with the
+larger probability is chosen first, and then the best reply of this kind.
+
 Messages become token ids by the tokenizer's chat template, which also gets the tools in the form
 that templates expect: `{"type": "function", "function": {"name", "description", "parameters"}}`.
 """
@@ -28,13 +31,28 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any, NamedTuple, TypeAlias
 
-from gcd import Automaton, TokenAutomaton, choice, json_schema, lift, parse_tools, tool_calls
+from gcd import (
+    Automaton,
+    CallFormat,
+    InfeasibleBudgetError,
+    TokenAutomaton,
+    Tool,
+    Vocabulary,
+    call_format,
+    choice,
+    json_schema,
+    lift,
+    parse_tools,
+    tool_calls,
+)
 from gcd._languages.json_schema.schema import is_class
+from gcd._languages.tools.native_calls import format_of
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
+from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import chosen
 from smc._inference.settings import COLDEST, check_options, whole
 from smc._interface.interface import sample
@@ -48,12 +66,13 @@ from smc._models.protocol import (
     check_model,
     check_thoughts,
     is_messages,
+    open_tag,
 )
 from smc._proposals import GCD, Proposal
 from smc._proposals.masks import BudgetEffect
 from smc._removed import accept_budget
-from smc._results.fields import NARROW, Field, leaves, shorten, show_probability
-from smc._results.posterior import Posterior, rank, sufficient_budget
+from smc._results.fields import NARROW, Field, FieldValue, leaves, shorten, show_probability
+from smc._results.posterior import Posterior, Sample, content, rank, regroup, sufficient_budget
 from smc._results.reliability import Reliability
 
 Parser: TypeAlias = Callable[[str], Any]
@@ -65,6 +84,13 @@ _SHOWN = 0.001
 """Least lower bound of a probability that is shown."""
 _TRIED = 3
 """Number of rejected answers in an error message."""
+_CALLS, _ANSWER = '{"calls": ', '{"answer": '
+"""Beginnings of the texts in JSON of replies to requests with tools."""
+
+
+def _branch(document: str) -> str:
+    """Return "calls" or "answer" for an answer to a request with tools."""
+    return "calls" if document.startswith(_CALLS) else "answer"
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,11 +105,18 @@ class Reply:
         posterior: the posterior over all answers that were found.
         parser: function that converts the text of an answer to a value.
         max_tokens: the budget of the answer.
+        heads: with tools or thoughts, the parts of the most probable token sequence of each answer
+            of the posterior. With tools, these answers are
+            `{"calls": [{"name": ..., "arguments": ...}, ...]}` or `{"answer": ...}`, and their
+            fields are those of these texts.
+        has_tools: whether the request has tools.
     """
 
     posterior: Posterior
     parser: Parser
     max_tokens: int
+    heads: Mapping[str, Parts] = field(default_factory=dict)
+    has_tools: bool = False
 
     @property
     def value(self) -> Any:
@@ -116,7 +149,48 @@ class Reply:
     @property
     def text(self) -> str | None:
         """The text of `value`, or the best text if validators reject all; None without answer."""
-        return self._chosen[0]
+        if self._chosen[0] is None:
+            return None
+        return self._head.answer if self._head.calls is None else self._head.calls
+
+    @property
+    def _head(self) -> Parts:
+        document = self._chosen[0] or ""
+        return self.heads.get(document, Parts(None, "", None, document))
+
+    @property
+    def thought(self) -> str | None:
+        """The thought that precedes the answer; None if there is none."""
+        return self._head.thought
+
+    @property
+    def before(self) -> str:
+        """The text between the thought and the calls of tools."""
+        return self._head.before
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of tools; empty if `value` is another answer, or without the argument tools."""
+        return [] if self._head.calls is None else self.value
+
+    @cached_property
+    def branches(self) -> dict[str, FieldValue]:
+        """With tools, the probability of "calls" and that of "answer", the larger one first."""
+        if not self.has_tools or self.posterior.dead:
+            return {}
+        fields = regroup(
+            self.posterior, lambda each: json.dumps({_branch(each.answer.decode()): 1}).encode()
+        ).fields()
+        found = []
+        for name, other in (("calls", "answer"), ("answer", "calls")):
+            value, rest = json.dumps(name), fields.get(f"/{other}")
+            if rest is None:  # this branch has all answers
+                found.append(replace(fields[f"/{name}"].best, value=value))
+            else:
+                limits = rest.absent_interval
+                found.append(FieldValue(value, rest.absent, rest.absent_error, limits))
+        found.sort(key=lambda each: -each.probability)
+        return {each.load(): each for each in found}
 
     @property
     def refused(self) -> dict[str, str]:
@@ -126,13 +200,18 @@ class Reply:
     @property
     def alternatives(self) -> list[Any]:
         """Other values that were found and that validators accept, the best first."""
-        others = (text for text in self._ranked if text != self.text and text not in self.refused)
+        chosen, _, refused = self._chosen
+        others = (text for text in self._ranked if text != chosen and text not in refused)
         return [value for value, error in map(self._parse, others) if error is None]
 
     @cached_property
     def _ranked(self) -> list[str]:
-        """One text of each value, the best value first."""
-        return rank(self.posterior, is_json=self.parser is not str)
+        """One text of each value, the best value first; with tools, the likelier branch first."""
+        ranked = rank(self.posterior, is_json=self.parser is not str)
+        if not self.has_tools:
+            return ranked
+        best = next(iter(self.branches), None)  # the most probable one
+        return sorted(ranked, key=lambda text: _branch(text) != best)
 
     @cached_property
     def _chosen(self) -> tuple[str | None, Any, dict[str, str]]:
@@ -160,7 +239,7 @@ class Reply:
         from a random sample with the label "estimated". Pass `particles=16` for an estimate.
         `confidence_interval` then has the bounds. Zero if no answer is possible.
         """
-        if self.text is None:
+        if self._chosen[0] is None:
             return 0.0 if self._is_impossible else None
         low, high = self.confidence_interval or (0.0, 1.0)
         estimated = self.reliability.label == "estimated"
@@ -184,16 +263,16 @@ class Reply:
     @cached_property
     def _whole(self) -> tuple[float, tuple[float, float] | None]:
         """The estimated probability of the value, and its interval."""
-        assert self.text is not None
-        found = self.posterior
+        document, found = self._chosen[0], self.posterior
+        assert document is not None
         if self.parser is str:
-            same = [at for at, text in enumerate(found.texts) if text == self.text]
+            same = [at for at, text in enumerate(found.texts) if text == document]
             intervals = found.confidence_intervals
             # Several answers that aren't UTF-8 may be shown as one text.
             known = intervals is not None and len(same) == 1
             p = math.fsum(found.probabilities[at] for at in same)
             return p, intervals[same[0]] if known and intervals is not None else None
-        wanted, _ = leaves(self.text)
+        wanted, _ = leaves(document)
         each = next(value for value in self.fields[""].values if value.value == wanted)
         return each.probability, found.interval_of(each.probability, each.error, each.interval)
 
@@ -240,6 +319,7 @@ class Reply:
             self.reliability.label,
             f"{self.posterior.diagnostics.tokens} tokens computed",
         ]
+        parts += map(repr, self.branches.values())
         enough = sufficient_budget(self.posterior) if self.posterior.constraint else 0
         if enough > self.max_tokens:
             parts.append(f"the budget of {self.max_tokens} tokens binds, {enough} wouldn't")
@@ -263,9 +343,12 @@ class Reply:
 def ask(
     lm: LanguageModel,
     prompt: Prompt | Messages,
-    kind: Any,
+    kind: Any = None,
     *,
     max_tokens: int,
+    tools: Any = None,
+    style: str | CallFormat | None = None,
+    thinking: int | None = None,
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
@@ -284,12 +367,19 @@ def ask(
             model, dataclass, TypedDict, `Literal` or enum. It can also be a JSON schema, a list of
             tools, a list of strings to choose from, or a constraint (lifted or not). The value of a
             constraint is the text of the answer, even if it is JSON. With messages, the chat
-            template shows tools to the model.
+            template shows tools to the model. None is for any text, beside `tools`.
         max_tokens: maximum number of tokens of an answer, including EOS (the budget).
+        tools: tools that the model may call instead of an answer of type `kind`. The value is then
+            a list of calls, or an answer, whichever is more probable (`Reply.branches`).
+        style: the format of the calls of `tools`, as for `gcd.tool_calls`; by default that of the
+            model (`gcd.call_format`).
+        thinking: maximum number of tokens of a thought before the answer, including its tags. The
+            prompt may already have opened `<think>`.
         particles: number of distinct prefixes kept at a time: up to half of them, and at most four,
             are the most probable ones, and the others a random sample for estimates; see
-            `smc.sample`. By default, at most the four most probable prefixes, and no sample. With
-            1, one answer is drawn.
+            `smc.sample`. By default, at most the four most probable prefixes, and no sample, but 16
+            with `tools`, to estimate the probabilities of both branches. With 1, one answer is
+            drawn.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
         whitespace: of JSON, as for `gcd.json_schema`; "spaced" by default.
@@ -301,8 +391,10 @@ def ask(
     Raises:
         ConstraintError: the type can't be converted to a constraint.
         ValueError: the type or an option is unsupported; the prompt has messages but the model's
-            tokenizer has no chat template; or the prompt ends in an open `<think>`.
-        InfeasibleBudgetError: the budget is shorter than the shortest answer.
+            tokenizer has no chat template; or the prompt ends in an open `<think>`, without
+            `thinking`.
+        InfeasibleBudgetError: the budget is shorter than the shortest answer, after a thought of
+            `thinking` tokens.
 
     Warns:
         UserWarning: the chat template doesn't show the tools, or doesn't read an argument.
@@ -311,9 +403,10 @@ def ask(
     """
     check_model(lm)
     [reply] = ask_all(
-        lm, [prompt], kind, max_tokens=max_tokens, particles=particles, proposal=proposal,
-        algorithm=algorithm, whitespace=whitespace, literals=literals, temperature=temperature,
-        chat_template_kwargs=chat_template_kwargs, **options,
+        lm, [prompt], kind, max_tokens=max_tokens, tools=tools, style=style, thinking=thinking,
+        particles=particles, proposal=proposal, algorithm=algorithm, whitespace=whitespace,
+        literals=literals, temperature=temperature, chat_template_kwargs=chat_template_kwargs,
+        **options,
     )  # fmt: skip
     return reply
 
@@ -322,9 +415,12 @@ def ask(
 def ask_all(
     lm: LanguageModel,
     prompts: Sequence[Prompt | Messages],
-    kind: Any,
+    kind: Any = None,
     *,
     max_tokens: int,
+    tools: Any = None,
+    style: str | CallFormat | None = None,
+    thinking: int | None = None,
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
     algorithm: str = "auto",
@@ -350,21 +446,143 @@ def ask_all(
                 f"decoding, got particles={particles}, algorithm={algorithm!r}; omit them"
             )
         temperature, particles = COLDEST, 1
-    constraint, parser = constraint_of(kind, whitespace)
-    written = _write(lm, prompts, kind, chat_template_kwargs)
-    if isinstance(constraint, Automaton):
-        constraint = lift(constraint, lm.vocabulary, literals=literals or "all")
-    elif literals is not None:
-        raise ValueError(
-            f"expected no literals with a lifted constraint, got {literals!r}; pass it to gcd.lift"
-        )
+    elif tools is not None and particles is None:
+        particles = _PARTICLES
+    if tools is not None and not isinstance(tools, Mapping):
+        tools = list(tools)  # read more than once
+    request = _Request.of(lm, kind, tools, style, thinking, whitespace)
+    written = _write(lm, prompts, kind if tools is None else tools, chat_template_kwargs, thinking)
+    opened = [open_tag(lm, each) for each in written]
+    lift_once = cache(partial(request.lift, literals=literals))
+    lifts = [lift_once(tag) for tag in opened]
+    most = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * len(written)
+    for lifted, n in zip(lifts, most, strict=False):
+        lifted.check(thinking, n)
     N, algorithm, settings = _search_options(particles, algorithm, options)
     posteriors = sample(
-        lm, written, constraint, max_tokens=max_tokens, particles=N, algorithm=algorithm,
-        proposal=GCD() if proposal is None else proposal, temperature=temperature, **settings,
+        lm, written, [each.constraint for each in lifts], max_tokens=max_tokens, particles=N,
+        proposal=GCD() if proposal is None else proposal, algorithm=algorithm,
+        temperature=temperature, **settings,
     )  # fmt: skip
-    most = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * len(posteriors)
-    return [Reply(each, parser, int(n)) for each, n in zip(posteriors, most, strict=True)]
+    every = zip(lifts, posteriors, most, strict=True)
+    return [request.reply(lifted, each, int(n)) for lifted, each, n in every]
+
+
+class _Lifted(NamedTuple):
+    """Constraint of a prompt, the format of its thought, and a vocabulary with special tokens.
+
+    `rest` is the number of tokens of a shortest answer after a thought.
+    """
+
+    constraint: TokenAutomaton
+    marked: Vocabulary
+    thinking: CallFormat | None = None
+    rest: int = 0
+
+    def check(self, thinking: int | None, max_tokens: int) -> None:
+        """Raise `InfeasibleBudgetError` unless an answer fits after the longest thought."""
+        if thinking is not None and thinking + self.rest > max_tokens:
+            where = f"thinking={thinking} with a shortest answer of {self.rest} tokens"
+            raise InfeasibleBudgetError(thinking + self.rest, max_tokens, where)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Constraint of replies: an answer, or calls of tools, and a thought before them."""
+
+    vocabulary: Vocabulary
+    language: Automaton | TokenAutomaton
+    parser: Parser
+    form: CallFormat | None
+    tools: tuple[Tool, ...]
+    thinking: int | None
+
+    @classmethod
+    def of(
+        cls, lm: LanguageModel, kind: Any, tools: Any, style: Any, thinking: Any, whitespace: Any
+    ) -> _Request:
+        """Compile the arguments of `ask`."""
+        thinking = None if thinking is None else whole("thinking", thinking)
+        answer: Automaton | TokenAutomaton | None = None
+        parser: Parser = str
+        if kind is not None or tools is None:
+            answer, parser = constraint_of(kind, whitespace)
+        if isinstance(answer, TokenAutomaton):
+            if tools is not None or thinking is not None:
+                raise ValueError(
+                    "expected a constraint that isn't lifted, with tools or thinking; omit gcd.lift"
+                )
+            return cls(lm.vocabulary, answer, parser, None, (), None)
+        if tools is not None and _is_tools(kind):
+            raise ValueError("expected tools once, got them as kind and as tools; omit kind")
+        if tools is None:
+            if style is not None:
+                raise ValueError(f"expected style only with tools, got {style!r}; omit it")
+            assert answer is not None
+            return cls(lm.vocabulary, answer, parser, None, (), thinking)
+        form = format_of(_style_of(getattr(lm, "tokenizer", None)) if style is None else style)
+        language = tool_calls(
+            tools, style=form if thinking is None else replace(form, thought=None), choice="auto",
+            answer=answer, whitespace=whitespace or "spaced",
+        )  # fmt: skip
+        return cls(lm.vocabulary, language, parser, form, parse_tools(tools).tools, thinking)
+
+    def lift(self, opened: str | None, literals: str | None) -> _Lifted:
+        """Lift the constraint of prompts that end with a tag, or with none."""
+        language, vocabulary, way = self.language, self.vocabulary, literals or "all"
+        if isinstance(language, TokenAutomaton):
+            if literals is not None:
+                raise ValueError(
+                    f"expected no literals with a lifted constraint, got {literals!r}; pass it to "
+                    "gcd.lift"
+                )
+            return _Lifted(language, vocabulary)
+        marked = vocabulary.with_specials(language.specials)
+        if self.thinking is None:
+            return _Lifted(lift(language, vocabulary, literals=way), marked)
+        form = thinking_format(self.form, vocabulary.special_ids, opened)
+        plan = with_thought(language, form, self.thinking)
+        lifted = lift(plan, vocabulary, literals=way)
+        least = lift(plan.parts[0].language, vocabulary).fewest_tokens - 1
+        marked = vocabulary.with_specials(plan.specials)
+        return _Lifted(lifted, marked, form, lifted.fewest_tokens - least)
+
+    def reply(self, lifted: _Lifted, found: Posterior, max_tokens: int) -> Reply:
+        """Return the reply with a posterior, without thoughts and without text before calls."""
+        if self.form is None and self.thinking is None:
+            return Reply(found, self.parser, max_tokens)
+        heads: dict[str, tuple[float, Parts]] = {}
+        eos, parser = set(self.vocabulary.eos_ids), self.parser
+
+        def read(sample: Sample) -> bytes:
+            marked = lifted.marked.decode(content(sample.ids, eos))
+            parts = read_reply(marked, self.form, self.tools, lifted.thinking)
+            document = parts.answer
+            if parts.calls is not None:
+                document = f"{_CALLS}{parts.calls}}}"
+            elif self.form is not None:
+                document = f"{_ANSWER}{json.dumps(document) if parser is str else document}}}"
+            own = (sample.log_p, parts)
+            heads[document] = max(heads.get(document, own), own, key=lambda each: each[0])
+            return document.encode()
+
+        def parse(document: str) -> Any:
+            if parser is str or _branch(document) == "calls":
+                (value,) = json.loads(document).values()
+                return value
+            return parser(document[len(_ANSWER) : -1])
+
+        read_all = regroup(found, read)
+        firsts = {document: head for document, (_, head) in heads.items()}
+        if self.form is None:
+            return Reply(read_all, parser, max_tokens, firsts)
+        return Reply(read_all, parse, max_tokens, firsts, has_tools=True)
+
+
+@lru_cache(maxsize=8)
+def _style_of(tokenizer: Any) -> str:
+    """Return the format in which a model writes calls."""
+    return call_format("" if tokenizer is None else tokenizer)
 
 
 def _search_options(
@@ -430,9 +648,13 @@ def _is_tools(kind: Any) -> bool:
 
 
 def _write(
-    lm: LanguageModel, prompts: Sequence[Any], kind: Any, arguments: Mapping[str, Any] | None
+    lm: LanguageModel,
+    prompts: Sequence[Any],
+    kind: Any,
+    arguments: Mapping[str, Any] | None,
+    thinking: int | None,
 ) -> list[Prompt]:
-    """Convert messages to token ids, and refuse prompts that end in an open `<think>`.
+    """Convert messages to token ids; without `thinking`, refuse prompts with an open `<think>`.
 
     The ids end with the template's generation prompt, after which the model writes its answer.
     """
@@ -448,7 +670,7 @@ def _write(
         _apply_template(lm, prompt, tools, arguments or {}) if is_messages(prompt) else prompt
         for prompt in prompts
     ]
-    for prompt in written:
+    for prompt in written if thinking is None else ():
         check_thoughts(lm, prompt)
     return written
 

@@ -295,25 +295,28 @@ def check_list(prompts: object) -> None:
         )
 
 
-def check_thoughts(lm: LanguageModel, prompt: Prompt) -> None:
-    """Raise ValueError if a prompt ends in an open tag such as `<think>`.
-
-    The answer would be part of the model's thoughts.
-    """
+def open_tag(lm: LanguageModel, prompt: Prompt) -> str | None:
+    """Return the tag such as `<think>` with which a prompt ends; None if there is none."""
     if isinstance(prompt, str):
         text = prompt
     else:
         ids = token_ids(prompt)[-_TAIL:]
         check_ids(ids, lm.vocabulary.size)
-        decode = getattr(getattr(lm, "tokenizer", None), "decode", None)
-        text = lm.vocabulary.decode(ids).decode(errors="replace") if decode is None else decode(ids)
+        spelled = {index: tag.encode() for tag, index in lm.vocabulary.special_ids.items()}
+        tokens = [spelled.get(each, lm.vocabulary.token_bytes[each]) for each in ids]
+        text = b"".join(tokens).decode(errors="replace")
     found = _OPEN.search(text)
-    if found is not None:
-        tag = found[1]
+    return None if found is None else found[1]
+
+
+def check_thoughts(lm: LanguageModel, prompt: Prompt) -> None:
+    """Raise ValueError if a prompt ends in an open tag, after which the model thinks."""
+    tag = open_tag(lm, prompt)
+    if tag is not None:
         raise ValueError(
             f"expected a prompt after which the answer begins, got one that ends in an open "
-            f"{tag}; append '{tag[0]}/{tag[1:]}' to its text, or with messages in smc.ask pass "
-            'chat_template_kwargs={"enable_thinking": False} if the template reads it'
+            f"{tag}; append '{tag[0]}/{tag[1:]}' to its text, or in smc.ask pass thinking=200, or "
+            'with messages chat_template_kwargs={"enable_thinking": False} if the template reads it'
         )
 
 

@@ -22,7 +22,7 @@ import html
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -436,6 +436,27 @@ def posterior(
         algorithm=algorithm,
         constraint=automaton,
     )
+
+
+def regroup(found: Posterior, answer: Callable[[Sample], bytes]) -> Posterior:
+    """Return the posterior over a function of the token sequences with positive weight."""
+    assert found.constraint is not None
+    assert found.log_evidence is not None
+    samples = [
+        each if each.log_weight == -math.inf else replace(each, answer=answer(each))
+        for each in found.particles
+    ]
+    new = posterior(
+        samples, found.constraint, log_evidence=found.log_evidence, ess=found.ess,
+        enumerated=found.enumerated, diagnostics=found.diagnostics,
+        log_upper=None if found.bounds is None else found.bounds.log_upper,
+        cohorts=None if found.ancestry is None else found.ancestry.cohorts,
+    )  # fmt: skip
+    errors = new.reliability.probability_errors
+    return replace(
+        found, answers=new.answers, probabilities=new.probabilities, particles=new.particles,
+        ancestry=new.ancestry, reliability=replace(found.reliability, probability_errors=errors),
+    )  # fmt: skip
 
 
 def rank(found: Posterior, *, is_json: bool) -> list[str]:

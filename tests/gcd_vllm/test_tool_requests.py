@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import gcd
+from gcd._replies import TAGS
 from gcd_vllm import CompilingMiddleware
 from gcd_vllm._compiler import COMPILERS
 from gcd_vllm._requests import ConstraintRequest
@@ -45,7 +45,7 @@ CASES = [
 
 @pytest.mark.parametrize(("more", "text", "one", "two"), CASES)
 def test_what_a_request_permits(more, text, one, two):
-    found = convert(request(**more), HERMES, False)
+    found = convert(request(**more), HERMES, ())
     assert found is not None
     language = ConstraintRequest.parse(found.constraint).language()
     assert language.accepts(one)
@@ -69,7 +69,7 @@ def test_what_is_left_to_vllm():
         {"tools": None},
         {"vllm_xargs": {"gcd": "{}"}},  # the request's own constraint decides
     ):
-        assert convert(request(**more), HERMES, False) is None
+        assert convert(request(**more), HERMES, ()) is None
 
 
 def test_strict_is_removed_because_vllm_would_add_a_second_constraint():
@@ -78,7 +78,7 @@ def test_strict_is_removed_because_vllm_would_add_a_second_constraint():
         for value in (True, False)
     ]
     for tool in tools:
-        found = convert(request(tools=[tool]), HERMES, False)
+        found = convert(request(tools=[tool]), HERMES, ())
         assert found.request["tools"] == [TOOLS[1]]
 
 
@@ -92,28 +92,32 @@ def test_the_servers_settings_decide(monkeypatch):
     assert named() == ("hermes", False, "")
     monkeypatch.setenv("GCD_VLLM_CALLS", "off")
     assert named(tool_call_parser="xlam") is None
-    unparsed = convert(request(), Format("hermes", False, ""), False)
+    unparsed = convert(request(), Format("hermes", False, ""), ())
     assert unparsed.request["tool_choice"] == "none"
-    for has_arguments, style in ((True, "mistral"), (False, "mistral_json")):
-        found = convert(request(), Format("mistral", True, ""), has_arguments)
+    for special, style in ((["[ARGS]"], "mistral"), ([], "mistral_json")):
+        found = convert(request(), Format("mistral", True, ""), special)
         assert f"calls={style};" in found.report
 
 
 def test_a_thought_comes_first():
     form = Format("hermes", True, "qwen3")
-    found = convert(request(), form, False)
-    parts = ConstraintRequest.parse(found.constraint).language()
-    assert isinstance(parts, gcd.Segments)
-    assert parts.parts[0].text.accepts("I see <tool_call>.</think>")
-    assert parts.parts[1].language.accepts(CALL)
-    silent = convert(request(chat_template_kwargs={"enable_thinking": False}), form, False)
+    found = convert(request(), form, ())
+    replies = ConstraintRequest.parse(found.constraint).language()
+    for thought in ("I see <tool_call>.</think>", "<think>I see.</think>"):
+        assert replies.accepts(thought + CALL)  # the prompt may have the first tag
+        assert replies.accepts(thought + "Hi.")
+    assert not replies.accepts(CALL)
+    assert not replies.accepts("Hi.")
+    single = convert(request(), form, ["</think>", "<think>"])
+    assert {*ConstraintRequest.parse(single.constraint).language().specials} == {*TAGS}
+    silent = convert(request(chat_template_kwargs={"enable_thinking": False}), form, ())
     assert json.loads(silent.constraint).keys() == {"tools", "options"}
 
 
 WRONG = [
     (
         {"tool_choice": {"type": "function", "function": {"name": "x"}}},
-        "get_weather, note, got 'x'",
+        "got 'x'; the tools are get_weather, note",
     ),
     ({"tool_choice": "any"}, "expected tool_choice"),
     ({"tool_choice": {"type": "allowed_tools"}}, "expected tool_choice"),
@@ -180,7 +184,7 @@ def test_the_middleware_converts_and_reports(server):
     start, body = server.post(request())
     assert (start["status"], body["body"]) == (200, b"{}")
     assert (b"x-gcd", b"calls=hermes; choice=auto; answer=text") in start["headers"]
-    assert server.received == convert(request(), HERMES, False).request
+    assert server.received == convert(request(), HERMES, ()).request
     own = request(vllm_xargs={"gcd": json.dumps({"choice": ["a"]})})
     start, _ = server.post(own)
     assert (start["headers"], server.received) == ([], own)

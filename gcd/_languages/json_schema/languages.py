@@ -570,7 +570,10 @@ class SchemaLanguages:
             if not forbidden:
                 value = self.language(nodes, compared_with, wide=wide)
             if frame.write is not None and not value.is_empty:
-                value = frame.write(self._raw(frame, nodes, compared_with, wide), value)
+                raw = Automaton.empty()
+                if value.run('"') >= 0:
+                    raw = self._raw(frame, nodes, compared_with, wide)
+                value = frame.write(raw, value)
             if not value.is_empty:
                 unpacked = frame.is_bare is not None and not frame.is_bare(name)
                 members.append(Member(key, value, required, unpacked))

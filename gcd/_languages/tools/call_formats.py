@@ -189,7 +189,7 @@ FORMATS = {
         lead="functools[", start=("functools[",), reserved=("]",),
     ),
     "internlm": CallFormat(
-        "<|action_start|><|plugin|>" + _NAME, _PARAMETERS, "}<|action_end|>", separator=None,
+        "<|action_start|><|plugin|>\n" + _NAME, _PARAMETERS, "}<|action_end|>", separator=None,
         special=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
     ),
 }
@@ -217,12 +217,14 @@ MODELS = (
 def render_call(tokenizer: Any, tool: Mapping[str, Any]) -> str:
     """Return the text in which a chat template writes the call `f(x="y")` of a tool.
 
-    Some templates expect the arguments as an object, others as text. So it is written twice.
+    Some templates expect the arguments as an object, others as text; some expect ids of nine
+    characters, and some write the id as the name. So it is written several times.
     """
     question, texts, failure = {"role": "user", "content": "?"}, [], None
-    for arguments in ({"x": "y"}, '{"x": "y"}'):
+    ways = (({"x": "y"}, "call00000"), ('{"x": "y"}', "call00000"), ({"x": "y"}, "functions.f:0"))
+    for arguments, number in ways:
         function = {"name": "f", "arguments": arguments}
-        call = {"type": "function", "id": "call00000", "function": function}
+        call = {"type": "function", "id": number, "function": function}
         answer = {"role": "assistant", "content": "", "tool_calls": [call]}
         options = {"tools": [tool], "tokenize": False}
         try:

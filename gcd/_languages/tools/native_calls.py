@@ -12,22 +12,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import SPECIAL, Automaton
-from gcd._automata.limits import cache_with_price
-from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._automata.limits import cache_with_price, max_states
+from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.code_points import texts
 from gcd._languages.text.regex import regex
 from gcd._languages.tools.call_formats import ALIASES, FORMATS, CallFormat
 from gcd._languages.tools.tool_lists import Tool
-from gcd._languages.values.arrays import array
 from gcd._languages.values.json_values import json_notation
-from gcd._languages.values.notation import Brackets, Notation, mark
+from gcd._languages.values.notation import Notation, mark
 from gcd._languages.values.objects import BRACES, Frame
 from gcd._languages.values.python_values import python_notation
 
-_BLANKS = b" \t\n\r"
-_KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
+BLANKS = b" \t\n\r"
+KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
+# Styles that are lists of calls, whatever the model.
+LISTS = {
+    "json": CallFormat("", "", "", lead="["),
+    "python": CallFormat("", "", "", lead="[", arguments="python"),
+}
 _NUMBER = Automaton.from_strings(map(str, range(100)))  # number of a call
 _STRING = Automaton.literal('"') + Automaton.any_bytes()
 _NUMBERS = r"-?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|Infinity)|NaN"
@@ -37,31 +42,32 @@ def format_of(style: str | CallFormat) -> CallFormat:
     """Return the format with a name, or raise an error."""
     if isinstance(style, CallFormat):
         return style
-    if not isinstance(style, str) or ALIASES.get(style, style) not in FORMATS:
+    found = LISTS | FORMATS
+    if not isinstance(style, str) or ALIASES.get(style, style) not in found:
         raise ConstraintError(
             'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
             f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
         )
-    return FORMATS[ALIASES.get(style, style)]
+    return found[ALIASES.get(style, style)]
 
 
 @cache_with_price(maxsize=256)
 def write(form: CallFormat, text: str) -> Automaton:
     """Return the language of one text, in which special tokens are single tokens."""
-    pieces = re.split(_any_of(form.special), text)
+    pieces = re.split(any_of(form.special), text)
     return Automaton.concatenate(
         [Automaton.special(each) if i % 2 else mark(each) for i, each in enumerate(pieces)]
     )
 
 
-def _any_of(texts: Sequence[str]) -> str:
+def any_of(texts: Sequence[str]) -> str:
     """Return a regular expression of one of the texts, in a group; of none if there are none."""
     return f"({'|'.join(map(re.escape, texts)) or '(?!)'})"
 
 
 def longest_call(form: CallFormat, calls: Automaton, text: str) -> int:
     """Return the length in bytes of the longest call inside a text; 0 if there is none."""
-    marked = re.sub(_any_of(form.special).encode(), SPECIAL + rb"\1" + SPECIAL, text.encode())
+    marked = re.sub(any_of(form.special).encode(), SPECIAL + rb"\1" + SPECIAL, text.encode())
     longest = 0
     for begin in range(len(marked)):
         state, end = calls.initial, begin
@@ -82,7 +88,7 @@ def notation_of(form: CallFormat, whitespace: str, escapes: str) -> Notation:
     quote = write(form, form.quote)
     plain = _without_reserved(form, _raw_notation(json_notation("compact", escapes)))
     quoted = _change_strings(plain, lambda text: Automaton.concatenate([quote, text, quote]))
-    return replace(quoted, is_bare=partial(_is_written, _KEYS))
+    return replace(quoted, is_bare=partial(_is_written, KEYS))
 
 
 def _raw_notation(plain: Notation) -> Notation:
@@ -102,7 +108,13 @@ def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
     parts = (*form.special, *form.reserved)
     if not parts:
         return plain
-    return _change_strings(plain, lambda text: text - _containing(parts))
+
+    def change(text: Automaton) -> Automaton:
+        is_read = text.delta.max(axis=0)[text.class_of_byte] >= 0
+        possible = tuple(part for part in parts if is_read[[*part.encode()]].all())
+        return text - _containing(possible) if possible else text
+
+    return _change_strings(plain, change)
 
 
 def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -> Notation:
@@ -121,14 +133,15 @@ def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -
     )
 
 
-def native_call(form: CallFormat, tool: Tool, values: SchemaLanguages) -> list[Automaton]:
+def native_call(
+    form: CallFormat, frame: Frame, tool: Tool, values: SchemaLanguages
+) -> list[Automaton]:
     """Return the languages of the parts of a call."""
     _check_name(form.names, tool.name, "tool")
     if form.arguments != "json":
-        names = form.names if form.arguments == "python" else _KEYS
+        names = form.names if form.arguments == "python" else KEYS
         for parameter in tool.parameters:
             _check_name(names, parameter.name, "parameter")
-    frame = BRACES if form.arguments == "json" else _frame(form, values.notation)
     arguments = values.language(values.document.root(), frame=frame)
     if "]" in form.reserved:
         arguments = arguments - _containing(form.reserved)
@@ -155,17 +168,20 @@ def _write_numbered(form: CallFormat, text: str) -> list[Automaton]:
     return [write(form, before), *(part for each in rest for part in (_NUMBER, write(form, each)))]
 
 
-def _frame(form: CallFormat, notation: Notation) -> Frame:
-    """Return the delimiters around and inside arguments that aren't JSON."""
+def frame_of(form: CallFormat, notation: Notation) -> Frame:
+    """Return the delimiters around and inside arguments."""
+    if form.arguments == "json":
+        return BRACES
     if form.arguments == "python":
         return Frame("(", ")", mark("="), partial(_is_written, form.names))
-    frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, _KEYS))
+    frame = Frame(form.opened, form.closed, is_bare=partial(_is_written, KEYS))
     if form.arguments == "bare":
         return frame
     before, between, after = form.member
     as_text, as_json = (write(form, between.replace("{}", word)) for word in ("true", "false"))
     end = write(form, after)
 
+    @cache
     def value(strings: Automaton, values: Automaton) -> Automaton:
         others = values - _STRING  # strings in JSON begin with a quote
         if not form.is_typed:
@@ -188,47 +204,69 @@ def _read_as_json() -> Automaton:
     return regex(rf"""\s*(?:[\[{{"](?s:.)*|(?:{_NUMBERS}|true|false|null)\s*)""")
 
 
-def native_calls(
-    form: CallFormat, call: Automaton, min_calls: int, max_calls: int | None
+def replies(
+    form: CallFormat,
+    call: Automaton,
+    counts: tuple[int, int | None],
+    auto: bool,
+    answer: Automaton | None,
 ) -> Automaton:
-    """Return the language of several calls; empty if the format permits fewer than `min_calls`."""
-    if form.separator is None:
-        max_calls = 1
-    joined = replace(json_notation("compact"), comma=write(form, form.separator or ""))
-    ends = (Brackets("", ""),)
-    several = array(joined, call, minimum=min_calls, maximum=max_calls, brackets=ends)
-    return Automaton.concatenate([write(form, form.first), several, write(form, form.last)])
+    """Return the language of calls and, if `auto`, of answers without calls.
 
-
-def with_answers(
-    form: CallFormat, calls: Automaton, auto: bool, answer: Automaton | None
-) -> Automaton:
-    """Add the answers without calls, if `auto`, to a language of calls.
-
-    `answer` None is for any text, which may then also precede calls.
+    `counts` are the fewest and the most calls. `answer` None is for any text, which may then also
+    precede calls. The graph is converted once, because an automaton of many tools is large.
     """
-    started = _containing((*form.special, *form.start))
-    plain = texts() - started
-    found = calls
-    if auto:
-        own = plain if answer is None else answer - started
-        if form.lead is not None:
-            begin = [Automaton.byte_set(_BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
-            own = own - Automaton.concatenate(begin)
-        if own.is_empty:
-            raise EmptyLanguageError(
-                "expected answers that can't be taken for tool calls, got a constraint of answers "
-                "that all begin like calls in this format; use a format with special tokens, or "
-                'choice="required"'
-            )
-        before, after = (write(form, text) for text in form.answer)
-        if answer is None and form.lead is None:
-            found = Automaton.concatenate([plain, found])
-        found = found | Automaton.concatenate([before, own, after])
+    fewest, most = counts
+    copies = max(1, fewest) if most is None else most
+    if copies * call.num_states > max_states():
+        raise StateLimitError(max_states(), f"{copies} copies of the calls")
+    graph = Assembly()
+    start, began, here, end = (graph.node() for _ in range(4))
+    graph.skip(start, began)
     if form.thought is not None:
-        before, after = (write(form, text) for text in form.thought)
-        found = Automaton.concatenate([before, plain, after]).optional() + found
-    return found
+        graph.insert(start, began, thought(form))
+    first, separator, last = (
+        write(form, text or "") for text in (form.first, form.separator, form.last)
+    )
+    plain = texts() - _containing((*form.special, *form.start))
+    if auto:
+        before, after = (write(form, text) for text in form.answer)
+        graph.insert(began, end, before, _without_calls(form, plain, answer), after)
+    leads = auto and answer is None and form.lead is None
+    graph.insert(began, here, *[plain] * leads, first)
+    for number in range(1, copies + 1):
+        done, following = graph.node(), graph.node() if number < copies else here
+        graph.insert(here, done, call)
+        if number >= fewest:
+            graph.insert(done, end, last)
+        if number < copies or most is None:
+            graph.insert(done, following, separator)
+        here = following
+    return graph.build(start, end)
+
+
+def _without_calls(form: CallFormat, plain: Automaton, answer: Automaton | None) -> Automaton:
+    """Return the answers that a parser doesn't read as calls."""
+    own = plain if answer is None else answer - _containing((*form.special, *form.start))
+    if form.lead is not None:
+        begin = [Automaton.byte_set(BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
+        own = own - Automaton.concatenate(begin)
+    if own.is_empty:
+        raise EmptyLanguageError(
+            "expected answers that can't be taken for tool calls, got a constraint of answers "
+            "that all begin like calls in this format; use a format with special tokens, or "
+            'choice="required"'
+        )
+    return own
+
+
+def thought(form: CallFormat) -> Automaton:
+    """Return the thoughts of a format that has them."""
+    assert form.thought is not None
+    before, after = (write(form, text) for text in form.thought)
+    return Automaton.concatenate(
+        [before, texts() - _containing((*form.special, *form.start)), after]
+    )
 
 
 @cache_with_price(maxsize=64)

@@ -41,12 +41,13 @@ from gcd._languages.json_schema.schema import check_depth, check_options, refuse
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
 from gcd._languages.tools.call_formats import FORMATS, MODELS, CallFormat, render_call
 from gcd._languages.tools.native_calls import (
+    LISTS,
     format_of,
+    frame_of,
     longest_call,
     native_call,
-    native_calls,
     notation_of,
-    with_answers,
+    replies,
 )
 from gcd._languages.tools.tool_lists import Tool, parse_tools
 from gcd._languages.values.arrays import array
@@ -60,10 +61,6 @@ from gcd._languages.values.python_values import (
 
 Call = Sequence[Automaton]
 """Languages of the consecutive parts of a call."""
-_LISTS = {
-    "json": CallFormat("", "", "", lead="["),
-    "python": CallFormat("", "", "", lead="[", arguments="python"),
-}
 
 
 def tool_calls(
@@ -114,9 +111,8 @@ def tool_calls(
         IgnoredKeywordWarning: once, naming the keywords without effect.
         CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text.
     """
-    form = _LISTS.get(style) if isinstance(style, str) else None
-    form = form or format_of(style)
-    is_list = form in _LISTS.values()
+    form = format_of(style)
+    is_list = form in LISTS.values()
     check_count("min_calls", min_calls, 0 if is_list else 1)
     if max_calls is not None:
         check_count("max_calls (at least min_calls)", max_calls, min_calls)
@@ -128,10 +124,12 @@ def tool_calls(
             f'expected an answer only with choice="auto", got choice={choice!r}; omit the answer'
         )
     notation = notation_of(form, whitespace, escapes)
-    write: Callable[[Tool, SchemaLanguages], Call] = partial(native_call, form)
-    if style == "json":
+    write: Callable[[Tool, SchemaLanguages], Call] = partial(
+        native_call, form, frame_of(form, notation)
+    )
+    if form == LISTS["json"]:
         write = _json_call
-    elif style == "python":
+    elif is_list:
         equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
         write = partial(_python_call, equals=equals)
     documents = [
@@ -186,18 +184,18 @@ def tool_calls(
             reach = max_bytes // len(call.shortest())
             _check_reach(min_calls, reach, max_bytes)
             most = None if most is not None and most > reach else most
+        language, counts = call, (min_calls, 1 if form.separator is None else most)
         if is_list:
-            language = array(notation, call, minimum=min_calls, maximum=most)
-        else:
-            language = native_calls(form, call, min_calls, most)
-        if language.is_empty:
+            language, counts = array(notation, call, minimum=min_calls, maximum=most), (1, 1)
+        if language.is_empty or (form.separator is None and min_calls > 1):
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
             reason = reason if parsed else "there are no tools; add one"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
-        if style == "json":
+        if form == LISTS["json"]:
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        language = with_answers(form, language, choice == "auto", answer)
+        if choice == "auto" or not is_list:
+            language = replies(form, language, counts, choice == "auto", answer)
         return restrict_length(language, max_bytes, "a list of valid calls", caveats)
 
     bounds = [bound for document in documents for bound in document.bounds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +12,7 @@ import gcd
 from gcd._languages.tools.call_formats import ALIASES, FORMATS
 from gcd_vllm._serialization import pack, unpack
 from tests.gcd.languages.tools.calls import TOOLS, tokenizer_for, write_calls
+from tests.gcd.languages.tools.templates import template_for
 
 NOTE = [("note", {"text": "a"})]
 BOTH = [("get_weather", {"city": "Rome", "days": 3, "hot": True, "at": {"lat": 1.5}}), *NOTE]
@@ -159,17 +159,6 @@ def test_no_arguments_and_null():
     tokenizer, vocabulary = vocabulary_for("glm45")
     text = write_calls(FORMATS["glm45"], bare)
     assert accepts(calls, vocabulary, tokenizer.encode(text, add_special_tokens=False))
-
-
-LOOP = "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}"
-END = "{% endfor %}{% else %}<|im_start|>{{ m.content }}{% endif %}{% endfor %}"
-
-
-def template_for(name: str) -> str:
-    """Return a short chat template whose only call is written as the format says."""
-    text = write_calls(FORMATS[name], [("f", {"x": "y"})])
-    assert "{%" not in text
-    return LOOP + "{{ " + json.dumps(text) + " }}" + END
 
 
 @pytest.mark.parametrize("name", FORMATS)
