@@ -540,10 +540,7 @@ def _in_order(
 def _of_length(
     transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, "S"]]
 ) -> Iterator[bytes]:
-    """Yield the strings of exactly `length` bytes, in byte order.
-
-    `ends_in[r][s]` is whether some string of exactly r bytes leads from state s to acceptance.
-    """
+    """Yield the strings of exactly `length` bytes, in byte order."""
     if not ends_in[length][0]:
         return
     stack = [(0, b"")]

@@ -76,10 +76,7 @@ def trim(
     *,
     merge: bool = False,
 ) -> TokenTable | None:
-    """Remove states not on a path from `initial` to the last state; return None if none is left.
-
-    Equal token classes are merged if states were removed or `merge` is set.
-    """
+    """Remove states not on a path from `initial` to the last state; return None if none is left."""
     rows = Rows.of(delta)
     alive, steps = _measure(rows, initial)
     if not alive[initial]:

@@ -25,21 +25,16 @@ PER_KEPT_ENTRY = 16  # units of work for each table entry that stays in memory
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules of a grammar by name, in their order in the grammar.
+    """Rules of a grammar by name, in their order in the grammar."""
 
-    Attributes:
-        rules, start: the rules, and the name of the start rule.
-        finish: function that makes the texts of the grammar from the texts of the start rule.
-        narrow: function that returns the grammar without texts in which longer ignored text hides a
-            terminal; None if there are none.
-        overlap: the fewest bytes of a text that `narrow` leaves out.
-    """
-
-    rules: dict[str, Node]
+    rules: dict[str, Node]  # rules, start: the rules, and the name of the start rule
     start: str
+    # Function that makes the texts of the grammar from the texts of the start rule
     finish: Callable[[Automaton], Automaton] = lambda language: language
+    # Function that returns the grammar without texts in which longer ignored text hides a terminal;
+    # None if there are none
     narrow: Callable[[], Grammar] | None = None
-    overlap: float = math.inf
+    overlap: float = math.inf  # the fewest bytes of a text that `narrow` leaves out
 
 
 class RuleLimitError(Exception):

@@ -185,16 +185,11 @@ CONSTRAINING = (_EVERY | DRAFT_3) - {*_ABOUT, "id", CONTAINER, ORDERING, VALIDAT
 
 
 class Draft(NamedTuple):
-    """Draft of JSON Schema.
+    """Draft of JSON Schema."""
 
-    Attributes:
-        name: name in the option `draft` of `gcd.json_schema`, and in messages.
-        has: its keywords and rules, as `_DIFFERENCES` calls them.
-        lenient: whether this is 2020-12 with the spellings of all drafts, instead of a real draft.
-    """
-
-    name: str
-    has: frozenset[str]
+    name: str  # name in the option `draft` of `gcd.json_schema`, and in messages
+    has: frozenset[str]  # its keywords and rules, as `_DIFFERENCES` calls them
+    # Whether this is 2020-12 with the spellings of all drafts, instead of a real draft
     lenient: bool = False
 
 

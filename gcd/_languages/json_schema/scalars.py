@@ -73,10 +73,7 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """Return the texts of scalars; if `wide`, in every spelling, and all numbers with an exponent.
-
-    All scalars are compiled at once, because there may be thousands.
-    """
+    """Return the texts of scalars; if `wide`, in every spelling, with all exponents."""
     parts: list[Automaton] = []
     strings: list[str] = []
     digits: set[str] = set()

@@ -74,10 +74,7 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
 
 
 def select(found: Automaton, good: Automaton, mark: int, *, once: bool = False) -> Automaton:
-    """Return the texts whose marks are at positions in `good`, with the marks erased.
-
-    `once` is whether the texts have the mark at most once; they may have others.
-    """
+    """Return the texts whose marks are at positions in `good`, with the marks erased."""
     fitting = texts() | good if once else _require_everywhere(good, mark)
     fitting = ignore_marks(fitting, [byte for byte in MARKS if byte != mark])
     return erase_mark(found & fitting, mark)

@@ -132,10 +132,7 @@ def _with_looks(node: Node) -> Node:
 
 
 def _is_decided(node: Node, after: Ranges, *, is_last: bool) -> bool:
-    """Return whether the next character decides each choice, so that `re` takes the only way.
-
-    A character of `after` may follow the node's text or, if `is_last`, the match may end there.
-    """
+    """Return whether the next character decides each choice, so that `re` takes the only way."""
     match node:
         case Sequence(parts):
             for part in reversed(parts):

@@ -132,11 +132,7 @@ class _Layout(Assembly):
         self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:
-        """Add a node of the tree, starting at the graph's node `entry`; return where it ends.
-
-        Several nodes of the tree may start at the same entry. This is safe, because no edge leads
-        back to an entry: a loop begins at a separate node.
-        """
+        """Add a node of the tree, starting at the graph's node `entry`; return where it ends."""
         match node:
             case Start():
                 self._starts.append((entry, self.node()))

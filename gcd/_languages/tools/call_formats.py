@@ -215,10 +215,7 @@ MODELS = (
 
 
 def render_call(tokenizer: Any, tool: Mapping[str, Any]) -> str:
-    """Return the text in which a chat template writes the call `f(x="y")` of a tool.
-
-    Some templates expect the arguments as an object, others as text. So it is written twice.
-    """
+    """Return the text in which a chat template writes the call `f(x="y")` of a tool."""
     question, texts, failure = {"role": "user", "content": "?"}, [], None
     for arguments in ({"x": "y"}, '{"x": "y"}'):
         function = {"name": "f", "arguments": arguments}

@@ -92,15 +92,10 @@ def _add_array(
 
 
 class CountedSplit(NamedTuple):
-    """Possible elements at one position of an array for which `contains` counts elements.
+    """Possible elements at one position of an array for which `contains` counts elements."""
 
-    Attributes:
-        counted: language of the elements that increase the count.
-        others: language of the elements that don't; it may overlap with `counted`.
-    """
-
-    counted: Automaton
-    others: Automaton
+    counted: Automaton  # language of the elements that increase the count
+    others: Automaton  # language of the elements that don't; it may overlap with `counted`
 
 
 def containing(

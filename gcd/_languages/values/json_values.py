@@ -211,10 +211,7 @@ class _Escapes:
         return np.concatenate([low[:, 0, 8:], *after_zero, first[:, 1:]], 1)[lead_of]
 
     def _pairs(self, leads: States, two: States) -> States:
-        """Return the nodes after two digits of a surrogate pair's first half, by the second digit.
-
-        `leads` are the states after each byte that begins a character of four bytes.
-        """
+        """Return the nodes after two digits of a pair's first half, by the second digit."""
         # By bits 12 to 20 of the code point; those of the first half are counted from U+10000.
         seconds = self._after(leads, range(0x80, 0xC0)).reshape(-1, 320)[:, 16:272]
         before, number = np.unique(seconds, return_inverse=True)

@@ -20,20 +20,14 @@ from gcd._languages.values.notation import Notation, mark
 
 
 class Member(NamedTuple):
-    """Member of an object.
-
-    Attributes:
-        key: its key, with quotes.
-        value: its value.
-        required: whether it must be present.
-        unpacked: whether it is written in a dictionary after two asterisks, in the way that a
-            Python call passes arguments whose names aren't identifiers: `**{"page-size": 3}`.
-            Several unpacked members may share a dictionary.
-    """
+    """Member of an object."""
 
     key: Automaton
     value: Automaton
     required: bool
+    # Whether it is written in a dictionary after two asterisks, in the way that a Python call
+    # passes arguments whose names aren't identifiers: `**{"page-size": 3}`. Several unpacked
+    # members may share a dictionary.
     unpacked: bool = False
 
 
@@ -41,26 +35,20 @@ class Frame(NamedTuple):
     """Delimiters around and inside an object.
 
     The arguments of a Python call are also treated as members, with other delimiters.
-
-    Attributes:
-        opened, closed: delimiters around the members.
-        colon: separator between a key and its value; None for the notation's own.
-        is_bare: function that returns whether a name is written without quotes; members with other
-            names are unpacked (`Member.unpacked`). None: all names are written as keys of the
-            notation.
-        before: text before each key.
-        comma: separator between members; None for the notation's own.
-        raw: notation of the members' own strings, if it differs from that of inner strings.
-        write: function from the texts of a member in `raw` and of its other values to its value.
     """
 
     opened: str = "{"
     closed: str = "}"
+    # Separator between a key and its value; None for the notation's own
     colon: Automaton | None = None
+    # Function that returns whether a name is written without quotes; members with other names are
+    # unpacked (`Member.unpacked`). None: all names are written as keys of the notation.
     is_bare: Callable[[str], bool] | None = None
-    before: tuple[Automaton, ...] = ()
-    comma: Automaton | None = None
+    before: tuple[Automaton, ...] = ()  # text before each key
+    comma: Automaton | None = None  # separator between members; None for the notation's own
+    # Notation of the members' own strings, if it differs from that of inner strings
     raw: Notation | None = None
+    # Function from the texts of a member in `raw` and of its other values to its value
     write: Callable[[Automaton, Automaton], Automaton] | None = None
 
 
@@ -143,15 +131,10 @@ def mapping(
 
 
 class _Stage(NamedTuple):
-    """Nodes of the graph before or after a member, by the number of members so far.
+    """Nodes of the graph before or after a member, by the number of members so far."""
 
-    Attributes:
-        written: nodes outside of dictionaries `**{...}`.
-        open: nodes inside such a dictionary; empty if no member is `unpacked`.
-    """
-
-    written: list[int]
-    open: list[int]
+    written: list[int]  # nodes outside of dictionaries `**{...}`
+    open: list[int]  # nodes inside such a dictionary; empty if no member is `unpacked`
 
     @property
     def nodes(self) -> list[int]:

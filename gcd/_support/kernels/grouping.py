@@ -6,20 +6,19 @@ import cython
 import numpy as np
 
 
-def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def by_key(
+    key_of: cython.const[cython.int][::1], num_keys: int, value_of: cython.const[cython.int][::1]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return where each key's values start, and the values (int32), sorted stably by keys."""
     start_array = np.zeros(num_keys + 1, np.int64)
     start: cython.longlong[::1] = start_array
-    key_of: cython.const[cython.int][::1] = keys
-    value_of: cython.const[cython.int][::1] = values
-    i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     for i in range(key_of.shape[0]):
         start[key_of[i] + 1] += 1
     for k in range(num_keys):
         start[k + 1] += start[k]
     fill: cython.longlong[::1] = start_array[:num_keys].copy()
-    ordered_array = np.empty(values.size, np.int32)
+    ordered_array = np.empty(value_of.shape[0], np.int32)
     ordered: cython.int[::1] = ordered_array
     for i in range(key_of.shape[0]):
         k = key_of[i]
@@ -37,7 +36,6 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
     numbers_array = np.empty(values.size, np.int32)
     numbers: cython.int[::1] = numbers_array
     count: cython.int = 0
-    i: cython.Py_ssize_t
     for i in range(given.shape[0]):
         value = given[i]
         if number[value] < 0:

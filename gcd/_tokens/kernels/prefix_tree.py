@@ -10,21 +10,14 @@ import numpy as np
 
 
 def build_trie(
-    text: np.ndarray, offsets: np.ndarray
+    letters: cython.const[cython.uchar][::1], begin: cython.const[cython.longlong][::1]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Build the preorder arrays (byte, depth, skip, entry) of sorted distinct strings."""
-    letters: cython.const[cython.uchar][::1] = text
-    begin: cython.const[cython.longlong][::1] = offsets
     num_strings: cython.Py_ssize_t = begin.shape[0] - 1
     shared: cython.longlong[::1] = np.zeros(num_strings, np.int64)
     num_nodes: cython.Py_ssize_t = 0
     max_length: cython.longlong = 0
-    length: cython.longlong
-    before: cython.longlong
-    limit: cython.longlong
-    common: cython.longlong
-    i: cython.Py_ssize_t
-    d: cython.Py_ssize_t
+    cython.declare(common=cython.longlong, d=cython.Py_ssize_t)
     for i in range(num_strings):
         length = begin[i + 1] - begin[i]
         max_length = max(max_length, length)
@@ -64,17 +57,17 @@ def build_trie(
 
 
 def ancestry(
-    depth: np.ndarray, entry: np.ndarray, num_entries: int, max_depth: int
+    depth_of: cython.const[cython.int][::1],
+    entry_of: cython.const[cython.int][::1],
+    num_entries: int,
+    max_depth: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each node's parent (-1 for the root), and the node where each string ends."""
-    depth_of: cython.const[cython.int][::1] = depth
-    entry_of: cython.const[cython.int][::1] = entry
-    parent_array = np.empty(depth.size, np.int32)
+    parent_array = np.empty(depth_of.shape[0], np.int32)
     end_array = np.empty(num_entries, np.int32)
     parent: cython.int[::1] = parent_array
     end: cython.int[::1] = end_array
     path: cython.int[::1] = np.empty(max_depth, np.int32)
-    node: cython.Py_ssize_t
     d: cython.Py_ssize_t
     for node in range(depth_of.shape[0]):
         d = depth_of[node]
@@ -86,7 +79,11 @@ def ancestry(
 
 
 def sub_trie(
-    depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
+    depth_of: cython.const[cython.int][::1],
+    parent_of: cython.const[cython.int][::1],
+    end_of: cython.const[cython.int][::1],
+    chosen: np.ndarray,
+    order: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Reduce a prefix tree to chosen strings (entries): return (nodes, depth, skip, entry).
 
@@ -94,17 +91,11 @@ def sub_trie(
     the indices i in the order of their entries. `nodes` are the old nodes that remain. Cost: the
     total length of the chosen strings.
     """
-    depth_of: cython.const[cython.int][::1] = depth
-    parent_of: cython.const[cython.int][::1] = parent
-    end_of: cython.const[cython.int][::1] = end
     entry_of: cython.const[cython.int][::1] = np.ascontiguousarray(chosen, np.int32)
     turns: cython.const[cython.longlong][::1] = np.ascontiguousarray(order, np.int64)
     total: cython.Py_ssize_t = 0
     longest: cython.Py_ssize_t = 0
-    length: cython.Py_ssize_t
-    turn: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    d: cython.Py_ssize_t
+    cython.declare(length=cython.Py_ssize_t, i=cython.Py_ssize_t, shared=cython.Py_ssize_t)
     for turn in range(turns.shape[0]):
         length = depth_of[end_of[entry_of[turns[turn]]]] + 1
         total += length
@@ -121,9 +112,6 @@ def sub_trie(
     number: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
     count: cython.Py_ssize_t = 0
     deep: cython.Py_ssize_t = 0  # length of the current path, `path[:deep]`
-    node: cython.int
-    climb: cython.int
-    shared: cython.Py_ssize_t
     for turn in range(turns.shape[0]):
         i = turns[turn]
         node = end_of[entry_of[i]]
