@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import LimitError
-from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+from gcd._languages.text.syntax import Node, Reference, children
 
 Symbol = Automaton | str
 Production = tuple[Symbol, ...]
@@ -56,10 +56,7 @@ def references(expression: Node) -> Iterator[str]:
     """Yield the names of all rules that an expression refers to, with repetitions."""
     pending: list[Node] = [expression]
     while pending:
-        match pending.pop():
-            case Reference(name):
-                yield name
-            case Sequence(parts) | Choice(parts):
-                pending += parts
-            case Repeat(body):
-                pending.append(body)
+        node = pending.pop()
+        if isinstance(node, Reference):
+            yield node.name
+        pending += children(node)

@@ -110,8 +110,8 @@ class Approximation:
         return None if self.kinds & _CONTAINERS else self.scalars
 
 
-ANYTHING = Approximation(frozenset(TYPES), None, {}, frozenset(), lambda _: ANYTHING)
-NOTHING = Approximation(frozenset(), None, {}, frozenset(), lambda _: NOTHING)
+ANYTHING: Approximation = Approximation(frozenset(TYPES), None, {}, frozenset(), lambda _: ANYTHING)
+NOTHING: Approximation = Approximation(frozenset(), None, {}, frozenset(), lambda _: NOTHING)
 
 
 def meet(parts: Sequence[Approximation]) -> Approximation:

@@ -23,8 +23,6 @@ construction to erase its mark. For a condition inside a repetition, C tracks a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from gcd._automata.automaton import Automaton
@@ -41,6 +39,8 @@ from gcd._languages.text.syntax import (
     Node,
     Repeat,
     Sequence,
+    children,
+    rebuild,
     show_pattern,
 )
 
@@ -157,28 +157,16 @@ def _with_one(mark: int) -> Automaton:
 
 def find_looks(node: Node) -> list[Look]:
     """Return the conditions in a syntax tree, without those inside other conditions."""
-    match node:
-        case Look():
-            return [node]
-        case Sequence(parts) | Choice(parts):
-            return [look for part in parts for look in find_looks(part)]
-        case Repeat(body):
-            return find_looks(body)
-    return []
+    if isinstance(node, Look):
+        return [node]
+    return [look for part in children(node) for look in find_looks(part)]
 
 
 def replace_looks(node: Node, marks: dict[Look, int]) -> Node:
     """Return the syntax tree with the mark of each look-around condition in its place."""
-    match node:
-        case Look():
-            return Mark(marks[node])
-        case Sequence(parts):
-            return Sequence(tuple(replace_looks(part, marks) for part in parts))
-        case Choice(options):
-            return Choice(tuple(replace_looks(option, marks) for option in options))
-        case Repeat(body) if marks:
-            return replace(node, body=replace_looks(body, marks))
-    return node
+    if isinstance(node, Look):
+        return Mark(marks[node])
+    return rebuild(node, lambda part: replace_looks(part, marks)) if marks else node
 
 
 def _times(node: Node, look: Look) -> int:

@@ -44,6 +44,7 @@ from gcd._languages.text.syntax import (
     Sequence,
     Start,
     has_anchors,
+    rebuild,
     show_pattern,
 )
 
@@ -119,13 +120,7 @@ def _with_looks(node: Node) -> Node:
             return Look(((Start(), EMPTY),))
         case End():
             return Look(((EMPTY, End()),))
-        case Sequence(parts):
-            return Sequence(tuple(map(_with_looks, parts)))
-        case Choice(options):
-            return Choice(tuple(map(_with_looks, options)))
-        case Repeat(body):
-            return replace(node, body=_with_looks(body))
-    return node
+    return rebuild(node, _with_looks)
 
 
 # -- choices that the next character decides -----------------------------------------------------

@@ -25,12 +25,20 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import NamedTuple
 
+import numpy as np
+
 from gcd._automata.automaton import Automaton
+from gcd._automata.byte_classes import NUM_BYTES
 from gcd._automata.limits import cache_with_price
 from gcd._errors import ConstraintError
 from gcd._languages.text.regex import regex
 
-_LESS, _EQUAL, _GREATER = -1, 0, 1
+_LESS, _GREATER = -1, 1
+# A part of a number, how many of its digits were read (at most one more than the bound has), and
+# how the number compares with the bound so far.
+_State = tuple[str, int, int]
+_CLASS_OF_BYTE = np.full(NUM_BYTES, 11, np.uint8)
+_CLASS_OF_BYTE[list(b"0123456789.")] = np.arange(11)
 MAX_DIGITS = 400  # maximum number of digits of a bound on either side of the point; 1e308 has 309
 
 
@@ -110,83 +118,46 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
 def _compare(bound: Decimal, wanted: frozenset[int]) -> Automaton:
     """Return the numbers without a sign that are less (-1), equal (0) or greater, as `wanted`."""
     whole, fraction = _digits(bound)
-    edges: list[tuple[int, list[int], int]] = []
-    # For each state, the result of the comparison if the number ends there; None if it can't end.
-    verdict: dict[int, int | None] = {}
 
-    def state(outcome: int | None) -> int:
-        verdict[len(verdict)] = outcome
-        return len(verdict) - 1
+    def of_whole(count: int, sign: int) -> int:
+        """Return how an integer part compares, given its number of digits and their order."""
+        return sign if count == len(whole) else (count > len(whole)) - (count < len(whole))
 
-    def read(source: int, digits: str, target: int) -> None:
-        if digits:
-            edges.append((source, list(digits.encode()), target))
+    def read(state: _State, character: str) -> _State | None:
+        part, count, sign = state
+        if character == ".":
+            return ("point", 0, of_whole(count, sign)) if part in ("zero", "whole") else None
+        if part == "zero":  # no digit may follow
+            return None
+        part = {"start": "zero" if character == "0" else "whole", "point": "fraction"}.get(
+            part, part
+        )
+        digits = whole if part in ("zero", "whole") else fraction
+        other = digits[count] if count < len(digits) else "0"
+        sign = sign or (character > other) - (character < other)
+        return part, min(count + 1, len(digits) + (digits is whole)), sign
 
-    # The states of the fraction, first those in which the result is known.
-    settled = {}
-    for outcome in (_LESS, _GREATER):
-        settled[outcome] = state(outcome)
-        read(settled[outcome], "0123456789", settled[outcome])
-    open_after = [state(None)]  # states in which the fraction is equal so far
-    open_after += [state(_LESS) for _ in fraction[:-1]]
-    tail = state(_EQUAL)  # after the digits of the bound, zeros don't change the result
-    open_after += [tail] if fraction else []
-    for digit, here, there in zip(fraction, open_after, open_after[1:], strict=False):
-        less, greater = _sides(digit)
-        read(here, less, settled[_LESS])
-        read(here, digit, there)
-        read(here, greater, settled[_GREATER])
-    if not fraction:
-        read(open_after[0], "0", tail)
-        read(open_after[0], "123456789", settled[_GREATER])
-    read(tail, "0", tail)
-    read(tail, "123456789", settled[_GREATER])
+    def verdict(state: _State) -> int | None:
+        """Return how a number that ends in a state compares; None if it can't end there."""
+        part, count, sign = state
+        if part == "fraction":
+            return sign or -(count < len(fraction))
+        return None if part in ("start", "point") else of_whole(count, sign) or -bool(fraction)
 
-    point = {}  # states right after the point, by the result so far
-    for outcome in (_LESS, _GREATER):
-        point[outcome] = state(None)
-        read(point[outcome], "0123456789", settled[outcome])
-    point[_EQUAL] = open_after[0]
-
-    def whole_part(outcome: int) -> int:
-        """Return a state after a whole integer part, which compares with the bound as `outcome`."""
-        ended = outcome if outcome != _EQUAL else (_LESS if fraction else _EQUAL)
-        here = state(ended)
-        read(here, ".", point[outcome])
-        return here
-
-    # States of the integer part, by the number of digits and the result for these digits. A number
-    # with fewer digits than the bound is less.
-    start = state(None)
-    final = len(whole)
-    after = [
-        {c: whole_part(c if k == final else _LESS) for c in (_LESS, _EQUAL, _GREATER)}
-        for k in range(1, final + 1)
-    ]
-    longer = whole_part(_GREATER)
-    read(longer, "0123456789", longer)
-    for digits, outcome in zip((*_sides(whole[0]), whole[0]), (-1, 1, 0), strict=True):
-        read(start, digits.replace("0", ""), after[0][outcome])
-    zero = whole_part(_LESS if whole != "0" else _EQUAL)
-    read(start, "0", zero)  # no digit may follow
-    for k in range(1, final):
-        less, greater = _sides(whole[k])
-        for outcome in (_LESS, _GREATER):
-            read(after[k - 1][outcome], "0123456789", after[k][outcome])
-        read(after[k - 1][_EQUAL], less, after[k][_LESS])
-        read(after[k - 1][_EQUAL], whole[k], after[k][_EQUAL])
-        read(after[k - 1][_EQUAL], greater, after[k][_GREATER])
-    for outcome in (_LESS, _EQUAL, _GREATER):
-        read(after[-1][outcome], "0123456789", longer)
-
-    accepting = [s for s, outcome in verdict.items() if outcome in wanted]
-    return Automaton.from_nfa(len(verdict), edges, accepting=accepting, initial=[start])
-
-
-def _sides(digit: str) -> tuple[str, str]:
-    """Return the digits below `digit`, and the digits above it."""
-    digits = "0123456789"
-    return digits[: int(digit)], digits[int(digit) + 1 :]
+    states: list[_State] = [("start", 0, 0)]
+    number = {states[0]: 0}
+    rows = []
+    for state in states:  # grows
+        rows.append([-1] * 12)
+        for column, character in enumerate("0123456789."):
+            after = read(state, character)
+            if after is not None:
+                if after not in number:
+                    number[after] = len(states)
+                    states.append(after)
+                rows[-1][column] = number[after]
+    accepting = np.array([verdict(state) in wanted for state in states])
+    return Automaton.minimal(np.array(rows), accepting, _CLASS_OF_BYTE)
 
 
 def _digits(bound: Decimal) -> tuple[str, str]:
