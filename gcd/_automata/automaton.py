@@ -10,10 +10,7 @@ n parts, this takes one subset construction and one minimization instead of n - 
 schemas compile in linear time. A nondeterministic automaton is also such a graph: each of its edges
 is a part of one byte.
 
-The alphabet is bytes because tokens are byte strings that ignore character boundaries. Constraints
-on bytes therefore work with every tokenizer. Languages are automata because regular languages are
-closed under intersection, complement, concatenation and bounded repetition. Combinations of
-constraints therefore stay exact.
+The alphabet is bytes because tokens are byte strings that ignore character boundaries.
 
 Costs, with S states and K byte classes:
 

@@ -111,7 +111,10 @@ def merge(
         ),
         divisors=tuple(dict.fromkeys(exact(s["multipleOf"]) for s in schemas if "multipleOf" in s)),
         size=_interval(schemas, "minItems", "maxItems"),
-        head=tuple(_element_nodes(document, nodes, i) for i in range(_head_length(schemas))),
+        head=tuple(
+            _element_nodes(document, nodes, i)
+            for i in range(max((len(s.get("prefixItems", ())) for s in schemas), default=0))
+        ),
         items=_element_nodes(document, nodes, None),
         contains=tuple(
             Contains(
@@ -246,10 +249,6 @@ def _bounds(schemas: list[Mapping[str, Any]], closed: str, strict: str) -> list[
 
 
 # -- arrays ----------------------------------------------------------------------------------
-
-
-def _head_length(schemas: list[Mapping[str, Any]]) -> int:
-    return max((len(schema.get("prefixItems", ())) for schema in schemas), default=0)
 
 
 def _element_nodes(document: Document, nodes: Conjunction, index: int | None) -> Conjunction:

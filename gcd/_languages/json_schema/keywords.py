@@ -96,10 +96,6 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_named_names(value: Any) -> bool:
-    return _is_named(value) and all(map(_is_names, value.values()))
-
-
 def _is_json(value: Any, depth: int = 64) -> bool:
     if isinstance(value, Mapping):
         return depth > 0 and _is_named(value) and _is_json([*value.values()], depth)
@@ -127,7 +123,11 @@ _ROWS: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (_TEXTS, _is_text, "a string"),
     (["uniqueItems", UNSEEN, "$recursiveAnchor"], lambda v: isinstance(v, bool), "true or false"),
     (["required", ORDERING, ABSENT], _is_names, "a list of names"),
-    (["dependentRequired"], _is_named_names, "an object of lists of names"),
+    (
+        ["dependentRequired"],
+        lambda v: _is_named(v) and all(map(_is_names, v.values())),
+        "an object of lists of names",
+    ),
     (["type"], _is_types, f"one of {', '.join(TYPES)}, or a list of them"),
     (["enum"], lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
     (["const"], _is_json, "a JSON value"),

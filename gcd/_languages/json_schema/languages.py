@@ -1,7 +1,7 @@
 """Languages of the schemas of a document in one notation; each language is built once.
 
 **Narrow and wide.** A language may be narrower than the standard
-(`gcd._languages.json_schema.schema` lists the differences). This is safe, because every text in it
+(docs/json_schema.md lists the differences). This is safe, because every text in it
 is valid. But "this and not that" is a difference of languages, and the language that is subtracted
 must not be too small. So each conjunction of schemas has two languages:
 
@@ -667,7 +667,9 @@ def _build_undeclared(
         value = values(nodes)
         if value.is_empty:
             continue
-        key = _exclude_declared(notation, facets)
+        key = notation.string(0, None)
+        if facets.properties:
+            key -= notation.every_spelling([p.name for p in facets.properties])
         for pattern, node in facets.patterns_of_names:
             is_in = pattern in matched
             every = wide or not is_in
@@ -710,13 +712,6 @@ def _with_enough_names(
     with suppress(StateLimitError):
         return found & enough_names(notation, members, extras, fewest, classes)
     return None
-
-
-def _exclude_declared(notation: Notation, facets: Facets) -> Automaton:
-    every = notation.string(0, None)
-    if not facets.properties:
-        return every
-    return every - notation.every_spelling([p.name for p in facets.properties])
 
 
 def _quote_pattern(

@@ -238,16 +238,12 @@ def _comparisons(string: Automaton) -> Automaton:
         choice(_COMPARISONS) + value,
         Automaton.concatenate([optional_not, literal("LIKE "), regex(_STRING)]),
         Automaton.concatenate(
-            [optional_not, literal("IN ("), _separate_by_commas(value), literal(")")]
+            [optional_not, literal("IN ("), value, (literal(", ") + value).star(), literal(")")]
         ),
         Automaton.concatenate([optional_not, literal("BETWEEN "), value, literal(" AND "), value]),
         choice([" IS NULL", " IS NOT NULL"]),
     ]
     return Automaton.union(alternatives)
-
-
-def _separate_by_commas(item: Automaton) -> Automaton:
-    return item + (literal(", ") + item).star()
 
 
 # -- joins ----------------------------------------------------------------------------------------

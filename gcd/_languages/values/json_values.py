@@ -6,15 +6,10 @@ above U+FFFF, a pair of surrogate escapes. Control characters below U+0020 must 
 surrogate is not Unicode text, and is not in the language. The automaton of a string of at most n
 code points has about 20 n states.
 
-**Keys and constants** have one spelling by default, that of `json.dumps`, with `ensure_ascii`
-either on or off. **Strings with a pattern or a format** have every spelling, except that printable
-ASCII characters are only escaped if JSON requires it. A model that escapes others, such as the
+**Keys and constants** have one spelling by default, and strings with a pattern or a format escape
+printable ASCII characters only where JSON requires it: a model that escapes others, such as the
 digits of a date, usually does so because nothing else is allowed. `escapes="all"` allows every
 spelling, and takes some 8 states for each character.
-
-**Whitespace.** The style "compact" has none. "spaced" has `, ` and `: `, the default of
-`json.dumps`. "flexible" is all that RFC 8259 permits: any number of spaces, tabs, line feeds and
-carriage returns.
 
 **Quoting.** `quote` converts an automaton over the content. Between two code points, the automaton
 is in one of its states, and the next code point leads to another state. All spellings of the code

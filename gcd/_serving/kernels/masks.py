@@ -98,52 +98,24 @@ def pairs_of_classes(
 
 
 def spread(
-    start_of: cython.const[cython.int][::1],
-    word: cython.const[cython.int][::1],
-    bit: cython.const[cython.int][::1],
-    alive: np.ndarray,
-    num_words: cython.Py_ssize_t,
+    start: np.ndarray, words: np.ndarray, bits: np.ndarray, alive: np.ndarray, num_words: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Convert token classes with tokens in many words of a mask to whole masks.
 
-    Other classes remain pairs (index of a word, bits in it), as given.
-    Classes that no state allows (`alive` is false) are stored in neither form.
+    Other classes remain pairs (index of a word, bits in it), as given. Classes that no state allows
+    (`alive` is false) are stored in neither form.
     """
-    lives: cython.const[cython.uchar][::1] = alive.view(np.uint8)
-    num_classes: cython.Py_ssize_t = start_of.shape[0] - 1
-    dense_of_array = np.full(num_classes, -1, np.int32)
-    kept_array = np.zeros(num_classes + 1, np.int32)
-    dense_of: cython.int[::1] = dense_of_array
-    kept: cython.int[::1] = kept_array
-    num_dense: cython.int = 0
-    cython.declare(count=cython.Py_ssize_t, begin=cython.Py_ssize_t, first=cython.Py_ssize_t)
-    cython.declare(i=cython.Py_ssize_t)
-    for c in range(num_classes):
-        count = start_of[c + 1] - start_of[c]
-        if not lives[c]:
-            count = 0
-        elif _DENSE_PART * count >= num_words:
-            dense_of[c] = num_dense
-            num_dense += 1
-            count = 0
-        kept[c + 1] = kept[c] + count
-    dense_array = np.zeros((num_dense, num_words), np.int32)
-    kept_words_array = np.empty(kept[num_classes], np.int32)
-    kept_bits_array = np.empty(kept[num_classes], np.int32)
-    dense: cython.int[:, ::1] = dense_array
-    kept_words: cython.int[::1] = kept_words_array
-    kept_bits: cython.int[::1] = kept_bits_array
-    for c in range(num_classes):
-        if dense_of[c] >= 0:
-            for i in range(start_of[c], start_of[c + 1]):
-                dense[dense_of[c], word[i]] = bit[i]
-        else:
-            begin = kept[c]
-            first = start_of[c]
-            for i in range(kept[c + 1] - begin):
-                kept_words[begin + i] = word[first + i]
-                kept_bits[begin + i] = bit[first + i]
-    return kept_array, kept_words_array, kept_bits_array, dense_of_array, dense_array
+    count = np.diff(start)
+    is_dense = alive & (_DENSE_PART * count >= num_words)
+    dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
+    dense = np.zeros((int(is_dense.sum()), num_words), np.int32)
+    for c in np.flatnonzero(is_dense).tolist():
+        here = slice(int(start[c]), int(start[c + 1]))
+        dense[dense_of[c], words[here]] = bits[here]
+    is_kept = alive & ~is_dense
+    kept = np.repeat(is_kept, count)
+    kept_start = np.append(0, np.cumsum(np.where(is_kept, count, 0))).astype(np.int32)
+    return kept_start, words[kept], bits[kept], dense_of, dense
 
 
 def refuse_to_pickle() -> NoReturn:

@@ -44,24 +44,18 @@ def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
 
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
     """Make a partition from the class of each entry; the classes are below `num_classes`."""
-    given: cython.const[cython.int][::1] = np.ascontiguousarray(classes, np.int32)
-    num_entries: cython.Py_ssize_t = given.shape[0]
-    capacity: cython.Py_ssize_t = 2 * num_entries + 1
-    class_array = np.empty(num_entries, np.int32)
+    num_entries = classes.size
+    capacity = 2 * num_entries + 1
     # np.zeros doesn't write the memory; few of the entries are ever used.
-    size_array = np.zeros(capacity, np.int32)
+    size = np.zeros(capacity, np.int32)
+    size[:num_classes] = np.bincount(classes, minlength=num_classes)
     first_new = np.zeros(capacity, np.int32)
     next_new = np.empty(capacity, np.int32)
     goal = np.empty(capacity, np.int32)
     free = np.empty(capacity, np.int32)
     count = np.array([num_classes, 0], np.int32)
-    class_of: cython.int[::1] = class_array
-    size: cython.int[::1] = size_array
-    for i in range(num_entries):
-        class_of[i] = given[i]
-        size[given[i]] += 1
     touched = np.empty(num_entries, np.int32)
-    return class_array, size_array, first_new, next_new, goal, free, count, touched
+    return np.array(classes, np.int32), size, first_new, next_new, goal, free, count, touched
 
 
 def refine(
