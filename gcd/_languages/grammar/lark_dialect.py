@@ -171,8 +171,6 @@ class _Reader:
         }
         return self._add_ignored(rules, start, ignored, conditions, languages, narrow=True)
 
-    # -- rules ------------------------------------------------------------------------------------
-
     def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
         """Return the right-hand side of a rule, given the arguments of a template."""
         kind = getattr(tree, "data", None)
@@ -223,8 +221,6 @@ class _Reader:
             self._rules[written] = Reference(written)  # keeps the order of first use
             self._pending.append((written, name, tuple(arguments)))
         return Reference(written)
-
-    # -- terminals ------------------------------------------------------------------------------
 
     def _pattern(self, name: str) -> Any:
         """Return lark's pattern of a named terminal."""

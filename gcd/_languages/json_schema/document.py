@@ -123,8 +123,6 @@ class Document:
         written = node.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.rebase(node.pointer), reason)
 
-    # -- from schema to schema --------------------------------------------------------------
-
     def child(self, node: Node, *path: str | int) -> Node:
         """Return the schema of an element or a member, at a path below the value's schema."""
         return self._at(node, path, asserted=node.asserted)
@@ -260,8 +258,6 @@ class Document:
             )
             raise self.refuse(keyword, node, reason)
         return found
-
-    # -- references -------------------------------------------------------------------------
 
     def _follow(self, node: Node, keyword: str) -> Node:
         target = self._reader.target(keyword, node.pointer)

@@ -75,9 +75,6 @@ DESCRIBING_FORMATS = frozenset(
 NOT_BUILT = frozenset(["idn-email", "idn-hostname", "iri", "iri-reference", "regex"])
 
 
-# -- values of keywords ----------------------------------------------------------------------
-
-
 def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
@@ -154,8 +151,6 @@ def check_rules(keywords: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not holds(value):
             yield keyword, f"must be {expected}, got {show(value)}"
 
-
-# -- drafts ----------------------------------------------------------------------------------
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")
 # First and last draft, and the keywords and rules that only the drafts in between have.

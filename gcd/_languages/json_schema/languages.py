@@ -70,10 +70,17 @@ from gcd._languages.json_schema.upper_bounds import (
 )
 from gcd._languages.values.arrays import CountedSplit, array, containing, distinct
 from gcd._languages.values.json_values import json_notation
-from gcd._languages.values.names import can_tell, checksums, enough_names
 from gcd._languages.values.notation import Brackets, Notation
 from gcd._languages.values.numbers import numbers
-from gcd._languages.values.objects import BRACES, Frame, Member, mapping
+from gcd._languages.values.objects import (
+    BRACES,
+    Frame,
+    Member,
+    can_tell,
+    checksums,
+    enough_names,
+    mapping,
+)
 
 # Units of work per table entry that stays in memory: 125 million entries (500 MB) exhaust the
 # default limit.

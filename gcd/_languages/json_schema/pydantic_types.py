@@ -43,8 +43,7 @@ from gcd._languages.json_schema.keywords import ANNOTATIONS, DEFINITIONS, NAMED,
 from gcd._languages.text.dialects import TextPattern, python, refuse, rust
 from gcd._languages.text.formats import text_format
 from gcd._languages.text.regex import regex
-from gcd._languages.values.multiples import multiples
-from gcd._languages.values.numbers import Bound, decimals, integers
+from gcd._languages.values.numbers import Bound, decimals, integers, multiples
 
 # The white lists: kinds of core schemas, and pydantic's own functions that accept what their JSON
 # schemas say.

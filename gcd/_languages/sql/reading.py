@@ -197,9 +197,6 @@ def _open(file: Path) -> Iterator[sqlite3.Connection]:
         ) from error
 
 
-# -- catalogs of SQLite ---------------------------------------------------------------------------
-
-
 def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
     """Return the schema of an open database."""
     shadows = _shadow_names(connection)

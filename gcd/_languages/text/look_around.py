@@ -152,9 +152,6 @@ def _with_one(mark: int) -> Automaton:
     return Automaton.concatenate([texts(), Automaton.byte_set([mark]), texts()])
 
 
-# -- the tree ---------------------------------------------------------------------------------
-
-
 def find_looks(node: Node) -> list[Look]:
     """Return the conditions in a syntax tree, without those inside other conditions."""
     if isinstance(node, Look):

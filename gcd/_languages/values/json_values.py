@@ -102,8 +102,6 @@ def json_spellings(text: str) -> Automaton:
     return _all_spellings([text])
 
 
-# -- strings with a given content ----------------------------------------------------------------
-
 _CHARACTERS = b'"\\/\b\f\n\r\t'
 # Targets of the nodes of escapes: their columns, and the bytes that lead there.
 _DIGITS = [*range(16), *range(10, 16)], list(b"0123456789abcdefABCDEF")

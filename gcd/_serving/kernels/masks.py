@@ -50,12 +50,9 @@ def pairs_of_classes(
     The result has the start of each class in the next two arrays, the indices of words, the bits in
     them, and for each class the number of its tokens and one of them.
     """
-    start_array = np.zeros(num_classes + 1, np.int32)
-    size_array = np.zeros(num_classes, np.int64)
-    token_array = np.zeros(num_classes, np.int64)
-    start: cython.int[::1] = start_array
-    size: cython.longlong[::1] = size_array
-    a_token: cython.longlong[::1] = token_array
+    start: cython.int[::1] = np.zeros(num_classes + 1, np.int32)
+    size: cython.longlong[::1] = np.zeros(num_classes, np.int64)
+    a_token: cython.longlong[::1] = np.zeros(num_classes, np.int64)
     last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # the latest word of each class
     pair: cython.int[::1] = np.empty(num_classes, np.int32)  # the latest pair of each class
     num_tokens: cython.Py_ssize_t = classes.shape[0]
@@ -77,9 +74,8 @@ def pairs_of_classes(
         start[c + 1] += start[c]
         last[c] = -1
         pair[c] = start[c] - 1
-    words_array = np.empty(start[num_classes], np.int32)
+    words: cython.int[::1] = np.empty(start[num_classes], np.int32)
     bits_array = np.zeros(start[num_classes], np.uint32)
-    words: cython.int[::1] = words_array
     bits: cython.uint[::1] = bits_array
     token = 0
     while token < num_tokens:
@@ -94,7 +90,13 @@ def pairs_of_classes(
             token += 1
             if not token & 31 or token >= num_tokens or classes[token] != c:
                 break
-    return start_array, words_array, bits_array.view(np.int32), size_array, token_array
+    return (
+        np.asarray(start),
+        np.asarray(words),
+        bits_array.view(np.int32),
+        np.asarray(size),
+        np.asarray(a_token),
+    )
 
 
 def spread(

@@ -18,23 +18,20 @@ def by_key(
     for k in range(num_keys):
         start[k + 1] += start[k]
     fill: cython.longlong[::1] = start_array[:num_keys].copy()
-    ordered_array = np.empty(value_of.shape[0], np.int32)
-    ordered: cython.int[::1] = ordered_array
+    ordered: cython.int[::1] = np.empty(value_of.shape[0], np.int32)
     for i in range(key_of.shape[0]):
         k = key_of[i]
         ordered[fill[k]] = value_of[i]
         fill[k] += 1
-    return start_array, ordered_array
+    return start_array, np.asarray(ordered)
 
 
 def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of each value, by first appearance, and the first indices of numbers."""
     given: cython.const[cython.longlong][::1] = np.ascontiguousarray(values, np.int64)
     number: cython.int[::1] = np.full(capacity, -1, np.int32)
-    first_array = np.empty(min(values.size, capacity), np.int64)
-    first: cython.longlong[::1] = first_array
-    numbers_array = np.empty(values.size, np.int32)
-    numbers: cython.int[::1] = numbers_array
+    first: cython.longlong[::1] = np.empty(min(values.size, capacity), np.int64)
+    numbers: cython.int[::1] = np.empty(values.size, np.int32)
     count: cython.int = 0
     for i in range(given.shape[0]):
         value = given[i]
@@ -43,4 +40,4 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
             first[count] = i
             count += 1
         numbers[i] = number[value]
-    return numbers_array, first_array[:count].copy()
+    return np.asarray(numbers), np.array(first[:count])

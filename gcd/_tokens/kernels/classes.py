@@ -132,10 +132,8 @@ def number_tokens(
     alone: cython.Py_ssize_t = capacity
     # Numbers are stored plus one, so that np.zeros can be used.
     number: cython.int[::1] = np.zeros(capacity + 1, np.int32)
-    first_array = np.empty(min(entry_of.shape[0], capacity + 1), np.int64)
-    first: cython.longlong[::1] = first_array
-    numbers_array = np.empty(entry_of.shape[0], np.int32)
-    numbers: cython.int[::1] = numbers_array
+    first: cython.longlong[::1] = np.empty(min(entry_of.shape[0], capacity + 1), np.int64)
+    numbers: cython.int[::1] = np.empty(entry_of.shape[0], np.int32)
     count: cython.int = 0
     for token in range(entry_of.shape[0]):
         if ends[token]:
@@ -147,4 +145,4 @@ def number_tokens(
             count += 1
             number[old] = count
         numbers[token] = number[old] - 1
-    return numbers_array, first_array[:count].copy()
+    return np.asarray(numbers), np.array(first[:count])

@@ -225,22 +225,14 @@ def find_cells(
     """Find all counted runs (repetitions) in an automaton; return the fields of `Cells`."""
     num_states: cython.Py_ssize_t = step.shape[0]
     num_classes: cython.Py_ssize_t = step.shape[1]
-    unit_array = np.empty((_UNITS * _MOST_PHASES, num_classes), np.int16)
-    unit_start_array = np.empty(_UNITS + 1, np.int32)
-    unit_of_array = np.empty(num_states, np.int32)
-    next_array = np.empty(num_states, np.int32)
-    start_array = np.empty(num_states, np.int32)
-    state_array = np.empty(2 * num_states + 2 * _MOST_PHASES, np.int32)
-    cell_array = np.empty(num_states, np.int32)
-    cell_at_array = np.empty(num_states, np.int32)
-    units: cython.short[:, ::1] = unit_array
-    unit_start: cython.int[::1] = unit_start_array
-    unit_of: cython.int[::1] = unit_of_array
-    next_of: cython.int[::1] = next_array
-    start: cython.int[::1] = start_array
-    states: cython.int[::1] = state_array
-    cell: cython.int[::1] = cell_array
-    cell_at: cython.int[::1] = cell_at_array
+    units: cython.short[:, ::1] = np.empty((_UNITS * _MOST_PHASES, num_classes), np.int16)
+    unit_start: cython.int[::1] = np.empty(_UNITS + 1, np.int32)
+    unit_of: cython.int[::1] = np.empty(num_states, np.int32)
+    next_of: cython.int[::1] = np.empty(num_states, np.int32)
+    start: cython.int[::1] = np.empty(num_states, np.int32)
+    states: cython.int[::1] = np.empty(2 * num_states + 2 * _MOST_PHASES, np.int32)
+    cell: cython.int[::1] = np.empty(num_states, np.int32)
+    cell_at: cython.int[::1] = np.empty(num_states, np.int32)
     num_units: cython.int = 0
     used: cython.Py_ssize_t = 0
     num_cells: cython.Py_ssize_t = 0
@@ -337,12 +329,12 @@ def find_cells(
         if cell_at[s] >= 0 and not whole[cell_at[s]]:
             cell_at[s] = -1
     return (
-        unit_array[: unit_start[num_units]].copy(),
-        unit_start_array[: num_units + 1].copy(),
-        unit_of_array[:num_cells].copy(),
-        next_array[:num_cells].copy(),
-        start_array[:num_cells].copy(),
-        state_array[:used].copy(),
-        cell_array,
-        cell_at_array,
+        np.array(units[: unit_start[num_units]]),
+        np.array(unit_start[: num_units + 1]),
+        np.array(unit_of[:num_cells]),
+        np.array(next_of[:num_cells]),
+        np.array(start[:num_cells]),
+        np.array(states[:used]),
+        np.asarray(cell),
+        np.asarray(cell_at),
     )

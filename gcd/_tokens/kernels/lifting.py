@@ -210,14 +210,10 @@ def ways_out(
     cell_at: cython.const[cython.int][::1] = cells.cell_at
     num_cells: cython.Py_ssize_t = unit_of.shape[0]
     num_classes: cython.Py_ssize_t = step.shape[1]
-    at_array = np.full(num_cells, -1, np.int32)
-    after_array = np.full(num_cells, -1, np.int32)
-    state_array = np.empty(2 * num_cells, np.int32)
-    unit_array = np.empty(2 * num_cells, np.int32)
-    way_at: cython.int[::1] = at_array
-    way_after: cython.int[::1] = after_array
-    way_state: cython.int[::1] = state_array
-    way_unit: cython.int[::1] = unit_array
+    way_at: cython.int[::1] = np.full(num_cells, -1, np.int32)
+    way_after: cython.int[::1] = np.full(num_cells, -1, np.int32)
+    way_state: cython.int[::1] = np.empty(2 * num_cells, np.int32)
+    way_unit: cython.int[::1] = np.empty(2 * num_cells, np.int32)
     count: cython.Py_ssize_t = 0
     cython.declare(turn=cython.int, same=cython.bint, k=cython.Py_ssize_t)
     for i in range(num_cells):
@@ -249,7 +245,12 @@ def ways_out(
                 way_after[i] = way
             else:
                 way_at[i] = way
-    return at_array, after_array, state_array[:count].copy(), unit_array[:count].copy()
+    return (
+        np.asarray(way_at),
+        np.asarray(way_after),
+        np.array(way_state[:count]),
+        np.array(way_unit[:count]),
+    )
 
 
 def split_by_exits(
@@ -330,8 +331,7 @@ def references(
         below[walked.column[walked.byte[node]]] += walked.skip[node] - node
         node = walked.skip[node]
     before: cython.int[::1] = np.full(num_states, -1, np.int32)
-    reference_array = np.full(num_states, -1, np.int32)
-    reference: cython.int[::1] = reference_array
+    reference: cython.int[::1] = np.full(num_states, -1, np.int32)
     weight: cython.longlong[::1] = np.zeros(num_states, np.int64)
     leads: cython.bint
     for i in range(after.shape[0]):
@@ -369,7 +369,7 @@ def references(
             if apart < least:
                 least = apart
                 reference[s] = other
-    return reference_array
+    return np.asarray(reference)
 
 
 def split_by_states(

@@ -30,14 +30,10 @@ def build_trie(
             shared[i] = common
         num_nodes += length - shared[i]
 
-    byte_array = np.empty(num_nodes, np.uint8)
-    depth_array = np.empty(num_nodes, np.int32)
-    skip_array = np.empty(num_nodes, np.int32)
-    entry_array = np.full(num_nodes, -1, np.int32)
-    byte: cython.uchar[::1] = byte_array
-    depth: cython.int[::1] = depth_array
-    skip: cython.int[::1] = skip_array
-    entry: cython.int[::1] = entry_array
+    byte: cython.uchar[::1] = np.empty(num_nodes, np.uint8)
+    depth: cython.int[::1] = np.empty(num_nodes, np.int32)
+    skip: cython.int[::1] = np.empty(num_nodes, np.int32)
+    entry: cython.int[::1] = np.full(num_nodes, -1, np.int32)
     path: cython.longlong[::1] = np.empty(max_length + 1, np.int64)  # the open node at each depth
     node: cython.Py_ssize_t = 0
     open_depth: cython.Py_ssize_t = 0
@@ -53,7 +49,7 @@ def build_trie(
         entry[node - 1] = i
     for d in range(open_depth):
         skip[path[d]] = node
-    return byte_array, depth_array, skip_array, entry_array
+    return np.asarray(byte), np.asarray(depth), np.asarray(skip), np.asarray(entry)
 
 
 def ancestry(
@@ -63,10 +59,8 @@ def ancestry(
     max_depth: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each node's parent (-1 for the root), and the node where each string ends."""
-    parent_array = np.empty(depth_of.shape[0], np.int32)
-    end_array = np.empty(num_entries, np.int32)
-    parent: cython.int[::1] = parent_array
-    end: cython.int[::1] = end_array
+    parent: cython.int[::1] = np.empty(depth_of.shape[0], np.int32)
+    end: cython.int[::1] = np.empty(num_entries, np.int32)
     path: cython.int[::1] = np.empty(max_depth, np.int32)
     d: cython.Py_ssize_t
     for node in range(depth_of.shape[0]):
@@ -75,7 +69,7 @@ def ancestry(
         parent[node] = path[d - 1] if d > 0 else -1
         if entry_of[node] >= 0:
             end[entry_of[node]] = node
-    return parent_array, end_array
+    return np.asarray(parent), np.asarray(end)
 
 
 def sub_trie(
@@ -100,14 +94,10 @@ def sub_trie(
         length = depth_of[end_of[entry_of[turns[turn]]]] + 1
         total += length
         longest = max(longest, length)
-    node_array = np.empty(total, np.int32)
-    depth_array = np.empty(total, np.int32)
-    skip_array = np.empty(total, np.int32)
-    entry_array = np.full(total, -1, np.int32)
-    nodes: cython.int[::1] = node_array
-    new_depth: cython.int[::1] = depth_array
-    new_skip: cython.int[::1] = skip_array
-    new_entry: cython.int[::1] = entry_array
+    nodes: cython.int[::1] = np.empty(total, np.int32)
+    new_depth: cython.int[::1] = np.empty(total, np.int32)
+    new_skip: cython.int[::1] = np.empty(total, np.int32)
+    new_entry: cython.int[::1] = np.full(total, -1, np.int32)
     path: cython.int[::1] = np.empty(longest, np.int32)  # old nodes
     number: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
     count: cython.Py_ssize_t = 0
@@ -135,4 +125,9 @@ def sub_trie(
         new_entry[count - 1] = i
     for d in range(deep):
         new_skip[number[d]] = count
-    return node_array[:count], depth_array[:count], skip_array[:count], entry_array[:count]
+    return (
+        np.asarray(nodes)[:count],
+        np.asarray(new_depth)[:count],
+        np.asarray(new_skip)[:count],
+        np.asarray(new_entry)[:count],
+    )
