@@ -68,23 +68,27 @@ class CaveatWarning(UserWarning):
         super().__init__(message)
         self.caveats = tuple(caveats)
 
+    @classmethod
+    def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
+        """Return a warning that lists the given caveats."""
+        advice = []
+        if any(caveat.is_unchecked for caveat in caveats):
+            advice.append("validate the finished text against the schema")
+        if not all(caveat.is_unchecked for caveat in caveats):
+            advice.append("longer budgets are refused")
+        return cls(
+            f"the automaton does not enforce every keyword of the schema: {show_first(caveats)}; "
+            f"{', '.join(advice)}. The automaton's `caveats` lists all of these keywords; pass "
+            'unsupported="ignore" to hide this warning and enforce none of them, or '
+            'unsupported="refuse" to raise an error',
+            caveats,
+        )
+
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
     """Issue a warning that lists the caveats, if any, on behalf of the caller's caller."""
-    if not caveats:
-        return
-    advice = []
-    if any(caveat.is_unchecked for caveat in caveats):
-        advice.append("validate the finished text against the schema")
-    if not all(caveat.is_unchecked for caveat in caveats):
-        advice.append("longer budgets are refused")
-    message = (
-        f"the automaton does not enforce every keyword of the schema: {show_first(caveats)}; "
-        f"{', '.join(advice)}. The automaton's `caveats` lists all of these keywords; pass "
-        'unsupported="ignore" to hide this warning and enforce none of them, or '
-        'unsupported="refuse" to raise an error'
-    )
-    warnings.warn(CaveatWarning(message, caveats), stacklevel=3)
+    if caveats:
+        warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
 
 def refuse_unchecked(

@@ -14,9 +14,9 @@ Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
 
 **Profiles.** The same unit of counted runs (`gcd._tokens.kernels.counted_runs`), a character,
 occurs in every string of every schema. So the behavior of tokens in it is computed once for each
-unit and vocabulary. From a phase of the unit, a token stays in the run, and then only its last
-phase and the number of copies that it completes matter; or it leaves the run at a boundary, as at
-the closing quote of a string; or it is not allowed.
+unit and vocabulary. From a phase of the unit, a token may stay in the run. Then only its last phase
+and the number of copies that it completes matter. Otherwise it leaves the run at a boundary, as at
+the closing quote of a string, or is not allowed.
 """
 
 from __future__ import annotations

@@ -258,11 +258,12 @@ def join(
     `deltas`, `accepting` and `maps` (the class of each byte) are those of each distinct part, and
     `part_of` has the part of each joint. Joints and skips are pairs of nodes; the target -1 - q of
     a skip is the state q of the first joint. `ends` are the nodes where strings begin and end, and
-    a joint whose part accepts all strings from its source node to the end, or -1: a subset with its
-    initial state is reduced to that state and the end node. `limits` are most states, table
-    entries, and units of work. `leaves` are pairs (state of the first joint, node) connected by an
-    epsilon edge; other epsilon edges of these states are ignored. The result is (delta, accepting,
-    class of each byte, number of states, units of work), with states in breadth-first order.
+    a joint or -1. The part of this joint accepts all strings from its source node to the end, so a
+    subset with its initial state is reduced to that state and the end node. `limits` are most
+    states, table entries, and units of work. `leaves` are pairs (state of the first joint, node)
+    connected by an epsilon edge; other epsilon edges of these states are ignored. The result is
+    (delta, accepting, class of each byte, number of states, units of work), with states in
+    breadth-first order.
     """
     max_states: cython.longlong = limits[0]
     max_cells: cython.longlong = limits[1]

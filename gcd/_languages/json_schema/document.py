@@ -42,7 +42,7 @@ class Node:
     entered: tuple[tuple[str, int], ...]
     # The schema itself, in the vocabulary of draft 2020-12
     schema: Any = field(compare=False, repr=False)
-    # Whether values have to satisfy the schema, rather than only being compared with it (as with
+    # True if values have to satisfy the schema, rather than only being compared with it (as with
     # `not`). Only asserted schemas determine which members are undeclared.
     asserted: bool = True
     plain: bool = False  # whether `$ref`, `allOf` and the choosing keywords have been resolved

@@ -184,7 +184,7 @@ class Draft(NamedTuple):
 
     name: str  # name in the option `draft` of `gcd.json_schema`, and in messages
     has: frozenset[str]  # its keywords and rules, as `_DIFFERENCES` calls them
-    # Whether this is 2020-12 with the spellings of all drafts, instead of a real draft
+    # True for 2020-12 with the spellings of all drafts, instead of a real draft
     lenient: bool = False
 
 

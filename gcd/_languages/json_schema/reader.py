@@ -107,16 +107,21 @@ class IgnoredKeywordWarning(UserWarning):
         super().__init__(message)
         self.ignored = tuple(ignored)
 
+    @classmethod
+    def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
+        """Return a warning that lists the given keywords."""
+        listed = show_first([f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored])
+        return cls(
+            f"keywords without the expected effect: {listed}. The warning's `ignored` lists all of "
+            'them; pass unknown="ignore" to hide it, or unknown="refuse" to raise an error',
+            ignored,
+        )
+
 
 def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
     """Warn once if there are keywords without effect, on behalf of the caller's caller."""
     if ignored:
-        listed = show_first([f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored])
-        message = (
-            f"keywords without the expected effect: {listed}. The warning's `ignored` lists all of "
-            'them; pass unknown="ignore" to hide it, or unknown="refuse" to raise an error'
-        )
-        warnings.warn(IgnoredKeywordWarning(message, ignored), stacklevel=3)
+        warnings.warn(IgnoredKeywordWarning.of(ignored), stacklevel=3)
 
 
 class Schema(dict[str, Any]):

@@ -6,8 +6,8 @@ above U+FFFF, a pair of surrogate escapes. Control characters below U+0020 must 
 surrogate is not Unicode text, and is not in the language. The automaton of a string of at most n
 code points has about 20 n states.
 
-**Keys and constants** have one spelling by default, and strings with a pattern or a format escape
-printable ASCII characters only where JSON requires it: a model that escapes others, such as the
+**Keys and constants** have one spelling by default. Strings with a pattern or a format escape
+printable ASCII characters only where JSON requires it. A model that escapes others, such as the
 digits of a date, usually does so because nothing else is allowed. `escapes="all"` allows every
 spelling, and takes some 8 states for each character.
 

@@ -26,7 +26,7 @@ class Brackets(NamedTuple):
     empty: str | None = None
     # The closing delimiter after a single element; None: the same as `close`
     close_single: str | None = None
-    # Whether the elements have to be hashable, and are therefore written in `Notation.hashable`
+    # True if the elements have to be hashable, and are therefore written in `Notation.hashable`
     of_hashable: bool = False
 
 

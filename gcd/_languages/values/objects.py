@@ -35,7 +35,7 @@ class Member(NamedTuple):
     key: Automaton
     value: Automaton
     required: bool
-    # Whether it is written in a dictionary after two asterisks, in the way that a Python call
+    # True if it is written in a dictionary after two asterisks, in the way that a Python call
     # passes arguments whose names aren't identifiers: `**{"page-size": 3}`. Several unpacked
     # members may share a dictionary.
     unpacked: bool = False

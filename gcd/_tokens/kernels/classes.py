@@ -25,16 +25,8 @@ class Views:
     """Views of the arrays of a partition of token strings into classes, for compiled loops."""
 
     def __init__(self, partition: tuple[np.ndarray, ...]) -> None:
-        (
-            self.class_of,
-            self.size,
-            self.first_new,
-            self.next_new,
-            self.goal,
-            self.free,
-            self.number,
-            self.touched,
-        ) = partition
+        self.class_of, self.size, self.first_new, self.next_new = partition[:4]
+        self.goal, self.free, self.number, self.touched = partition[4:]
 
 
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
