@@ -39,76 +39,27 @@ from gcd._tokens.token_automaton import TokenAutomaton, check_budget
 from gcd._tokens.vocabulary import Vocabulary, eos_ids_of
 
 if TYPE_CHECKING:
-    from gcd._tokens.batch import AutomatonBatch
-    from gcd._tokens.budget import BudgetMask
+    from gcd._tokens.batch import AutomatonBatch, BudgetMask
     from gcd._tokens.tensor_automaton import TensorAutomaton
 
 _WITH_TORCH = {
     "AutomatonBatch": "gcd._tokens.batch",
-    "BudgetMask": "gcd._tokens.budget",
+    "BudgetMask": "gcd._tokens.batch",
     "TensorAutomaton": "gcd._tokens.tensor_automaton",
 }
 
 __all__ = [
-    "Automaton",
-    "AutomatonBatch",
-    "BudgetMask",
-    "CallFormat",
-    "Caveat",
-    "CaveatWarning",
-    "Column",
-    "ConstraintError",
-    "EmptyLanguageError",
-    "ForeignKey",
-    "GrammarLanguage",
-    "IgnoredKeyword",
-    "IgnoredKeywordWarning",
-    "InfeasibleBudgetError",
-    "Infill",
-    "Matcher",
-    "MatcherBatch",
-    "OverlongBudgetError",
-    "Parameter",
-    "PrefixReport",
-    "ScoresProcessor",
-    "Segment",
-    "Segments",
-    "SqlDialect",
-    "SqlSchema",
-    "StateLimitError",
-    "Table",
-    "TensorAutomaton",
-    "TokenAutomaton",
-    "Tool",
-    "ToolList",
-    "UnsupportedSchemaError",
-    "Vocabulary",
-    "WorkLimitError",
-    "anything",
-    "call_format",
-    "check_budget",
-    "choice",
-    "eos_ids_of",
-    "grammar",
-    "ignored_keywords",
-    "infill",
-    "inspect_prefix",
-    "json_schema",
-    "keywords",
-    "lift",
-    "literal",
-    "parse_tools",
-    "regex",
-    "segments",
-    "sql",
-    "sql_schema",
-    "sql_values",
-    "state_limit",
-    "tool_calls",
-    "why_refused",
-    "widest_dialect",
-    "work_limit",
-]
+    "Automaton", "AutomatonBatch", "BudgetMask", "CallFormat", "Caveat", "CaveatWarning", "Column",
+    "ConstraintError", "EmptyLanguageError", "ForeignKey", "GrammarLanguage", "IgnoredKeyword",
+    "IgnoredKeywordWarning", "InfeasibleBudgetError", "Infill", "Matcher", "MatcherBatch",
+    "OverlongBudgetError", "Parameter", "PrefixReport", "ScoresProcessor", "Segment", "Segments",
+    "SqlDialect", "SqlSchema", "StateLimitError", "Table", "TensorAutomaton", "TokenAutomaton",
+    "Tool", "ToolList", "UnsupportedSchemaError", "Vocabulary", "WorkLimitError", "anything",
+    "call_format", "check_budget", "choice", "eos_ids_of", "grammar", "ignored_keywords", "infill",
+    "inspect_prefix", "json_schema", "keywords", "lift", "literal", "parse_tools", "regex",
+    "segments", "sql", "sql_schema", "sql_values", "state_limit", "tool_calls", "why_refused",
+    "widest_dialect", "work_limit",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

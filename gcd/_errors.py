@@ -120,15 +120,16 @@ class LimitError(ConstraintError):
         pointer: JSON pointer of the schema that contains the keyword; None if unknown.
     """
 
+    _what: str
     _needs: str
     _remedy: str
 
-    def __init__(self, limit: int, what: str) -> None:
+    def __init__(self, limit: int, what: str = "") -> None:
         self.limit = limit
         self.keyword: str | None = None
         self.pointer: str | None = None
         remedy = f"simplify the constraint, or raise the limit: `with gcd.{self._remedy}(n):`"
-        self._text = f"{what} {self._needs.format(limit)}; {remedy}"
+        self._text = f"{what or self._what} {self._needs.format(limit)}; {remedy}"
         super().__init__(self._text)
 
     def add(self, hint: str) -> None:
@@ -145,21 +146,17 @@ class LimitError(ConstraintError):
 class StateLimitError(LimitError):
     """Error for an automaton with more states than `gcd.state_limit` allows."""
 
+    _what = "the automaton"
     _needs = "needs more than {} states"
     _remedy = "state_limit"
-
-    def __init__(self, limit: int, what: str = "the automaton") -> None:
-        super().__init__(limit, what)
 
 
 class WorkLimitError(LimitError):
     """Error for a constraint that takes more work to compile than `gcd.work_limit` allows."""
 
+    _what = "the constraint"
     _needs = "takes more than {} units of work"
     _remedy = "work_limit"
-
-    def __init__(self, limit: int, what: str = "the constraint") -> None:
-        super().__init__(limit, what)
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead: str) -> None:

@@ -159,12 +159,7 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
     """
     if middle is None:
         middle = anything()
-    check_kind(
-        middle,
-        Automaton,
-        "the middle as a gcd.Automaton",
-        "make one with gcd.regex",
-    )
+    check_kind(middle, Automaton, "the middle as a gcd.Automaton", "make one with gcd.regex")
     if middle.is_empty:
         raise EmptyLanguageError(
             "expected a middle with at least one text, got an empty language; change the middle"

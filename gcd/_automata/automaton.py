@@ -10,10 +10,7 @@ n parts, this takes one subset construction and one minimization instead of n - 
 schemas compile in linear time. A nondeterministic automaton is also such a graph: each of its edges
 is a part of one byte.
 
-The alphabet is bytes because tokens are byte strings that ignore character boundaries. Constraints
-on bytes therefore work with every tokenizer. Languages are automata because regular languages are
-closed under intersection, complement, concatenation and bounded repetition. Combinations of
-constraints therefore stay exact.
+The alphabet is bytes because tokens are byte strings that ignore character boundaries.
 
 Costs, with S states and K byte classes:
 
@@ -540,10 +537,7 @@ def _in_order(
 def _of_length(
     transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, "S"]]
 ) -> Iterator[bytes]:
-    """Yield the strings of exactly `length` bytes, in byte order.
-
-    `ends_in[r][s]` is whether some string of exactly r bytes leads from state s to acceptance.
-    """
+    """Yield the strings of exactly `length` bytes, in byte order."""
     if not ends_in[length][0]:
         return
     stack = [(0, b"")]

@@ -21,11 +21,7 @@ NUM_BYTES = 256
 def joint_classes(
     maps: Sequence[UInt8[np.ndarray, "256"]],
 ) -> tuple[UInt8[np.ndarray, "256"], list[Int32[np.ndarray, "K"]]]:
-    """Return the coarsest common refinement of partitions, given as the class of each byte.
-
-    The result is the class of each byte, numbered by first bytes; and for each given partition, its
-    class for every class of the refinement.
-    """
+    """Return the coarsest common refinement of partitions, given as the class of each byte."""
     distinct = {m.tobytes(): m for m in maps}  # repetitions pass the same map many times
     class_of_byte, first = kernels.joint_classes(np.stack(list(distinct.values())))
     return class_of_byte, [m[first].astype(np.int32) for m in maps]

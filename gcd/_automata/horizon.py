@@ -78,8 +78,7 @@ class CaveatWarning(UserWarning):
             advice.append("longer budgets are refused")
         return cls(
             f"the automaton does not enforce every keyword of the schema: {show_first(caveats)}; "
-            f"{', '.join(advice)}. "
-            "The automaton's `caveats` lists all of these keywords; pass "
+            f"{', '.join(advice)}. The automaton's `caveats` lists all of these keywords; pass "
             'unsupported="ignore" to hide this warning and enforce none of them, or '
             'unsupported="refuse" to raise an error',
             caveats,

@@ -21,18 +21,14 @@ and isn't counted. A compiled loop cannot raise errors. It receives the remainin
 result from a cache counts its work again (`cache_with_price`). Otherwise, earlier compilations
 would determine whether a constraint is refused.
 
-**Units.** A unit is about one access to a table entry. Each module defines its units per operation
-(`PAIR`, `SET`, `MEMBER`, ...), chosen so that a unit takes at most about 5 ns in all loops. This
-was measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each loop:
-products of 490,000 pairs that miss every cache, `.*a.{16}`, and minimization where fingerprints
-decide nothing. So the default limit of 2,000,000,000 units takes at most about 10 s on one core of
-a 2020s server, and usually 3 s, besides reading the constraint.
+**Units.** A unit is about one access to a table entry. Each module defines its units per operation,
+so that a unit takes at most about 5 ns, measured on bad inputs for each loop (the script `work`
+among the benchmarks of commit f4021d8). So the default limit takes at most about 10 s on one core
+of a 2020s server, and usually 3 s, besides reading the constraint.
 
-**Memory.** The limit on work also bounds memory, because every stored entry costs work. A stored
-member of a subset costs 64 units (`MEMBER`). So at most 31 million members, or 125 MB, are in
-memory at once. A table has at most a 64th of the work limit as entries (`max_cells`), by default
-also 31 million or 125 MB. A table takes twice that while it grows. During minimization there are
-three copies of it. Together, this is at most about 0.7 GB.
+**Memory.** Every stored entry costs work: a member of a subset 64 units, and a table has at most a
+64th of the work limit as entries (`max_cells`). By default, each of these takes at most 125 MB, and
+everything at most about 0.7 GB, as tables are copied while they grow and during minimization.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from gcd._errors import StateLimitError, WorkLimitError, check_count
 
@@ -74,6 +70,15 @@ def max_states() -> int:
 
 
 @contextmanager
+def _setting(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
 def state_limit(limit: int) -> Iterator[None]:
     """Limit the states of each automaton that is built inside the `with` block.
 
@@ -81,11 +86,8 @@ def state_limit(limit: int) -> Iterator[None]:
         ConstraintError: the limit is not a whole number of at least 1.
     """
     check_count("the state limit", limit, 1)
-    token = _MAX_STATES.set(limit)
-    try:
+    with _setting(_MAX_STATES, limit):
         yield
-    finally:
-        _MAX_STATES.reset(token)
 
 
 @contextmanager
@@ -96,11 +98,8 @@ def work_limit(limit: int) -> Iterator[None]:
         ConstraintError: the limit is not a whole number of at least 1.
     """
     check_count("the work limit", limit, 1)
-    token = _MAX_WORK.set(limit)
-    try:
+    with _setting(_MAX_WORK, limit):
         yield
-    finally:
-        _MAX_WORK.reset(token)
 
 
 @contextmanager
@@ -109,11 +108,8 @@ def count_work() -> Iterator[None]:
     if _METER.get() is not None:
         yield
         return
-    token = _METER.set(_Meter(_MAX_WORK.get()))
-    try:
+    with _setting(_METER, _Meter(_MAX_WORK.get())):
         yield
-    finally:
-        _METER.reset(token)
 
 
 @contextmanager

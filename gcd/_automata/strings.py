@@ -22,17 +22,11 @@ _WHAT = "the set of strings"
 
 
 class TransitionTable(NamedTuple):
-    """Deterministic automaton as plain arrays; state 0 is initial.
+    """Deterministic automaton as plain arrays; state 0 is initial."""
 
-    Attributes:
-        delta: next state for (state, byte class), -1 for none.
-        accepting: whether each state accepts.
-        class_of_byte: class of each of the 256 bytes.
-    """
-
-    delta: Int32[np.ndarray, "S K"]
-    accepting: Bool[np.ndarray, "S"]
-    class_of_byte: UInt8[np.ndarray, "256"]
+    delta: Int32[np.ndarray, "S K"]  # next state for (state, byte class), -1 for none
+    accepting: Bool[np.ndarray, "S"]  # whether each state accepts
+    class_of_byte: UInt8[np.ndarray, "256"]  # class of each of the 256 bytes
 
 
 def chain(string: bytes) -> TransitionTable:

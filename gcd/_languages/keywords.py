@@ -48,21 +48,13 @@ PUNCTUATION = ",;:'’-\""
 
 @dataclass(frozen=True)
 class _Alphabet:
-    """Parts of regular expressions from which sentences are built.
+    """Parts of regular expressions from which sentences are built."""
 
-    Attributes:
-        first: pattern of the first word of a sentence.
-        word: pattern of any word.
-        mark: pattern of an optional mark after a word.
-        pairs: patterns of opening and closing marks.
-        between: bytes that never occur in a word.
-    """
-
-    first: str
-    word: str
-    mark: str
-    pairs: tuple[tuple[str, str], ...]
-    between: bytes
+    first: str  # pattern of the first word of a sentence
+    word: str  # pattern of any word
+    mark: str  # pattern of an optional mark after a word
+    pairs: tuple[tuple[str, str], ...]  # patterns of opening and closing marks
+    between: bytes  # bytes that never occur in a word
 
     @classmethod
     def of(cls, letters: str, punctuation: str) -> _Alphabet:
@@ -102,10 +94,7 @@ class _Alphabet:
         return f"(?:{begins[whole]}|{longer})[{STOPS}]"
 
     def _parts(self, first: str) -> tuple[str, str]:
-        """Return patterns of words at the end of a sentence, and of words that a space follows.
-
-        The first word begins with the pattern `first`; several words may be inside a pair of marks.
-        """
+        """Return patterns of words at the end of a sentence, and of words that a space follows."""
         inner = f"{first}(?:{self.mark} {self.word})*"
         whole, followed = [first], [f"{first}{self.mark} "]
         for opening, closing in self.pairs:
@@ -212,15 +201,9 @@ def _no_word(text: str, letters: str, punctuation: str) -> str:
 
 
 def _contains(
-    words: Sequence[str],
-    capitals: Sequence[str],
-    between: bytes,
-    used: Bool[np.ndarray, "256"],
+    words: Sequence[str], capitals: Sequence[str], between: bytes, used: Bool[np.ndarray, "256"]
 ) -> Automaton:
-    """Return the strings of `used` bytes that contain one of the words, with `between` around it.
-
-    At the beginning of the sentence, the words are those of `capitals`.
-    """
+    """Return the strings of `used` bytes with one of the words, and `between` around it."""
     start, space, other, found = range(4)
     rows = np.full((4, NUM_BYTES), other, np.int32)
     rows[:, list(between)] = space
@@ -252,10 +235,7 @@ def _count_words(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
 def _refuse_few_words(
     concepts: Sequence[Sequence[str]], opening: Sequence[Sequence[str]], max_words: int | None
 ) -> None:
-    """Raise `ConstraintError` if `max_words` words cannot cover every group.
-
-    A breadth-first search over sets of covered groups adds one word in each step.
-    """
+    """Raise `ConstraintError` if `max_words` words cannot cover every group."""
     if max_words is None or max_words > len(concepts):
         return  # enough for one word per group, after a word that begins the sentence
     everything = (1 << len(concepts)) - 1

@@ -7,7 +7,7 @@ and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, 
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd._tokens.budget.pack`), which take microseconds (`gcd._serving.kernels.masks`).
+as packed words (`gcd._tokens.batch.pack`), which take microseconds (`gcd._serving.kernels.masks`).
 
 A `MatcherBatch` serves many matchers, of different automata, in one compiled call.
 """
@@ -77,16 +77,10 @@ def _lift_once(constraint: Constraint, vocabulary: Vocabulary | None) -> TokenAu
 
 
 class Membership:
-    """Marker that shows which batch a matcher belongs to; a batch's matchers share one.
-
-    Attributes:
-        is_current: False once one of the matchers has joined another batch.
-    """
-
-    __slots__ = ("is_current",)
+    """Marker that shows which batch a matcher belongs to; a batch's matchers share one."""
 
     def __init__(self) -> None:
-        self.is_current = True
+        self.is_current = True  # until one of the matchers joins another batch
 
 
 class Matcher:

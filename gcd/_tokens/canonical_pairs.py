@@ -145,11 +145,7 @@ class Segmentation:
     def _stand_apart(
         self, left: Int64[np.ndarray, "pairs"], right: Int64[np.ndarray, "pairs"]
     ) -> Bool[np.ndarray, "pairs"]:
-        """Return which pairs are admitted because no merge can join their tokens.
-
-        This is so if no token contains the two bytes at the pair's boundary, and the tokenizer
-        produces each token by itself. It avoids most queries about words and punctuation.
-        """
+        """Return which pairs are admitted because no merge can join their tokens."""
         apart = left != START
         last, first = self._ends
         apart[apart] = ~self._adjacent[last[left[apart]], first[right[apart]]]

@@ -1,12 +1,8 @@
 """Distances in tokens to the end of an answer, and the budget rule based on them.
 
-`steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
-tokens left, a next token is allowed if and only if
-
-    steps_to_accept[ state after it ] <= r - 1
-
-This is the whole definition of a budget. `fits` makes this comparison for numbers, arrays and
-tensors; kernels write it as `steps < remaining`.
+With r tokens left, a next token is allowed if and only if `steps_to_accept` of the state after it
+is at most r - 1. `fits` makes this comparison for numbers, arrays and tensors; kernels write it as
+`steps < remaining`.
 """
 
 from __future__ import annotations

@@ -9,14 +9,11 @@ their entries lead to different states. A split takes time linear in the allowed
 table over states and tokens is built. Then a prefix tree with one entry per class is traversed
 again, to write the table over states and classes.
 
-**Counted runs.** Inside a string literal nearly every token is allowed. A schema has such a state
-for each of its strings, or about twenty for each character of a string of bounded length. The tree
-isn't traversed from each of these states. Instead, repetitions of a unit, such as a character, are
-recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the tree is traversed through
-the unit once (`gcd._tokens.trie`). A token that stays inside the string advances by the number of
-units that it completes. Tokens that leave the string are read once for each different continuation.
-So each state of a bounded string takes time linear in the classes, not in the tokens. If a state
-differs from a state of a run in a few words only, only these words are read.
+**Counted runs.** Inside a string nearly every token is allowed, in about twenty states for each
+character of a bounded string. The tree isn't traversed from each of them, but once through the unit
+that they repeat (`gcd._tokens.kernels.counted_runs`, `gcd._tokens.trie`). A token that stays inside
+the string advances by the units that it completes; tokens that leave it are read once for each
+different continuation. If a state differs from one of a run in a few words, only these are read.
 
 **Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
 tokens that are in one class in each factor are in one class in the combination. So the tree is
@@ -209,22 +206,14 @@ def lift_rows(
 
 
 class _Runs(NamedTuple):
-    """Automaton, vocabulary, and repetitions in the automaton (counted runs), for lifting.
+    """Automaton, vocabulary, and repetitions in the automaton (counted runs), for lifting."""
 
-    Attributes:
-        delta: its transitions.
-        width: number of bytes in each of its byte classes.
-        tree: the prefix tree of the vocabulary, and the class of each byte.
-        cells, ways: its counted runs, and the transitions that leave them.
-        profiles: the profile of each unit that these runs repeat.
-    """
-
-    delta: Int32[np.ndarray, "S K"]
-    width: Int64[np.ndarray, "K"]
-    tree: tuple[np.ndarray, ...]
-    cells: Cells
+    delta: Int32[np.ndarray, "S K"]  # its transitions
+    width: Int64[np.ndarray, "K"]  # number of bytes in each of its byte classes
+    tree: tuple[np.ndarray, ...]  # the prefix tree of the vocabulary, and the class of each byte
+    cells: Cells  # cells, ways: its counted runs, and the transitions that leave them
     ways: Ways
-    profiles: list[UnitProfile]
+    profiles: list[UnitProfile]  # the profile of each unit that these runs repeat
 
     @classmethod
     def of(

@@ -16,22 +16,15 @@ class Rows(NamedTuple):
 
     The pattern of a state has the classes that it allows, and which of them lead to the same next
     state.
-
-    Attributes:
-        pattern_of: the pattern of each state.
-        target_start: start of each state's targets in `targets`.
-        targets: the distinct next states (targets) of each state.
-        pattern_start: start of each pattern in the next two arrays.
-        pattern_class: the allowed classes of each pattern, ascending.
-        pattern_target: for each of these classes, the index of its target among the targets of a
-            state with this pattern.
     """
 
-    pattern_of: Int32[np.ndarray, "S"]
-    target_start: Int32[np.ndarray, "S1"]
-    targets: Int32[np.ndarray, "E"]
-    pattern_start: Int32[np.ndarray, "P1"]
-    pattern_class: Int32[np.ndarray, "_"]
+    pattern_of: Int32[np.ndarray, "S"]  # the pattern of each state
+    target_start: Int32[np.ndarray, "S1"]  # start of each state's targets in `targets`
+    targets: Int32[np.ndarray, "E"]  # the distinct next states (targets) of each state
+    pattern_start: Int32[np.ndarray, "P1"]  # start of each pattern in the next two arrays
+    pattern_class: Int32[np.ndarray, "_"]  # the allowed classes of each pattern, ascending
+    # For each of these classes, the index of its target among the targets of a state with this
+    # pattern
     pattern_target: Int32[np.ndarray, "_"]
 
     @classmethod

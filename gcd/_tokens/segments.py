@@ -132,24 +132,16 @@ class Segment:
 
 
 class SegmentStates(NamedTuple):
-    """Automaton over the bytes of all segments; see the module docstring.
+    """Automaton over the bytes of all segments; see the module docstring."""
 
-    Attributes:
-        delta: state after (state, byte class), -1 for none.
-        class_of_byte: class of each byte.
-        segment: the segment of each state, counted from zero.
-        after_special: the state after the special token that ends the state's segment; -1 if the
-            segment can't end with it in this state.
-        accepting: whether the answer may end in a state.
-        start: the state in which an answer begins.
-    """
-
-    delta: Int32[np.ndarray, "M K"]
-    class_of_byte: UInt8[np.ndarray, "256"]
-    segment: Int32[np.ndarray, "M"]
+    delta: Int32[np.ndarray, "M K"]  # state after (state, byte class), -1 for none
+    class_of_byte: UInt8[np.ndarray, "256"]  # class of each byte
+    segment: Int32[np.ndarray, "M"]  # the segment of each state, counted from zero
+    # The state after the special token that ends the state's segment; -1 if the segment can't end
+    # with it in this state
     after_special: Int32[np.ndarray, "M"]
-    accepting: Bool[np.ndarray, "M"]
-    start: int
+    accepting: Bool[np.ndarray, "M"]  # whether the answer may end in a state
+    start: int  # the state in which an answer begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,11 +337,7 @@ def count_tokens(
     table: Int32[np.ndarray, "M C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> TokenTable | None:
-    """Return the token automaton's table of the answers that satisfy all limits.
-
-    `table` has the state after a token of each class, and `class_of` -1 for EOS. The result is None
-    if the tokens can't spell any answer, even without limits.
-    """
+    """Return the token automaton's table of the answers that satisfy all limits."""
     table, class_of = _with_specials(segments, states, table, class_of)
     delta, class_of = with_final(table, states.accepting, class_of, "token")
     final = delta.shape[0] - 1

@@ -74,28 +74,23 @@ def canonical(automaton: TokenAutomaton) -> TokenTable | None:
 
 
 class _Adjacent(NamedTuple):
-    """Literal states, the tokens that lead to them, and the tokens that may follow in them.
+    """Literal states, the tokens that lead to them, and the tokens that may follow in them."""
 
-    Attributes:
-        automaton: the whole automaton.
-        is_literal: whether each of its states is literal.
-        live_state, live_token, live_target: the tokens that may follow in literal states, by state,
-            with the states that they lead to.
-        arrival_state, arrival_token: the *arrivals*: tokens that lead to literal states, by state
-            and token. At the beginning of the text, the token is `START`.
-        pair_start: index of each arrival's first pair, followed by the number of all pairs.
-        pair_arrival, pair_live: the pairs of an arrival and a token that may follow in its state,
-            as indices in the arrays above.
-    """
-
-    automaton: TokenAutomaton
-    is_literal: Bool[np.ndarray, "S"]
+    automaton: TokenAutomaton  # the whole automaton
+    is_literal: Bool[np.ndarray, "S"]  # whether each of its states is literal
+    # live_state, live_token, live_target: the tokens that may follow in literal states, by state,
+    # with the states that they lead to
     live_state: Int64[np.ndarray, "L"]
     live_token: Int64[np.ndarray, "L"]
     live_target: Int64[np.ndarray, "L"]
+    # arrival_state, arrival_token: the *arrivals*: tokens that lead to literal states, by state and
+    # token. At the beginning of the text, the token is `START`.
     arrival_state: Int64[np.ndarray, "A"]
     arrival_token: Int64[np.ndarray, "A"]
+    # Index of each arrival's first pair, followed by the number of all pairs
     pair_start: Int64[np.ndarray, "A1"]
+    # pair_arrival, pair_live: the pairs of an arrival and a token that may follow in its state, as
+    # indices in the arrays above
     pair_arrival: Int64[np.ndarray, "P"]
     pair_live: Int64[np.ndarray, "P"]
 
@@ -196,15 +191,11 @@ def _spread(
 
 
 class _Behaviors(NamedTuple):
-    """Behaviors: groups of tokens that lead to one state, after which the same tokens are allowed.
+    """Groups of tokens that lead to one state, after which the same tokens are allowed."""
 
-    Attributes:
-        of: the behavior of each arrival, which is a pair of a literal state and a token before it.
-        first: for each behavior, one of its arrivals.
-    """
-
+    # The behavior of each arrival, which is a pair of a literal state and a token before it
     of: Int64[np.ndarray, "A"]
-    first: Int64[np.ndarray, "B"]
+    first: Int64[np.ndarray, "B"]  # for each behavior, one of its arrivals
 
 
 def _behaviors(adjacent: _Adjacent, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
@@ -243,10 +234,6 @@ class _Product:
     A behavior is a group of tokens that lead to one literal state, and after which the same tokens
     are allowed. The first states are the automaton's states; its literal states are unused. Then
     one state for each behavior follows.
-
-    Attributes:
-        leads_on: for each token that follows a literal state, whether the end can be reached after
-            it.
     """
 
     def __init__(
@@ -265,6 +252,7 @@ class _Product:
         num_nodes = automaton.num_states + self._owner.size
         edges = np.ascontiguousarray(np.concatenate([*self._edges()]).T, np.int32)
         steps = distances_to(automaton.final, edges, num_nodes)
+        # For each token that follows a literal state: whether the end can be reached after it.
         self.leads_on = steps[self._live_node] < UNREACHABLE
         initial = np.array([automaton.initial])
         self._initial = int(self._after(initial, np.array([START]))[0])
@@ -334,11 +322,7 @@ class _Product:
         return trim(table, class_of, int(number[self._initial]), merge=True)
 
     def _classes(self) -> tuple[Int32[np.ndarray, "V"], Int64[np.ndarray, "C"]]:
-        """Split token classes that behave differently; return classes (EOS last) and tokens.
-
-        Tokens behave differently if they lead to different behaviors of a state, or if different
-        behaviors of a state allow them.
-        """
+        """Split token classes that behave differently; return classes (EOS last) and tokens."""
         adjacent, automaton = self._adjacent, self._adjacent.automaton
         partition = from_classes(automaton.class_of.copy(), automaton.num_classes)
 

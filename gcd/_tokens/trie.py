@@ -12,18 +12,11 @@ contiguous range.
 
 Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
 
-**Profiles.** The automaton of a text of at most 200 characters has 200 copies of one small
-automaton, the *unit*, which consumes one character. They form a *counted run*
-(`gcd._tokens.kernels.counted_runs` finds such runs). The same unit occurs in every string of every
-schema. So the behavior of tokens in it is computed once for each unit and vocabulary, not for each
-of the 200 copies. The states of a unit are called its *phases*; phase 0 is the boundary between two
-copies. From a phase, there are three cases for a token:
-
-* It stays in the run. Then only two things matter: the phase where it ends, and the number of
-  copies that it completes.
-* It leaves the run, at the first byte that is not part of the unit but follows a boundary (such as
-  the closing quote of a string).
-* It is not allowed, because a byte inside a copy has no transition.
+**Profiles.** The same unit of counted runs (`gcd._tokens.kernels.counted_runs`), a character,
+occurs in every string of every schema. So the behavior of tokens in it is computed once for each
+unit and vocabulary. From a phase of the unit, a token may stay in the run. Then only its last phase
+and the number of copies that it completes matter. Otherwise it leaves the run at a boundary, as at
+the closing quote of a string, or is not allowed.
 """
 
 from __future__ import annotations
@@ -48,26 +41,17 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """Prefix tree of the distinct non-empty byte strings of a vocabulary, in preorder.
+    """Prefix tree of the distinct non-empty byte strings of a vocabulary, in preorder."""
 
-    Attributes:
-        byte: the byte on the edge into each node.
-        depth: number of bytes before that byte; 0 for the children of the root. The root isn't
-            stored.
-        skip: the first node after this node's subtree.
-        entry: the entry that ends at each node, -1 for none.
-        entry_of_token: the entry of every token id, -1 for tokens without bytes.
-        num_entries: number of distinct non-empty byte strings.
-        max_depth: length of the longest byte string, 0 if there are none.
-    """
-
-    byte: UInt8[np.ndarray, "nodes"]
+    byte: UInt8[np.ndarray, "nodes"]  # the byte on the edge into each node
+    # Number of bytes before that byte; 0 for the children of the root. The root isn't stored.
     depth: Int32[np.ndarray, "nodes"]
-    skip: Int32[np.ndarray, "nodes"]
-    entry: Int32[np.ndarray, "nodes"]
+    skip: Int32[np.ndarray, "nodes"]  # the first node after this node's subtree
+    entry: Int32[np.ndarray, "nodes"]  # the entry that ends at each node, -1 for none
+    # The entry of every token id, -1 for tokens without bytes
     entry_of_token: Int32[np.ndarray, "V"]
-    num_entries: int
-    max_depth: int
+    num_entries: int  # number of distinct non-empty byte strings
+    max_depth: int  # length of the longest byte string, 0 if there are none
 
     def __post_init__(self) -> None:
         for array in (self.byte, self.depth, self.skip, self.entry, self.entry_of_token):
@@ -114,20 +98,17 @@ class Trie:
 
 @dataclass(frozen=True, eq=False)
 class UnitProfile:
-    """Profile of a unit, over the entries (distinct byte strings) of a prefix tree.
+    """Profile of a unit, over the entries (distinct byte strings) of a prefix tree."""
 
-    Attributes:
-        counted: a class for each entry, numbered from 0 without gaps. Two entries are in one class
-            if, from every phase, they end at the same phase and complete the same number of copies,
-            or neither of them stays in the run.
-        uncounted: the same without the number of copies, for runs of unbounded length.
-        exit_start: index in `exits` of each phase's first exit, followed by the number of exits.
-        exits: pairs (node of the tree whose byte leaves the run, copies completed before it).
-    """
-
+    # A class for each entry, numbered from 0 without gaps. Two entries are in one class if, from
+    # every phase, they end at the same phase and complete the same number of copies, or neither of
+    # them stays in the run.
     counted: Int32[np.ndarray, "entries"]
+    # The same without the number of copies, for runs of unbounded length
     uncounted: Int32[np.ndarray, "entries"]
+    # Index in `exits` of each phase's first exit, followed by the number of exits
     exit_start: Int64[np.ndarray, "places1"]
+    # Pairs (node of the tree whose byte leaves the run, copies completed before it)
     exits: Int32[np.ndarray, "exits 2"]
 
     @classmethod

@@ -6,8 +6,6 @@ classes of tokens that no remaining state distinguishes, and makes the state aft
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Bool, Int32
 
@@ -18,28 +16,10 @@ from gcd._tokens.rows import Rows
 ENDINGS = ("token", "accept")
 
 
-class TokenTable(NamedTuple):
-    """Constructor arguments of a `TokenAutomaton` after its vocabulary, in order."""
-
-    class_of: Int32[np.ndarray, "V"]
-    rows: Rows
-    accepting: Bool[np.ndarray, "S"]
-    steps_to_accept: Int32[np.ndarray, "S"]
-    initial: int
-    eos_class: int
-
-    @classmethod
-    def of(
-        cls,
-        class_of: Int32[np.ndarray, "V"],
-        rows: Rows,
-        steps: Int32[np.ndarray, "S"],
-        initial: int,
-        eos_class: int,
-    ) -> TokenTable:
-        """Make the arguments from a table, in which a state accepts if it allows EOS."""
-        accepting = rows.is_allowed(eos_class)
-        return cls(class_of, rows, accepting, steps, initial, eos_class)
+TokenTable = tuple[
+    Int32[np.ndarray, "V"], Rows, Bool[np.ndarray, "_"], Int32[np.ndarray, "_"], int, int
+]
+"""Constructor arguments of a `TokenAutomaton` after its vocabulary, in order."""
 
 
 def with_final(
@@ -76,21 +56,18 @@ def trim(
     *,
     merge: bool = False,
 ) -> TokenTable | None:
-    """Remove states not on a path from `initial` to the last state; return None if none is left.
-
-    Equal token classes are merged if states were removed or `merge` is set.
-    """
-    rows = Rows.of(delta)
+    """Remove states not on a path from `initial` to the last state; return None if none is left."""
+    rows, eos_class = Rows.of(delta), delta.shape[1] - 1
     alive, steps = _measure(rows, initial)
     if not alive[initial]:
         return None
     if not merge and alive.all():
-        return TokenTable.of(class_of, rows, steps, initial, delta.shape[1] - 1)
-    eos_class = delta.shape[1] - 1
+        return class_of, rows, rows.is_allowed(eos_class), steps, initial, eos_class
     number = np.full(delta.shape[0] + 1, -1, np.int32)
     number[:-1][alive] = np.arange(alive.sum())
     rows, class_of, eos_class = _merge_classes(Rows.of(number[delta[alive]]), class_of, eos_class)
-    return TokenTable.of(class_of, rows, steps[alive], int(number[initial]), eos_class)
+    accepting = rows.is_allowed(eos_class)
+    return class_of, rows, accepting, steps[alive], int(number[initial]), eos_class
 
 
 def trim_rows(
@@ -99,7 +76,8 @@ def trim_rows(
     """Do the same as `trim` for a compressed table, in which dead ends are rare."""
     alive, steps = _measure(rows, initial)
     if alive.all():
-        return TokenTable.of(class_of, rows, steps, initial, num_classes - 1)
+        ends = rows.is_allowed(num_classes - 1)
+        return class_of, rows, ends, steps, initial, num_classes - 1
     return trim(rows.dense(num_classes), class_of, initial) if alive[initial] else None
 
 

@@ -35,7 +35,7 @@ _PROFILES_LOCK = Lock()  # constraints are lifted in several threads
 _PROFILES = 16  # cached for one vocabulary; each takes some 10 bytes per token
 
 BITS = 32
-"""Number of tokens in a word of a packed mask (`gcd._tokens.budget.pack`)."""
+"""Number of tokens in a word of a packed mask (`gcd._tokens.batch.pack`)."""
 
 
 def num_words(num_tokens: int) -> int:
@@ -128,12 +128,7 @@ class Vocabulary:
         Raises:
             ConstraintError: for a line that doesn't have this form, or an id that occurs twice.
         """
-        check_kind(
-            path,
-            (str, os.PathLike),
-            "the path of a rank file",
-            "pass a str or a Path",
-        )
+        check_kind(path, (str, os.PathLike), "the path of a rank file", "pass a str or a Path")
         bytes_of: dict[int, bytes] = {}
         decode = binascii.a2b_base64
         content = Path(path).read_bytes().removeprefix(BOM_UTF8)
@@ -162,11 +157,7 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(
-        cls,
-        tokenizer: Any,
-        *,
-        size: int | None = None,
-        eos_ids: Ids | None = None,
+        cls, tokenizer: Any, *, size: int | None = None, eos_ids: Ids | None = None
     ) -> Vocabulary:
         """Read the bytes of all tokens from a Hugging Face tokenizer.
 

@@ -36,25 +36,12 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # limits Python
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
-@cython.cfunc
-def refine_bytes(
-    maps: cython.const[cython.uchar][:, ::1],
-    class_of_byte: cython.uchar[::1],
-    first: cython.int[::1],
-) -> cython.int:
-    """Write the coarsest common refinement of several partitions; return its number of classes.
-
-    `maps` are the partitions of the bytes, one in each row. The class of each byte is written into
-    `class_of_byte`, and the first byte of each class into `first`, which has room for 256 entries.
-    """
+def refine_bytes(maps, class_of_byte, first):
+    """Write the coarsest common refinement of several partitions; return its number of classes."""
     table: cython.short[::1] = np.empty(_NUM_BYTES * _NUM_BYTES, np.int16)
     count: cython.int = 1
-    num_labels: cython.int
-    label: cython.int
-    pairs: cython.int
-    m: cython.Py_ssize_t
-    i: cython.int
-    byte: cython.int
+    cython.declare(num_labels=cython.int, label=cython.int, pairs=cython.int, i=cython.int)
+    cython.declare(byte=cython.int)
     for byte in range(_NUM_BYTES):
         class_of_byte[byte] = 0
     for m in range(maps.shape[0]):
@@ -82,10 +69,7 @@ def refine_bytes(
 
 
 def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coarsest common refinement of partitions (rows) of the bytes.
-
-    The result is the class of each byte, numbered by first bytes, and the first byte of each class.
-    """
+    """Return the coarsest common refinement of partitions (rows) of the bytes."""
     class_of_byte = np.empty(_NUM_BYTES, np.uint8)
     first = np.empty(_NUM_BYTES, np.int32)
     count = refine_bytes(maps, class_of_byte, first)
@@ -102,20 +86,11 @@ def _merge_columns(
     number: cython.int[::1],
     total: cython.longlong[::1],
 ) -> cython.int:
-    """Merge byte classes with equal columns, and return the number of remaining columns.
-
-    The new class of each byte is written into `merged`, and the column of each new class into
-    `kept`, which has room for 256 entries. `number` and `total` are scratch space with an entry for
-    each column.
-    """
+    """Merge byte classes with equal columns, and return the number of remaining columns."""
     num_rows: cython.Py_ssize_t = after.shape[0]
     num_columns: cython.Py_ssize_t = after.shape[1]
     weight: cython.ulonglong = _FIRST_WEIGHT
-    target: cython.ulonglong
-    before: cython.ulonglong
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(target=cython.ulonglong, before=cython.ulonglong, i=cython.Py_ssize_t)
     for k in range(num_columns):
         total[k] = 0
         number[k] = -1
@@ -126,8 +101,6 @@ def _merge_columns(
             before = int(total[k])
             total[k] = (before + weight * (target + 1)) & _63_BITS
     count: cython.int = 0
-    byte: cython.int
-    same: cython.bint
     for byte in range(_NUM_BYTES):
         k = given[byte]
         if number[k] < 0:
@@ -150,11 +123,7 @@ def _merge_columns(
 
 
 def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merge byte classes with equal columns.
-
-    The result is the new class of each byte, numbered by first bytes, and the column of each class.
-    Columns without bytes are dropped. Columns with equal sums of weighted entries are compared.
-    """
+    """Merge byte classes with equal columns."""
     num_columns: cython.Py_ssize_t = table.shape[1]
     merged = np.empty(_NUM_BYTES, np.uint8)
     kept = np.empty(_NUM_BYTES, np.int32)
@@ -182,8 +151,6 @@ def _with_columns(
 ) -> np.ndarray:
     """Return a copy of a table with only the given columns."""
     num_columns: cython.Py_ssize_t = column.shape[0]
-    s: cython.Py_ssize_t
-    i: cython.Py_ssize_t
     chosen_array = np.empty((after.shape[0], num_columns), np.int32)
     chosen: cython.int[:, ::1] = chosen_array
     for s in range(after.shape[0]):
@@ -199,20 +166,13 @@ def _renumber(
     number: cython.const[cython.int][::1],
     num_kept: cython.Py_ssize_t,
 ) -> tuple:
-    """Return table and accepting states after renumbering; states numbered -1 are removed.
-
-    States with the same number must agree on acceptance, and must lead to states with the same
-    numbers.
-    """
+    """Return table and accepting states after renumbering; states numbered -1 are removed."""
     num_classes: cython.Py_ssize_t = after.shape[1]
     delta_array = np.empty((num_kept, num_classes), np.int32)
     delta: cython.int[:, ::1] = delta_array
     accepting_array = np.empty(num_kept, np.bool_)
     accepting: cython.uchar[::1] = accepting_array.view(np.uint8)
     own: cython.Py_ssize_t
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    t: cython.int
     for s in range(after.shape[0]):
         own = number[s]
         if own >= 0:
@@ -258,10 +218,6 @@ def canonical(
     total: cython.longlong[::1] = longs[3 * size + 2 :]
     class_array = np.empty(_NUM_BYTES, np.uint8)
     classes: cython.uchar[::1] = class_array
-    num_columns: cython.int
-    count: cython.Py_ssize_t
-    num_blocks: cython.Py_ssize_t
-    s: cython.Py_ssize_t
 
     num_columns = _merge_columns(after, class_of_byte, classes, kept, number_of_column, total)
     if not _is_all(after, kept[:num_columns]):

@@ -17,22 +17,13 @@ import numpy as np
 _NUM_BYTES = cython.declare(cython.int, 256)
 
 
-@cython.cfunc
-def list_edges(
-    after: cython.const[cython.int][:, ::1], start: cython.longlong[::1], seen: cython.int[::1]
-) -> cython.int[::1]:
-    """List the distinct edges (pairs of states) by sources: write `start`, return the targets.
-
-    `seen` is scratch space with an entry for each state.
-    """
+def list_edges(after, start, seen):
+    """List the distinct edges (pairs of states) by sources: write `start`, return the targets."""
     num_states: cython.Py_ssize_t = after.shape[0]
     num_classes: cython.Py_ssize_t = after.shape[1]
     room: cython.Py_ssize_t = min(num_states * num_classes, 4 * num_states + num_classes)
     targets: cython.int[::1] = np.empty(room, np.int32)
     count: cython.Py_ssize_t = 0
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    t: cython.int
     for s in range(num_states):
         seen[s] = -1
     start[0] = 0
@@ -50,23 +41,10 @@ def list_edges(
     return targets[:count]
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def reverse_edges(
-    start: cython.const[cython.longlong][::1],
-    targets: cython.const[cython.int][::1],
-    into: cython.longlong[::1],
-    sources: cython.int[::1],
-    fill: cython.longlong[::1],
-) -> cython.void:
-    """Sort the distinct edges (pairs of states) by targets: write `into` and `sources`.
-
-    `fill` is scratch space with an entry for each state.
-    """
+def reverse_edges(start, targets, into, sources, fill):
+    """Sort the distinct edges (pairs of states) by targets: write `into` and `sources`."""
     num_states: cython.Py_ssize_t = start.shape[0] - 1
-    s: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(t=cython.Py_ssize_t, i=cython.Py_ssize_t)
     for s in range(num_states + 1):
         into[s] = 0
     for i in range(targets.shape[0]):
@@ -81,24 +59,11 @@ def reverse_edges(
             fill[t] += 1
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def find_levels(
-    into: cython.const[cython.longlong][::1],
-    sources: cython.const[cython.int][::1],
-    accepts: cython.const[cython.uchar][::1],
-    level: cython.int[::1],
-    queue: cython.int[::1],
-) -> cython.void:
-    """Write the fewest symbols from each state to an accepting one; -1 where there is no path.
-
-    `queue` is scratch space with an entry for each state.
-    """
+def find_levels(into, sources, accepts, level, queue):
+    """Write the fewest symbols from each state to an accepting one; -1 where there is no path."""
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 0
-    s: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(t=cython.Py_ssize_t, i=cython.Py_ssize_t)
     for s in range(accepts.shape[0]):
         level[s] = -1
         if accepts[s]:
@@ -116,15 +81,7 @@ def find_levels(
                 tail += 1
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def number_breadth_first(
-    start: cython.const[cython.longlong][::1],
-    targets: cython.const[cython.int][::1],
-    level: cython.const[cython.int][::1],
-    number: cython.int[::1],
-    queue: cython.int[::1],
-) -> cython.Py_ssize_t:
+def number_breadth_first(start, targets, level, number, queue):
     """Assign numbers to states in breadth-first order from state 0; return how many got one.
 
     States whose `level` is -1, and states that are not reachable, get the number -1.
@@ -133,9 +90,7 @@ def number_breadth_first(
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 1
-    s: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(t=cython.Py_ssize_t, i=cython.Py_ssize_t)
     for s in range(num_states):
         number[s] = -1
     if num_states == 0 or level[0] < 0:
@@ -174,10 +129,7 @@ def _write_levels(
 
 
 def longest_path(delta: np.ndarray) -> int:
-    """Return the number of edges of the longest path from state 0; -1 if there is a cycle.
-
-    State 0 must lead to all states.
-    """
+    """Return the number of edges of the longest path from state 0; -1 if there is a cycle."""
     num_states: cython.Py_ssize_t = delta.shape[0]
     ints: cython.int[::1] = np.empty(3 * num_states, np.int32)
     sources_left: cython.int[::1] = ints[:num_states]
@@ -187,9 +139,7 @@ def longest_path(delta: np.ndarray) -> int:
     targets: cython.int[::1] = list_edges(np.ascontiguousarray(delta, np.int32), start, queue)
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 0
-    s: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(t=cython.Py_ssize_t, i=cython.Py_ssize_t)
     most: cython.int = 0
     for s in range(num_states):
         sources_left[s] = 0
@@ -215,10 +165,7 @@ def longest_path(delta: np.ndarray) -> int:
 
 
 def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """Return the fewest symbols from each state to an accepting one; -1 where there is no path.
-
-    `into` and `sources` are the distinct edges, sorted by their targets.
-    """
+    """Return the fewest symbols from each state to an accepting one; -1 for no path."""
     level = np.empty(accepting.size, np.int32)
     find_levels(into, sources, accepting.view(np.uint8), level, np.empty(accepting.size, np.int32))
     return level
@@ -234,11 +181,7 @@ def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
 def shortest(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray, state: int
 ) -> bytes:
-    """Return the shortest string from a state to acceptance; of several, the first in byte order.
-
-    Raises:
-        IndexError: there is no such state.
-    """
+    """Return the shortest string from a state to acceptance; of several, the first by bytes."""
     after: cython.const[cython.int][:, ::1] = delta
     if not 0 <= state < after.shape[0]:
         raise IndexError(f"expected a state in 0..{after.shape[0] - 1}, got {state}")
@@ -246,9 +189,6 @@ def shortest(
     level: cython.int[::1] = np.empty(after.shape[0], np.int32)
     _write_levels(after, accepting.view(np.uint8), level)
     s: cython.Py_ssize_t = state
-    i: cython.Py_ssize_t
-    byte: cython.int
-    t: cython.int
     length: cython.Py_ssize_t = max(level[s], 0)
     array = np.empty(length, np.uint8)
     string: cython.uchar[::1] = array

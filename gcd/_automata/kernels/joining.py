@@ -48,16 +48,10 @@ def _list_edges(
     start: cython.longlong[::1],
     targets: cython.int[::1],
 ) -> cython.void:
-    """Write the states and nodes that each node leads to without reading a byte.
-
-    For each node, the initial states of the automata on its edges (joints) come first, then the
-    nodes or states at the ends of its epsilon edges (skips).
-    """
+    """Write the states and nodes that each node leads to without reading a byte."""
     num_joints: cython.Py_ssize_t = joint.shape[0] // 2
     num_skips: cython.Py_ssize_t = skip.shape[0] // 2
     num_nodes: cython.Py_ssize_t = start.shape[0] - 1
-    i: cython.Py_ssize_t
-    node: cython.Py_ssize_t
     # Count with an offset of one; filling then moves the start of each node to its position.
     for node in range(num_nodes + 1):
         start[node] = 0
@@ -87,7 +81,6 @@ def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
     """Return an array with the two numbers of each pair, one pair after the other."""
     count: cython.Py_ssize_t = len(pairs)
     numbers: cython.int[::1] = np.empty(2 * count, np.int32)
-    i: cython.Py_ssize_t
     for i in range(count):
         one, other = pairs[i]
         numbers[2 * i] = one
@@ -100,8 +93,6 @@ def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
 def _sort(members: cython.int[::1], size: cython.longlong) -> cython.void:
     """Sort `members[:size]` by insertion with decreasing strides (Shell 1959, Knuth's strides)."""
     stride: cython.longlong = 1
-    i: cython.longlong
-    j: cython.longlong
     while 9 * stride < size:
         stride = 3 * stride + 1
     while stride > 0:
@@ -133,9 +124,7 @@ def _close(
     States without transitions are then removed, except for the end node. `stamp` must be zero for
     all states, and is zero again afterwards. The work is added to `work[0]`.
     """
-    i: cython.longlong
-    q: cython.longlong
-    t: cython.longlong
+    cython.declare(q=cython.longlong, t=cython.longlong)
     looks: cython.longlong = 0
     head: cython.longlong = 0
     kept: cython.longlong = 0
@@ -173,7 +162,6 @@ def _close(
 @cython.cfunc
 def _empty_table(size: cython.Py_ssize_t) -> cython.int[::1]:
     table: cython.int[::1] = np.empty(size, np.int32)
-    slot: cython.Py_ssize_t
     for slot in range(size):
         table[slot] = -1
     return table
@@ -209,12 +197,8 @@ class _SubsetStore:
         A new subset gets the number `count`. Adding it may reallocate the arrays, so callers have
         to read the attributes again.
         """
-        i: cython.Py_ssize_t
-        slot: cython.longlong
-        other: cython.longlong
-        start: cython.longlong
+        cython.declare(i=cython.Py_ssize_t, other=cython.longlong, member=cython.longlong)
         last: cython.longlong = self.table.shape[0] - 1
-        member: cython.longlong
         key: cython.longlong = size
         for i in range(size):
             member = int(members[i])
@@ -271,36 +255,23 @@ def join(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
     """Return the automaton of the strings along all paths of a graph between two nodes.
 
-    Args:
-        deltas, accepting, maps: for each distinct part, the table, the accepting states, and the
-            class of each byte.
-        part_of: the part of each joint, an edge whose strings are those of its part.
-        joints, skips: (source node, target node) of each joint and of each skip (epsilon edge). The
-            target -1 - q of a skip is the state q of the first joint.
-        num_nodes: number of nodes.
-        ends: three numbers. The first two are the nodes where strings begin and end. The third is a
-            joint whose part accepts all strings that any path from its source node to the end
-            spells, or -1. A subset that contains the initial state of this joint is reduced to that
-            state and the end node.
-        limits: most states of the result, table entries, and units of work.
-        leaves: pairs (state of the first joint, node) that are connected by an epsilon edge; other
-            epsilon edges of these states are ignored.
-
-    Returns:
-        (delta, accepting, class of each byte, number of states, units of work), with states in
-        breadth-first order.
+    `deltas`, `accepting` and `maps` (the class of each byte) are those of each distinct part, and
+    `part_of` has the part of each joint. Joints and skips are pairs of nodes; the target -1 - q of
+    a skip is the state q of the first joint. `ends` are the nodes where strings begin and end, and
+    a joint or -1. The part of this joint accepts all strings from its source node to the end, so a
+    subset with its initial state is reduced to that state and the end node. `limits` are most
+    states, table entries, and units of work. `leaves` are pairs (state of the first joint, node)
+    connected by an epsilon edge; other epsilon edges of these states are ignored. The result is
+    (delta, accepting, class of each byte, number of states, units of work), with states in
+    breadth-first order.
     """
     max_states: cython.longlong = limits[0]
     max_cells: cython.longlong = limits[1]
     max_work: cython.longlong = limits[2]
-    i: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    q: cython.longlong
-    s: cython.longlong
-    t: cython.longlong
-    p: cython.longlong
-    size: cython.longlong
-    width: cython.longlong
+    cython.declare(i=cython.Py_ssize_t, k=cython.Py_ssize_t, q=cython.longlong, s=cython.longlong)
+    cython.declare(t=cython.longlong, p=cython.longlong, size=cython.longlong)
+    cython.declare(width=cython.longlong, base=cython.longlong, lone=cython.longlong)
+    cython.declare(simple=cython.bint)
     num_parts: cython.Py_ssize_t = len(deltas)
     num_joints: cython.Py_ssize_t = len(part_of)
     node_count: cython.Py_ssize_t = num_nodes
@@ -404,15 +375,6 @@ def join(
     count: cython.longlong = 1
     current: cython.longlong = 0
     k = 0
-    begin: cython.longlong
-    past: cython.longlong
-    most: cython.longlong
-    first: cython.longlong
-    base: cython.longlong
-    lone: cython.longlong
-    target: cython.longlong
-    simple: cython.bint
-    stopped: cython.bint
     while current < count and work <= max_work:
         if k == 0:
             for i in range(num_classes):

@@ -69,9 +69,7 @@ def _settling_order(
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 0
-    s: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(t=cython.Py_ssize_t, i=cython.Py_ssize_t)
     for s in range(num_states):
         waits_for[s] = 0
         for i in range(start[s], start[s + 1]):
@@ -114,15 +112,9 @@ def _group(
     block: cython.int[::1],
     first: cython.longlong[::1],
 ) -> cython.int:
-    """Group states with equal numbers (fingerprints); return the number of groups (blocks).
-
-    Blocks are numbered by their first states, which are written into `first`. `table` is scratch
-    space for a hash table. Its size is a power of two, and at least twice the size of `number`.
-    """
+    """Group states with equal numbers (fingerprints); return the number of groups (blocks)."""
     last: cython.longlong = table.shape[0] - 1
     count: cython.int = 0
-    s: cython.Py_ssize_t
-    slot: cython.longlong
     for slot in range(last + 1):
         table[slot] = -1
     for s in range(number.shape[0]):
@@ -145,12 +137,7 @@ def _is_respected(
     block: cython.const[cython.int][::1],
     first: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Return whether all states of each block behave like the block's first state.
-
-    They must agree on acceptance, and each byte class must lead to the same block.
-    """
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
+    """Return whether all states of each block behave like the block's first state."""
     for s in range(delta.shape[0]):
         other: cython.Py_ssize_t = first[block[s]]
         if other == s:
@@ -175,16 +162,8 @@ def _weigh_edges(
     edge_to: cython.int[::1],
     sums: cython.longlong[::1],
 ) -> cython.void:
-    """Write the weight of each edge (pair of states): the sum of its byte classes' weights.
-
-    `edge_to` is scratch space with an entry for each state.
-    """
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    t: cython.int
-    known: cython.ulonglong
-    more: cython.ulonglong
+    """Write the weight of each edge (pair of states): the sum of its byte classes' weights."""
+    cython.declare(i=cython.Py_ssize_t, known=cython.ulonglong, more=cython.ulonglong)
     for s in range(delta.shape[0]):
         for i in range(start[s], start[s + 1]):
             edge_to[targets[i]] = i
@@ -211,7 +190,6 @@ def _sweep(
     new: cython.longlong[::1],
 ) -> cython.void:
     """Compute a new fingerprint (`new`) for each state from its own and its successors'."""
-    i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     for i in range(order.shape[0]):
         s: cython.Py_ssize_t = order[i]
@@ -287,16 +265,11 @@ def _refine(
     keys: cython.longlong[::1] = longs[num_states : 2 * num_states]
     fill: cython.longlong[::1] = longs[2 * num_states : 3 * num_states]
     factor: cython.longlong[::1] = longs[3 * num_states :]
-    s: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    b: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    g: cython.Py_ssize_t
-    slot: cython.longlong
-    key: cython.longlong
-    more: cython.longlong
+    cython.declare(t=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t)
+    cython.declare(p=cython.Py_ssize_t, g=cython.Py_ssize_t, num_parts=cython.Py_ssize_t)
+    cython.declare(head=cython.Py_ssize_t, tail=cython.Py_ssize_t, end=cython.Py_ssize_t)
+    cython.declare(old=cython.Py_ssize_t, largest=cython.Py_ssize_t, rest=cython.Py_ssize_t)
+    cython.declare(more=cython.longlong)
 
     for i in range(size):
         table[i] = -1
@@ -329,14 +302,6 @@ def _refine(
         past[b] += 1
 
     num_pending: cython.Py_ssize_t = num_blocks
-    num_parts: cython.Py_ssize_t
-    head: cython.Py_ssize_t
-    tail: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    old: cython.Py_ssize_t
-    largest: cython.Py_ssize_t
-    rest: cython.Py_ssize_t
-    first_new: cython.Py_ssize_t
     while num_pending > 0:
         num_pending -= 1
         old = pending[num_pending]
@@ -426,17 +391,7 @@ def _refine(
     return num_blocks
 
 
-@cython.cfunc
-def find_blocks(
-    after: cython.const[cython.int][:, ::1],
-    accepts: cython.const[cython.uchar][::1],
-    start: cython.const[cython.longlong][::1],
-    targets: cython.const[cython.int][::1],
-    into: cython.const[cython.longlong][::1],
-    sources: cython.const[cython.int][::1],
-    level: cython.const[cython.int][::1],
-    block: cython.int[::1],
-) -> cython.Py_ssize_t:
+def find_blocks(after, accepts, start, targets, into, sources, level, block):
     """Write the block of each state, and return the number of blocks.
 
     Two states are in one block if and only if the same strings lead from them to acceptance. Every
@@ -465,8 +420,6 @@ def find_blocks(
     first: cython.longlong[::1] = longs[2 * num_states : 3 * num_states]
     weight: cython.longlong[::1] = longs[3 * num_states : 3 * num_states + num_classes]
     sums: cython.longlong[::1] = longs[3 * num_states + num_classes :]
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
     _settling_order(start, targets, into, sources, level, order, waits_for, peeled, fill)
     for s in range(num_states):
         known_from[s] = 2 * level[s] + (1 if waits_for[s] > 0 else 0)

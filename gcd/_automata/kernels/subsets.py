@@ -27,31 +27,26 @@ _PAIR = cython.declare(cython.longlong, 16)  # units per class of a pair of stat
 
 
 def product(
-    a_delta: np.ndarray,
+    a: cython.const[cython.int][:, ::1],
     a_accepting: np.ndarray,
-    a_columns: np.ndarray,
-    b_delta: np.ndarray,
+    a_column: cython.const[cython.int][::1],
+    b: cython.const[cython.int][:, ::1],
     b_accepting: np.ndarray,
-    b_columns: np.ndarray,
-    mode: int,
+    b_column: cython.const[cython.int][::1],
+    kind: cython.int,
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Construct the automaton of the reachable pairs of states of two automata, a and b.
 
     If one automaton has no next state, an extra state stands for this dead end. Pairs that can no
-    longer accept in the given mode are skipped.
+    longer accept are skipped.
 
-    `a_columns` are the columns of `a_delta` by joint byte class. `mode` is 0 for the intersection,
+    `a_column` has the column of `a` for each joint byte class. `kind` is 0 for the intersection,
     1 for the union, 2 for the difference. `limits` are most states, table entries, and units of
     work; the result is (delta, accepting, number of states, units of work).
     """
-    a: cython.const[cython.int][:, ::1] = a_delta
-    b: cython.const[cython.int][:, ::1] = b_delta
-    a_column: cython.const[cython.int][::1] = a_columns
-    b_column: cython.const[cython.int][::1] = b_columns
     a_accepts: cython.const[cython.uchar][::1] = a_accepting.view(np.uint8)
     b_accepts: cython.const[cython.uchar][::1] = b_accepting.view(np.uint8)
-    kind: cython.int = mode
     max_states: cython.longlong = limits[0]
     max_cells: cython.longlong = limits[1]
     max_work: cython.longlong = limits[2]
@@ -71,16 +66,8 @@ def product(
     table[mix(0) & last] = 0
     count: cython.longlong = 1
     current: cython.longlong = 0
-    k: cython.Py_ssize_t
-    i: cython.longlong
-    j: cython.longlong
-    s: cython.longlong
-    x: cython.longlong
-    y: cython.longlong
-    key: cython.longlong
-    last_key: cython.longlong
-    slot: cython.longlong
-    target: cython.int
+    cython.declare(x=cython.longlong, y=cython.longlong, key=cython.longlong)
+    cython.declare(last_key=cython.longlong, target=cython.int)
     while current < count:
         i = keys[current] // width
         j = keys[current] % width
@@ -149,10 +136,7 @@ def product(
 
 
 def grow_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return the table, enlarged to at least `num_rows` rows if it has fewer.
-
-    New rows are filled with -1.
-    """
+    """Return the table, enlarged to at least `num_rows` rows if it has fewer."""
     if num_rows <= table.shape[0]:
         return table
     grown = np.full((max(num_rows, 2 * table.shape[0]), table.shape[1]), -1, np.int32)

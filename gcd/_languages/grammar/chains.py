@@ -181,11 +181,7 @@ class _Chains:
         return all(occurrence.position == 0 for occurrence in inside)
 
     def _add_all(self, occurrences: Collection[Occurrence]) -> None:
-        """Find references that don't need a stack, as many as can be proven.
-
-        The proof for a reference may depend on other references that don't need a stack either. So
-        groups whose proof failed are tried again after others have been proven.
-        """
+        """Find references that don't need a stack, as many as can be proven."""
         is_stable = False
         while not is_stable:
             before = len(self._flat)
@@ -250,17 +246,12 @@ class _Chains:
 
 
 class _Proof:
-    """Languages of mutually recursive symbols, found and proven as the module docstring explains.
-
-    Attributes:
-        letters: the byte that stands for each symbol that isn't expanded. The module docstring
-            calls such symbols letters.
-    """
+    """Languages of mutually recursive symbols, found and proven as in the module docstring."""
 
     def __init__(
         self, chain: Component, inside: Collection[Occurrence], productions: Productions
     ) -> None:
-        self.letters: dict[Symbol, int] = {}
+        self.letters: dict[Symbol, int] = {}  # the byte for each symbol that isn't expanded
         self._ways: dict[str, list[list[str | Automaton]]] = {}  # a letter is an automaton here
         for name in chain:
             self._ways[name] = []
@@ -314,11 +305,7 @@ class _Proof:
         return {name: graph.build(entry[name], leave[name]) for name in names}
 
     def _derive(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
-        """Return the texts that the productions of a symbol form from the texts `found`.
-
-        As the proof requires, these texts have at least two non-empty parts, contain a letter, or
-        are empty.
-        """
+        """Return the texts that the productions of a symbol form from the texts `found`."""
         graph = Assembly()
         start, end = graph.node(), graph.node()
         if name in self._empty:

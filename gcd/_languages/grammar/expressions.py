@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gcd._automata.automaton import Automaton
 from gcd._errors import LimitError
-from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+from gcd._languages.text.syntax import Node, Reference, children
 
 Symbol = Automaton | str
 Production = tuple[Symbol, ...]
@@ -25,21 +25,16 @@ PER_KEPT_ENTRY = 16  # units of work for each table entry that stays in memory
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules of a grammar by name, in their order in the grammar.
+    """Rules of a grammar by name, in their order in the grammar."""
 
-    Attributes:
-        rules, start: the rules, and the name of the start rule.
-        finish: function that makes the texts of the grammar from the texts of the start rule.
-        narrow: function that returns the grammar without texts in which longer ignored text hides a
-            terminal; None if there are none.
-        overlap: the fewest bytes of a text that `narrow` leaves out.
-    """
-
-    rules: dict[str, Node]
+    rules: dict[str, Node]  # rules, start: the rules, and the name of the start rule
     start: str
+    # Function that makes the texts of the grammar from the texts of the start rule
     finish: Callable[[Automaton], Automaton] = lambda language: language
+    # Function that returns the grammar without texts in which longer ignored text hides a terminal;
+    # None if there are none
     narrow: Callable[[], Grammar] | None = None
-    overlap: float = math.inf
+    overlap: float = math.inf  # the fewest bytes of a text that `narrow` leaves out
 
 
 class RuleLimitError(Exception):
@@ -61,10 +56,7 @@ def references(expression: Node) -> Iterator[str]:
     """Yield the names of all rules that an expression refers to, with repetitions."""
     pending: list[Node] = [expression]
     while pending:
-        match pending.pop():
-            case Reference(name):
-                yield name
-            case Sequence(parts) | Choice(parts):
-                pending += parts
-            case Repeat(body):
-                pending.append(body)
+        node = pending.pop()
+        if isinstance(node, Reference):
+            yield node.name
+        pending += children(node)

@@ -19,6 +19,7 @@ from gcd._errors import ConstraintError
 from gcd._languages.grammar.expressions import Grammar
 from gcd._languages.literal import literal
 from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
+from gcd._languages.text.regex import count
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
 # A rule ends where the next rule's name and `::=` begin, so line ends have no meaning.
@@ -158,18 +159,12 @@ def _counts(token: Any) -> tuple[int, int | None]:
     if sign in "*+?":
         return int(sign == "+"), 1 if sign == "?" else None
     low, comma, high = sign.strip("{}").partition(",")
-    minimum = _count(low)
+    minimum = count(low)
     is_open = high.strip() in ("", "-1")
-    maximum = (None if is_open else _count(high)) if comma else minimum
+    maximum = (None if is_open else count(high)) if comma else minimum
     if (not comma and not low.strip()) or (maximum is not None and maximum < minimum):
         raise _error(token, "expected a repetition from a smaller to a larger number")
     return minimum, maximum
-
-
-def _count(digits: str) -> int:
-    """Return the number in a quantifier, limited to a billion."""
-    digits = digits.strip().lstrip("0")
-    return int(digits or "0") if len(digits) <= 9 else 10**9
 
 
 def _error(token: Any, message: str) -> ConstraintError:

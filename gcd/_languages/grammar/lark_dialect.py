@@ -39,7 +39,7 @@ from gcd._languages.grammar.terminals import (
     measure_overlap,
 )
 from gcd._languages.literal import literal
-from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence, rebuild
 
 _IMPORT = re.compile(r"%import\s+((\.*)(\w*)[\w.]*)")
 _LIBRARIES = ("common", "lark", "python", "unicode")  # lark's own; all others are files
@@ -171,8 +171,6 @@ class _Reader:
         }
         return self._add_ignored(rules, start, ignored, conditions, languages, narrow=True)
 
-    # -- rules ------------------------------------------------------------------------------------
-
     def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
         """Return the right-hand side of a rule, given the arguments of a template."""
         kind = getattr(tree, "data", None)
@@ -223,8 +221,6 @@ class _Reader:
             self._rules[written] = Reference(written)  # keeps the order of first use
             self._pending.append((written, name, tuple(arguments)))
         return Reference(written)
-
-    # -- terminals ------------------------------------------------------------------------------
 
     def _pattern(self, name: str) -> Any:
         """Return lark's pattern of a named terminal."""
@@ -280,13 +276,6 @@ def _counts(sign: str, *counts: str) -> tuple[int, int | None]:
 
 def _replace(node: Node, languages: dict[int, Automaton]) -> Node:
     """Return a right-hand side with other automata, by the `id` of the previous ones."""
-    match node:
-        case Automaton():
-            return languages[id(node)]
-        case Sequence(parts):
-            return Sequence(tuple(_replace(part, languages) for part in parts))
-        case Choice(options):
-            return Choice(tuple(_replace(option, languages) for option in options))
-        case Repeat(body):
-            return replace(node, body=_replace(body, languages))
-    return node
+    if isinstance(node, Automaton):
+        return languages[id(node)]
+    return rebuild(node, lambda part: _replace(part, languages))

@@ -67,26 +67,15 @@ Instance = tuple[str, int]
 
 
 class Rules:
-    """Rules of a grammar that are reachable from the start rule.
-
-    Attributes:
-        start: the start rule.
-        productions: productions of each rule that is not regular, and of the parts of such rules.
-        owner: the rule that each symbol of `productions` is a part of; a rule is a part of itself.
-        whole: rewriting a symbol's recursion as loops makes new symbols; `whole` maps them to the
-            rewritten symbol.
-        counted: the symbols whose nested uses are limited by the maximum depth.
-        fewest_bytes: length in bytes of the shortest text of each symbol; infinite if it has no
-            text.
-    """
+    """Rules of a grammar that are reachable from the start rule."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.start = grammar.start
-        self.productions: Productions = {}
-        self.owner: dict[str, str] = {}
-        self.whole: dict[str, str] = {}
-        self.counted: set[str] = set()
-        self.fewest_bytes: dict[Symbol, float] = {}
+        self.productions: Productions = {}  # of rules that aren't regular, and of their parts
+        self.owner: dict[str, str] = {}  # the rule that each symbol is a part of
+        self.whole: dict[str, str] = {}  # the symbol whose recursion a symbol rewrites as a loop
+        self.counted: set[str] = set()  # symbols whose nested uses the depth limits
+        self.fewest_bytes: dict[Symbol, float] = {}  # of the shortest text; infinite without one
         self._expressions = grammar.rules
         self._regular: set[str] = set()
         self._languages: dict[str, Automaton] = {}
@@ -136,10 +125,7 @@ class Rules:
         return self._languages[name]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of the reference at `position` of a production of the rule `name`.
-
-        A reference at the end of a rule doesn't count as nested in that rule.
-        """
+        """Return the level of the reference at `position` of a production of the rule `name`."""
         symbol = production[position]
         assert isinstance(symbol, str)
         if symbol in self.whole:
@@ -303,17 +289,12 @@ def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str])
 
 
 class Unrolling:
-    """Texts of a grammar in which at most `max_depth` counted rules are nested.
-
-    Attributes:
-        deeper: lower bound on the length in bytes of the texts that the depth limit excludes;
-            infinite if it excludes none.
-    """
+    """Texts of a grammar in which at most `max_depth` counted rules are nested."""
 
     def __init__(
         self, rules: Rules, start: str, *, max_depth: int, max_bytes: int | None = None
     ) -> None:
-        self.deeper = math.inf
+        self.deeper = math.inf  # lower bound on the bytes of texts that the depth limit excludes
         self._rules = rules
         self._start = start, int(start in rules.counted)
         self._max_depth = max_depth
@@ -340,9 +321,6 @@ class Unrolling:
             else:
                 pending.pop()
         return self._made[self._start]
-
-    def get(self, instance: Instance) -> Automaton | None:
-        return self._made.get(instance)
 
     def admits(self, around: Instance, name: str, level: int, others: float) -> bool:
         """Return whether a production of `around` may use a rule, beside `others` bytes."""
@@ -440,7 +418,7 @@ class _Graph:
                     self._enter(symbol, inner, source, target)
                 else:
                     self.embedded.append((symbol, inner))
-                    part = self._unrolling.get((symbol, inner))
+                    part = self._unrolling._made.get((symbol, inner))
                     if part is not None:
                         self._insert(source, following, part)
             source = following

@@ -31,20 +31,8 @@ import numpy as np
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError
 from gcd._languages.text.code_points import texts
-from gcd._languages.text.look_around import (
-    MARKS,
-    erase_mark,
-    find_positions,
-    ignore_marks,
-    select,
-)
-from gcd._languages.text.matches import (
-    BEGIN,
-    END,
-    matches,
-    matches_in_texts,
-    matches_with_marks,
-)
+from gcd._languages.text.look_around import MARKS, erase_mark, find_positions, ignore_marks, select
+from gcd._languages.text.matches import BEGIN, END, matches, matches_in_texts, matches_with_marks
 from gcd._languages.text.syntax import Look
 
 _MARKS = MARKS[:-2]  # for conditions
@@ -208,10 +196,7 @@ def _some_text() -> Automaton:
 def _split(
     matched: Automaton, conditions: Conditions, possible: Automaton | None = None
 ) -> Automaton:
-    """Return the parts between `BEGIN` and `END`, with marks for conditions on the text around.
-
-    `possible` are the texts that may come after the part; None for all.
-    """
+    """Return the parts between `BEGIN` and `END`, with marks for conditions on the text around."""
     possible = texts() if possible is None else possible
     table = np.concatenate([matched.transitions, np.full((1, 256), -1, np.int32)])
     begin, end = table[:, BEGIN].copy(), table[:, END].copy()

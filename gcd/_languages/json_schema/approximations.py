@@ -51,14 +51,7 @@ _ANY = Decimal("-Infinity"), Decimal("Infinity")
 
 
 class Approximation:
-    """Coarse description of values; every value of a schema fits the schema's approximation.
-
-    Attributes:
-        kinds: possible JSON types of a value.
-        scalars: possible scalars, by `constants.identity`; None if any scalar is possible.
-        required: names of members that an object must have, and indices of elements that an array
-            must have.
-    """
+    """Coarse description of values; every value of a schema fits the schema's approximation."""
 
     __slots__ = ("_bounds", "_find", "_members", "kinds", "required", "scalars")
 
@@ -76,9 +69,9 @@ class Approximation:
             least, greatest = bounds.get(facet, _ANY)
             if least > greatest:
                 kinds -= described
-        self.kinds = kinds
-        self.scalars = scalars
-        self.required = required
+        self.kinds = kinds  # possible JSON types of a value
+        self.scalars = scalars  # the possible ones, by `constants.identity`; None: any
+        self.required = required  # names of an object's members, and indices of elements
         self._bounds = bounds
         self._find = find
         self._members: dict[Step, Approximation] = {}
@@ -117,16 +110,8 @@ class Approximation:
         return None if self.kinds & _CONTAINERS else self.scalars
 
 
-def _anything(_: Step) -> Approximation:
-    return ANYTHING
-
-
-def _nothing(_: Step) -> Approximation:
-    return NOTHING
-
-
-ANYTHING = Approximation(frozenset(TYPES), None, {}, frozenset(), _anything)
-NOTHING = Approximation(frozenset(), None, {}, frozenset(), _nothing)
+ANYTHING: Approximation = Approximation(frozenset(TYPES), None, {}, frozenset(), lambda _: ANYTHING)
+NOTHING: Approximation = Approximation(frozenset(), None, {}, frozenset(), lambda _: NOTHING)
 
 
 def meet(parts: Sequence[Approximation]) -> Approximation:

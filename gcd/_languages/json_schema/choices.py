@@ -61,15 +61,10 @@ _MAX_BRANCHES = 6  # branches of an anyOf with a sibling `unevaluated…`
 
 
 class Case(NamedTuple):
-    """Case of a conjunction: schemas that a value satisfies, and schemas that it doesn't satisfy.
+    """Case of a conjunction: schemas that a value satisfies, and others that it doesn't."""
 
-    Attributes:
-        nodes: plain schemas that the value satisfies.
-        excluded: conjunctions of schemas that the value doesn't satisfy.
-    """
-
-    nodes: Conjunction
-    excluded: tuple[Conjunction, ...]
+    nodes: Conjunction  # plain schemas that the value satisfies
+    excluded: tuple[Conjunction, ...]  # conjunctions of schemas that the value doesn't satisfy
 
 
 _Branch = tuple[tuple[Node, ...], tuple[Node, ...]]  # schemas to satisfy, schemas to exclude
@@ -84,11 +79,7 @@ def alternatives(document: Document, nodes: Conjunction, *, wide: bool = False) 
 def cases_of(
     document: Document, nodes: Conjunction, *, wide: bool = False, closed: bool
 ) -> list[list[Case]]:
-    """Return lists of cases; the conjunction is the intersection of the lists' unions.
-
-    There is one list, the result of `alternatives`, unless the intersection of several lists is
-    smaller. `closed` is whether objects exclude undeclared members by default.
-    """
+    """Return lists of cases; the conjunction is the intersection of the lists' unions."""
     split = _split(document, nodes, wide)
     separate = _separate(document, split, wide, closed)
     return [_multiply_out(document, nodes, split, wide)] if separate is None else separate
@@ -151,11 +142,7 @@ def _separate(
 
 
 def overlapping(
-    document: Document,
-    nodes: Conjunction,
-    excluded: Sequence[Conjunction],
-    *,
-    closed: bool,
+    document: Document, nodes: Conjunction, excluded: Sequence[Conjunction], *, closed: bool
 ) -> list[Conjunction]:
     """Return the excluded conjunctions of schemas that may share values with `nodes`."""
     if not excluded:
@@ -176,7 +163,7 @@ def _split(document: Document, nodes: Conjunction, wide: bool) -> _Split | None:
     flat = document.flatten(nodes, wide=wide)
     if flat is None:
         return None
-    plain = tuple(_plain(node) for node in flat if _says_something(node))
+    plain = tuple(replace(node, plain=True) for node in flat if _says_something(node))
     return plain, [choice for node in flat if not node.plain for choice in _choices(document, node)]
 
 
@@ -189,8 +176,7 @@ def _cases(
     spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
     return [
         Case(
-            tuple(dict.fromkeys(plain + case.nodes)),
-            tuple(dict.fromkeys(excluded + case.excluded)),
+            tuple(dict.fromkeys(plain + case.nodes)), tuple(dict.fromkeys(excluded + case.excluded))
         )
         for case in (alternatives(document, held, wide=wide) if held else [Case((), ())])
     ]
@@ -233,10 +219,6 @@ def _too_many(document: Document, nodes: Conjunction) -> UnsupportedSchemaError:
         "it multiplies with its sibling choices (anyOf, oneOf, if, dependent…, constants) to more "
         f"than {_MAX_CASES} alternatives; write fewer, or move them into separate properties",
     )
-
-
-def _plain(node: Node) -> Node:
-    return replace(node, plain=True)
 
 
 def _says_something(node: Node) -> bool:
@@ -364,9 +346,7 @@ def _conditional(document: Document, node: Node) -> list[list[_Branch]]:
     then, otherwise = (
         (document.beside(node, k),) if k in node.schema else () for k in ("then", "else")
     )
-    return [
-        [((condition, *then), ()), (otherwise, (replace(condition, asserted=False),))],
-    ]
+    return [[((condition, *then), ()), (otherwise, (replace(condition, asserted=False),))]]
 
 
 def _without(document: Document, node: Node, name: str) -> Node:

@@ -35,25 +35,19 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 @dataclass(frozen=True)
 class Node:
-    """Schema of the document, identified by its pointer and the recursion depth.
+    """Schema of the document, identified by its pointer and the recursion depth."""
 
-    Attributes:
-        pointer: JSON pointer from the document's root.
-        entered: pairs (pointer, count) of the recursive schemas that were entered on the path to
-            this schema.
-        schema: the schema itself, in the vocabulary of draft 2020-12.
-        asserted: whether values have to satisfy the schema, rather than only being compared with it
-            (as with `not`). Only asserted schemas determine which members are undeclared.
-        plain: whether `$ref`, `allOf` and the choosing keywords have been resolved.
-        under: pointers of the schemas that contain this schema, apply to the same value, and have
-            an `unevaluated…` keyword.
-    """
-
-    pointer: str
+    pointer: str  # JSON pointer from the document's root
+    # Pairs (pointer, count) of the recursive schemas that were entered on the path to this schema
     entered: tuple[tuple[str, int], ...]
+    # The schema itself, in the vocabulary of draft 2020-12
     schema: Any = field(compare=False, repr=False)
+    # True if values have to satisfy the schema, rather than only being compared with it (as with
+    # `not`). Only asserted schemas determine which members are undeclared.
     asserted: bool = True
-    plain: bool = False
+    plain: bool = False  # whether `$ref`, `allOf` and the choosing keywords have been resolved
+    # Pointers of the schemas that contain this schema, apply to the same value, and have an
+    # `unevaluated…` keyword
     under: frozenset[str] = frozenset()
 
     @property
@@ -69,11 +63,7 @@ class Document:
     """Schema of any draft with its references resolved.
 
     `base` is the JSON pointer of the schema in the user's input. Other options are those of
-    `gcd.json_schema`.
-
-    Attributes:
-        bounds, validators, ignored: as in `reader.Reader`.
-        approximations: those that `gcd._languages.json_schema.approximations` has computed.
+    `gcd.json_schema`, and `bounds`, `validators` and `ignored` those of `reader.Reader`.
     """
 
     def __init__(
@@ -95,7 +85,7 @@ class Document:
             )
         self._reader = Reader(root, base=base, draft=chosen, assert_formats=assert_formats)
         self._closures: dict[Conjunction, Conjunction] = {}
-        self.approximations: dict[Node, Any] = {}
+        self.approximations: dict[Node, Any] = {}  # computed ones
         self.bounds = self._reader.bounds
         self.validators = self._reader.validators
         self.ignored = self._reader.ignored
@@ -133,8 +123,6 @@ class Document:
         written = node.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.rebase(node.pointer), reason)
 
-    # -- from schema to schema --------------------------------------------------------------
-
     def child(self, node: Node, *path: str | int) -> Node:
         """Return the schema of an element or a member, at a path below the value's schema."""
         return self._at(node, path, asserted=node.asserted)
@@ -152,11 +140,7 @@ class Document:
         )  # fmt: skip
 
     def constants(self, node: Node, keyword: str) -> list[Node]:
-        """Return schemas for the constants under a keyword (`const` or `enum`).
-
-        One schema lists all scalars, and each object or array has its own schema. No
-        `unevaluated…` keyword applies to these schemas, because constants evaluate no members.
-        """
+        """Return schemas for the constants under a keyword (`const` or `enum`)."""
         schemas = constant_schemas(node.schema, keyword)
         made = [self.make(node, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
         return [replace(schema, under=frozenset()) for schema in made]
@@ -275,14 +259,10 @@ class Document:
             raise self.refuse(keyword, node, reason)
         return found
 
-    # -- references -------------------------------------------------------------------------
-
     def _follow(self, node: Node, keyword: str) -> Node:
         target = self._reader.target(keyword, node.pointer)
         return replace(
-            self._enter(target, node.entered),
-            asserted=node.asserted,
-            under=_under(node),
+            self._enter(target, node.entered), asserted=node.asserted, under=_under(node)
         )
 
     def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Node:

@@ -14,12 +14,7 @@ from gcd._languages.text.dialects import is_written
 
 
 def why_empty(values: SchemaLanguages) -> str:
-    """Return the reason why a document has no values, as the continuation of a message.
-
-    The reason names the innermost required part that has no values, or a required member that
-    another keyword excludes. For a recursive document, only parts that have no values at any depth
-    count. If there are none, the depth limit is the reason.
-    """
+    """Return the reason why a document has no values, as the continuation of a message."""
     document = values.document
     found = _contradiction(values, document.root(), set())
     if found == "":

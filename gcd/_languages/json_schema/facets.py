@@ -33,20 +33,13 @@ _WITH_MEMBERS = frozenset([*OPENING, "properties"])
 
 
 class Property(NamedTuple):
-    """Member whose name occurs in the schemas, such as a declared member.
-
-    Attributes:
-        name: its name.
-        nodes: all schemas that its value must satisfy.
-        required, forbidden: whether it must be present, and whether it must be absent.
-        compared_with: schemas with which its value is compared.
-    """
+    """Member whose name occurs in the schemas, such as a declared member."""
 
     name: str
-    nodes: Conjunction
-    required: bool
+    nodes: Conjunction  # all schemas that its value must satisfy
+    required: bool  # required, forbidden: whether it must be present, and whether it must be absent
     forbidden: bool
-    compared_with: Conjunction
+    compared_with: Conjunction  # schemas with which its value is compared
 
 
 class Other(NamedTuple):
@@ -66,63 +59,41 @@ class Contains(NamedTuple):
 
 @dataclass(frozen=True)
 class Facets:
-    """Description of a value.
+    """Description of a value."""
 
-    Attributes:
-        kinds: its possible JSON types; if "number" is one of them, so is "integer".
-        constants: the only possible scalars, by `identity`; None if there is no `enum` or `const`.
-        length: shortest and longest string, in code points; None means no upper bound.
-        patterns, formats: pairs (pattern or format of a string, schema that has it).
-        lower, upper: bounds of a number.
-        divisors: a number has to be a multiple of each of them.
-        size: minimum and maximum number of elements of an array.
-        head: schemas of the first elements, one conjunction for each.
-        items: schemas of every further element.
-        contains: schemas that some elements must satisfy.
-        unique: a schema that requires distinct elements; None if there is none.
-        container: notation of an array in Python.
-        properties: members whose names occur in the schemas, in the order that objects have.
-        others: undeclared members; empty if there must be none.
-        patterns_of_names: patterns that distinguish undeclared members, with their schemas.
-        names: schemas that the name of every member must satisfy.
-        count: fewest and most members.
-        fewest_members: the schema that requires the most members; None if there is none.
-        compared_others: schemas with which the values of undeclared members are compared.
-        compared_items: schemas with which elements are compared.
-    """
-
-    kinds: frozenset[str]
+    kinds: frozenset[str]  # its possible JSON types; if "number" is one of them, so is "integer"
+    # The only possible scalars, by `identity`; None if there is no `enum` or `const`
     constants: dict[Hashable, Any] | None
+    # Shortest and longest string, in code points; None means no upper bound
     length: tuple[int, int | None]
+    # patterns, formats: pairs (pattern or format of a string, schema that has it)
     patterns: tuple[tuple[str, Node], ...]
     formats: tuple[tuple[str, Node], ...]
     lower: Bound | None
     upper: Bound | None
-    divisors: tuple[Decimal, ...]
-    size: tuple[int, int | None]
-    head: tuple[Conjunction, ...]
-    items: Conjunction
-    contains: tuple[Contains, ...]
-    unique: Node | None
-    container: str
+    divisors: tuple[Decimal, ...]  # a number has to be a multiple of each of them
+    size: tuple[int, int | None]  # minimum and maximum number of elements of an array
+    head: tuple[Conjunction, ...]  # schemas of the first elements, one conjunction for each
+    items: Conjunction  # schemas of every further element
+    contains: tuple[Contains, ...]  # schemas that some elements must satisfy
+    unique: Node | None  # a schema that requires distinct elements; None if there is none
+    container: str  # notation of an array in Python
+    # Members whose names occur in the schemas, in the order that objects have
     properties: tuple[Property, ...]
-    others: tuple[Other, ...]
+    others: tuple[Other, ...]  # undeclared members; empty if there must be none
+    # Patterns that distinguish undeclared members, with their schemas
     patterns_of_names: tuple[tuple[str, Node], ...]
-    names: Conjunction
-    count: tuple[int, int | None]
-    fewest_members: Node | None
-    compared_others: Conjunction
-    compared_items: Conjunction
+    names: Conjunction  # schemas that the name of every member must satisfy
+    count: tuple[int, int | None]  # fewest and most members
+    fewest_members: Node | None  # the schema that requires the most members; None if there is none
+    compared_others: Conjunction  # schemas with which the values of undeclared members are compared
+    compared_items: Conjunction  # schemas with which elements are compared
 
 
 def merge(
     document: Document, nodes: Conjunction, compared_with: Conjunction, *, closed: bool
 ) -> Facets:
-    """Return the description of the values that satisfy all of the given plain schemas.
-
-    If `closed`, undeclared members are excluded where an asserted schema has `properties`, and no
-    asserted schema has a keyword for undeclared members (`OPENING`).
-    """
+    """Return the description of the values that satisfy all of the given plain schemas."""
     spend(_PER_SCHEMA * len((*nodes, *compared_with)))
     schemas = [node.schema for node in nodes]
     shut = closed and is_closed(nodes)
@@ -133,10 +104,17 @@ def merge(
         patterns=_with_nodes(nodes, "pattern"),
         formats=_with_nodes(nodes, "format"),
         lower=max(_bounds(schemas, "minimum", "exclusiveMinimum"), default=None),
-        upper=min(_bounds(schemas, "maximum", "exclusiveMaximum"), default=None, key=_upper_key),
+        upper=min(
+            _bounds(schemas, "maximum", "exclusiveMaximum"),
+            default=None,
+            key=lambda bound: (bound.value, not bound.strict),
+        ),
         divisors=tuple(dict.fromkeys(exact(s["multipleOf"]) for s in schemas if "multipleOf" in s)),
         size=_interval(schemas, "minItems", "maxItems"),
-        head=tuple(_element_nodes(document, nodes, i) for i in range(_head_length(schemas))),
+        head=tuple(
+            _element_nodes(document, nodes, i)
+            for i in range(max((len(s.get("prefixItems", ())) for s in schemas), default=0))
+        ),
         items=_element_nodes(document, nodes, None),
         contains=tuple(
             Contains(
@@ -173,12 +151,7 @@ def merge(
 
 
 def within_reach(facets: Facets, max_bytes: int) -> Facets:
-    """Remove bounds that no text of at most `max_bytes` bytes can reach.
-
-    A character of a string takes at least one byte; an element with its comma takes two; a member
-    with its comma, quotes and colon takes five. An upper bound that cannot be reached has no
-    effect. A lower bound that cannot be reached excludes all values, so the interval becomes empty.
-    """
+    """Remove bounds that no text of at most `max_bytes` bytes can reach."""
     elements = (max_bytes - 1) // 2
     return replace(
         facets,
@@ -275,15 +248,7 @@ def _bounds(schemas: list[Mapping[str, Any]], closed: str, strict: str) -> list[
     ]
 
 
-def _upper_key(bound: Bound) -> tuple[Decimal, bool]:
-    return bound.value, not bound.strict
-
-
 # -- arrays ----------------------------------------------------------------------------------
-
-
-def _head_length(schemas: list[Mapping[str, Any]]) -> int:
-    return max((len(schema.get("prefixItems", ())) for schema in schemas), default=0)
 
 
 def _element_nodes(document: Document, nodes: Conjunction, index: int | None) -> Conjunction:

@@ -75,9 +75,6 @@ DESCRIBING_FORMATS = frozenset(
 NOT_BUILT = frozenset(["idn-email", "idn-hostname", "iri", "iri-reference", "regex"])
 
 
-# -- values of keywords ----------------------------------------------------------------------
-
-
 def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
@@ -94,10 +91,6 @@ def _is_named(value: Any) -> bool:
 
 def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_named_names(value: Any) -> bool:
-    return _is_named(value) and all(map(_is_names, value.values()))
 
 
 def _is_json(value: Any, depth: int = 64) -> bool:
@@ -127,7 +120,11 @@ _ROWS: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (_TEXTS, _is_text, "a string"),
     (["uniqueItems", UNSEEN, "$recursiveAnchor"], lambda v: isinstance(v, bool), "true or false"),
     (["required", ORDERING, ABSENT], _is_names, "a list of names"),
-    (["dependentRequired"], _is_named_names, "an object of lists of names"),
+    (
+        ["dependentRequired"],
+        lambda v: _is_named(v) and all(map(_is_names, v.values())),
+        "an object of lists of names",
+    ),
     (["type"], _is_types, f"one of {', '.join(TYPES)}, or a list of them"),
     (["enum"], lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
     (["const"], _is_json, "a JSON value"),
@@ -154,8 +151,6 @@ def check_rules(keywords: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not holds(value):
             yield keyword, f"must be {expected}, got {show(value)}"
 
-
-# -- drafts ----------------------------------------------------------------------------------
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")
 # First and last draft, and the keywords and rules that only the drafts in between have.
@@ -185,16 +180,11 @@ CONSTRAINING = (_EVERY | DRAFT_3) - {*_ABOUT, "id", CONTAINER, ORDERING, VALIDAT
 
 
 class Draft(NamedTuple):
-    """Draft of JSON Schema.
+    """Draft of JSON Schema."""
 
-    Attributes:
-        name: name in the option `draft` of `gcd.json_schema`, and in messages.
-        has: its keywords and rules, as `_DIFFERENCES` calls them.
-        lenient: whether this is 2020-12 with the spellings of all drafts, instead of a real draft.
-    """
-
-    name: str
-    has: frozenset[str]
+    name: str  # name in the option `draft` of `gcd.json_schema`, and in messages
+    has: frozenset[str]  # its keywords and rules, as `_DIFFERENCES` calls them
+    # True for 2020-12 with the spellings of all drafts, instead of a real draft
     lenient: bool = False
 
 

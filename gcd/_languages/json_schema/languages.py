@@ -1,7 +1,7 @@
 """Languages of the schemas of a document in one notation; each language is built once.
 
 **Narrow and wide.** A language may be narrower than the standard
-(`gcd._languages.json_schema.schema` lists the differences). This is safe, because every text in it
+(docs/json_schema.md lists the differences). This is safe, because every text in it
 is valid. But "this and not that" is a difference of languages, and the language that is subtracted
 must not be too small. So each conjunction of schemas has two languages:
 
@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, ParamSpec
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
-from gcd._automata.limits import max_states, spend, work_left
+from gcd._automata.limits import cache_with_price, max_states, spend, work_left
 from gcd._errors import (
     ConstraintError,
     LimitError,
@@ -68,12 +68,19 @@ from gcd._languages.json_schema.upper_bounds import (
     may_drop,
     not_counted,
 )
-from gcd._languages.values.anything import any_value
 from gcd._languages.values.arrays import CountedSplit, array, containing, distinct
 from gcd._languages.values.json_values import json_notation
-from gcd._languages.values.names import can_tell, checksums, enough_names
 from gcd._languages.values.notation import Brackets, Notation
-from gcd._languages.values.objects import BRACES, Frame, Member, mapping
+from gcd._languages.values.numbers import numbers
+from gcd._languages.values.objects import (
+    BRACES,
+    Frame,
+    Member,
+    can_tell,
+    checksums,
+    enough_names,
+    mapping,
+)
 
 # Units of work per table entry that stays in memory: 125 million entries (500 MB) exhaust the
 # default limit.
@@ -120,11 +127,6 @@ class LanguageCache:
 
     A schema repeats itself: the cases of an `anyOf` agree on most members, recursion repeats a
     definition at every depth, and a `oneOf` compares each branch with all others.
-
-    Attributes:
-        caveats: keywords that the languages don't enforce in every text.
-        excluding: caveats of subtracted schemas. Long valid texts may be excluded, because these
-            schemas are too large without the keywords in the caveats.
     """
 
     def __init__(self, document: Document) -> None:
@@ -135,8 +137,8 @@ class LanguageCache:
         self._present: tuple[str | None, str] = None, ""  # to which work is attributed now
         self._inside = 0  # units of work in blocks inside the current block
         self._nesting = 0
-        self.caveats: dict[Caveat, None] = {}
-        self.excluding: list[Caveat] = []
+        self.caveats: dict[Caveat, None] = {}  # keywords that aren't enforced in every text
+        self.excluding: list[Caveat] = []  # of subtracted schemas, so long valid texts may be lost
 
     def keep(self, language: Automaton) -> Automaton:
         """Return the stored automaton that equals this one; if there is none, store this one."""
@@ -154,11 +156,7 @@ class LanguageCache:
 
     @contextmanager
     def compiling(self, nodes: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
-        """Attribute the work inside the block to the first of the keywords that the schemas have.
-
-        If they have none, it is attributed to the enclosing block's keyword. A limit on states
-        names the innermost keyword, and one on work the keyword with the most work by itself.
-        """
+        """Attribute the work inside the block to the first keyword that the schemas have."""
         around, outside, before = self._present, self._inside, work_left()
         found = (
             (keyword, self._document.rebase(node.pointer))
@@ -205,24 +203,19 @@ class LanguageCache:
 
 
 class Options(NamedTuple):
-    """Options of the languages of schemas.
+    """Options of the languages of schemas."""
 
-    Attributes:
-        max_depth: greatest nesting depth of values that the schema doesn't describe.
-        max_bytes: longest text that matters (`gcd._automata.horizon`); None if there is no limit.
-        unsupported: treatment of keywords that no automaton can enforce. "refuse": raise an error.
-            "warn" or "ignore": skip them, and record caveats.
-        closed: whether undeclared members are excluded by default.
-        any_order: objects with at most this many declared names accept their members in any order.
-        counted: a length in bytes; upper bounds that only longer texts exceed are not enforced.
-            With `NO_BOUNDS`, lower bounds aren't enforced either.
-    """
-
-    max_depth: int
+    max_depth: int  # greatest nesting depth of values that the schema doesn't describe
+    # Longest text that matters (`gcd._automata.horizon`); None if there is no limit
     max_bytes: int | None
+    # Treatment of keywords that no automaton can enforce. "refuse": raise an error. "warn" or
+    # "ignore": skip them, and record caveats.
     unsupported: str
-    closed: bool = True
+    closed: bool = True  # whether undeclared members are excluded by default
+    # Objects with at most this many declared names accept their members in any order
     any_order: int = 0
+    # A length in bytes; upper bounds that only longer texts exceed are not enforced. With
+    # `NO_BOUNDS`, lower bounds aren't enforced either.
     counted: float = math.inf
 
 
@@ -247,11 +240,7 @@ class SchemaLanguages:
         wide: bool = False,
         frame: Frame = BRACES,
     ) -> Automaton:
-        """Return the narrow or `wide` texts of the values that satisfy all of the given schemas.
-
-        `compared_with` are schemas with which this language is compared, and `frame` is around the
-        members of an object.
-        """
+        """Return the narrow or `wide` texts of the values that satisfy all of the given schemas."""
         scalar = nodes[0].scalar if len(nodes) == 1 and frame is BRACES else None
         if scalar is not None and (scalar, wide) in self._scalars:
             return self._scalars[scalar, wide]
@@ -621,33 +610,37 @@ def _union(*parts: Automaton) -> Automaton:
     return Automaton.union(parts)
 
 
+@cache_with_price(maxsize=64)
+def any_value(notation: Notation, depth: int) -> Automaton:
+    """Return all values whose arrays and objects are nested at most `depth` levels deep."""
+    scalars = [notation.null, notation.true, notation.false, numbers(), notation.string(0, None)]
+    if depth == 0:
+        return Automaton.union(scalars)
+    if 10 * 2**depth * scalars[-1].num_states > max_states():  # approximate size of the result
+        raise StateLimitError(max_states(), what=f"any value nested to a depth of {depth}")
+    inner = any_value(notation, depth - 1)
+    objects = mapping(notation, (), [Member(scalars[-1], inner, False)])
+    return Automaton.union([*scalars, array(notation, inner), objects])
+
+
 # -- elements that must be distinct, and undeclared members ------------------------------------
 
 
 class _Distinct(NamedTuple):
-    """Possible values of array elements that must be distinct.
+    """Possible values of array elements that must be distinct."""
 
-    Attributes:
-        elements: a mapping from JSON texts to values for each of the first elements; the last
-            mapping is for all further elements.
-        number: a number for each JSON text.
-        length: maximum number of elements of an array.
-        steps: number of transitions of the automaton whose states are the sets of used values.
-    """
-
+    # A mapping from JSON texts to values for each of the first elements; the last mapping is for
+    # all further elements
     elements: list[dict[str, Any]]
-    number: dict[str, int]
-    length: int
-    steps: int
+    number: dict[str, int]  # a number for each JSON text
+    length: int  # maximum number of elements of an array
+    steps: int  # number of transitions of the automaton whose states are the sets of used values
 
 
 def _choices_of(
     languages: Sequence[Callable[[], Automaton]], longest: int | None
 ) -> _Distinct | None:
-    """Return the values of at most `longest` elements; None if there are too many to track.
-
-    The languages of the first elements, and of all further ones, are built only as far as needed.
-    """
+    """Return the values of at most `longest` elements; None if there are too many to track."""
     found = []
     number: dict[str, int] = {}
     length, steps = 0, 0
@@ -684,7 +677,9 @@ def _build_undeclared(
         value = values(nodes)
         if value.is_empty:
             continue
-        key = _exclude_declared(notation, facets)
+        key = notation.string(0, None)
+        if facets.properties:
+            key -= notation.every_spelling([p.name for p in facets.properties])
         for pattern, node in facets.patterns_of_names:
             is_in = pattern in matched
             every = wide or not is_in
@@ -713,10 +708,7 @@ def _with_enough_names(
     extras: Sequence[Member],
     names: Sequence[Any] | None,
 ) -> Automaton | None:
-    """Restrict a language to objects with enough different names; None if it takes too many states.
-
-    `names` are the only possible names, if there are few; otherwise None.
-    """
+    """Restrict a language to objects with enough names; None if it takes too many states."""
     fewest = facets.count[0]
     if fewest < 2 or fewest <= sum(member.required for member in members) or not extras:
         return found
@@ -730,13 +722,6 @@ def _with_enough_names(
     with suppress(StateLimitError):
         return found & enough_names(notation, members, extras, fewest, classes)
     return None
-
-
-def _exclude_declared(notation: Notation, facets: Facets) -> Automaton:
-    every = notation.string(0, None)
-    if not facets.properties:
-        return every
-    return every - notation.every_spelling([p.name for p in facets.properties])
 
 
 def _quote_pattern(

@@ -43,8 +43,7 @@ from gcd._languages.json_schema.keywords import ANNOTATIONS, DEFINITIONS, NAMED,
 from gcd._languages.text.dialects import TextPattern, python, refuse, rust
 from gcd._languages.text.formats import text_format
 from gcd._languages.text.regex import regex
-from gcd._languages.values.multiples import multiples
-from gcd._languages.values.numbers import Bound, decimals, integers
+from gcd._languages.values.numbers import Bound, decimals, integers, multiples
 
 # The white lists: kinds of core schemas, and pydantic's own functions that accept what their JSON
 # schemas say.
@@ -82,10 +81,7 @@ _DAY = datetime.timedelta(days=1)
 def class_schema(
     given: Any, name: str, compile_schema: Callable[[Any], Automaton]
 ) -> dict[str, Any]:
-    """Return the JSON schema of a type that pydantic validates, or of a `pydantic.TypeAdapter`.
-
-    `compile_schema` compiles the schemas of strings that contain JSON.
-    """
+    """Return the JSON schema of a type that pydantic validates, or of a `pydantic.TypeAdapter`."""
     generator: Any = partial(TypeSchemas, compile_schema)
     try:
         if isinstance(given, type) and hasattr(given, "model_json_schema"):
@@ -171,10 +167,7 @@ class TypeSchemas(GenerateJsonSchema):
         return found
 
     def _with_bounds(self, core: Any, bounds: Mapping[str, Any]) -> Any:
-        """Return a JSON schema with bounds that Python code checks on the parsed value.
-
-        The value must have the same size or order as the JSON value. A `UUID` has no length.
-        """
+        """Return a JSON schema with bounds that Python code checks on the parsed value."""
         leaves = list(_leaves(core))
         kinds = {leaf["type"] for leaf in leaves}
         if bounds.keys() <= _LENGTHS.keys():

@@ -112,9 +112,8 @@ class IgnoredKeywordWarning(UserWarning):
         """Return a warning that lists the given keywords."""
         listed = show_first([f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored])
         return cls(
-            f"keywords without the expected effect: {listed}. The warning's "
-            '`ignored` lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to '
-            "raise an error",
+            f"keywords without the expected effect: {listed}. The warning's `ignored` lists all of "
+            'them; pass unknown="ignore" to hide it, or unknown="refuse" to raise an error',
             ignored,
         )
 
@@ -126,19 +125,14 @@ def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
 
 
 class Schema(dict[str, Any]):
-    """Mapping from keywords, in the vocabulary of draft 2020-12, to their values as written.
-
-    Attributes:
-        written: the original spelling of keywords that this mapping has under another name. Keys
-            are (keyword,) or, if only the entry of one name was renamed, (keyword, name).
-        ignored: pairs (keyword as written, reason) of keywords without effect in this draft.
-        unsupported, malformed: pairs (keyword, reason) that become errors if the schema is used.
-    """
+    """Mapping from keywords, in the vocabulary of draft 2020-12, to their values as written."""
 
     def __init__(self, keywords: Mapping[str, Any]) -> None:
         super().__init__(keywords)
+        # The original spelling of a (keyword,), or of the entry of one name, (keyword, name).
         self.written: dict[tuple[str | int, ...], str] = {}
-        self.ignored: list[tuple[str, str]] = []
+        self.ignored: list[tuple[str, str]] = []  # (keyword as written, why it has no effect)
+        # Pairs (keyword, reason) that become errors if the schema is used.
         self.unsupported: list[tuple[str, str]] = []
         self.malformed: list[tuple[str, str]] = []
 
@@ -217,18 +211,13 @@ class _Place(NamedTuple):
 class Reader:
     """Schemas of a document, in the vocabulary of draft 2020-12.
 
-    Attributes:
-        schemas: all schemas by pointer; values that are not objects are kept as they are.
-        below: for each reachable schema, the schemas directly inside it, and its targets.
-        bounds: bounds on counts in reachable schemas; an upper bound has the greatest length in
-            bytes at which no text can exceed it.
-        validators: Python validators that also check the values of reachable schemas.
-        ignored: keywords without effect in reachable schemas.
+    `bounds`, `validators` (Python code that also checks values) and `ignored` (keywords without
+    effect) are those of reachable schemas.
     """
 
     def __init__(self, root: Any, *, base: str, draft: Draft | None, assert_formats: bool) -> None:
-        self.schemas: dict[str, Any] = {}
-        self.below: dict[str, set[str]] = {}
+        self.schemas: dict[str, Any] = {}  # by pointer; values that aren't objects as they are
+        self.below: dict[str, set[str]] = {}  # schemas inside each reachable schema, and targets
         self.bounds: list[Caveat] = []
         self.validators: list[Caveat] = []
         self._base = base

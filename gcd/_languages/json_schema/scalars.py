@@ -20,9 +20,16 @@ from gcd._languages.json_schema.facets import Facets
 from gcd._languages.text.code_points import texts
 from gcd._languages.text.dialects import is_written
 from gcd._languages.text.formats import text_format
-from gcd._languages.values.multiples import multiples, whole_numbers
 from gcd._languages.values.notation import Notation
-from gcd._languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
+from gcd._languages.values.numbers import (
+    Bound,
+    decimals,
+    integers,
+    multiples,
+    numbers,
+    whole_numbers,
+    with_exponent,
+)
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
@@ -73,10 +80,7 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """Return the texts of scalars; if `wide`, in every spelling, and all numbers with an exponent.
-
-    All scalars are compiled at once, because there may be thousands.
-    """
+    """Return the texts of scalars; if `wide`, in every spelling, with all exponents."""
     parts: list[Automaton] = []
     strings: list[str] = []
     digits: set[str] = set()

@@ -7,28 +7,10 @@ A schema of any draft from 4 to 2020-12 is translated into the vocabulary of 202
 (`gcd._languages.json_schema.languages`). A part of the schema is compiled once, however often it is
 used.
 
-The language is narrower than the standard in these respects, and in no others:
-
-* **Order.** Members come in the order of their declaration. A schema's own `properties` are first,
-  and those of its `$ref`, `allOf`, `anyOf` and so on follow. Then come names that occur only in
-  other keywords such as `required`, and last undeclared names. `any_order=n` allows any order in
-  objects of up to n declared names. A declared name occurs at most once. An undeclared name may
-  occur twice, which RFC 8259 permits. `maxProperties` then counts two members. `minProperties`
-  counts one: it distinguishes names by a checksum, which takes one pair of names in 13 for the same
-  name (`gcd._languages.values.names`).
-* **Undeclared members** are excluded where a schema has `properties` but no `additionalProperties`,
-  `patternProperties` or `unevaluatedProperties`, as is common in structured generation. Write
-  `additionalProperties`, or pass `additional_properties="open"`, to follow the standard. If this
-  leaves no objects for a value, but the standard has some, undeclared members are allowed there.
-* **Numbers.** Integers have no fraction or exponent. Numbers have no exponent if they have a bound
-  or a divisor, or are compared with others under `not`, `oneOf` and the like. Integers, and numbers
-  with a bound or a divisor, are never `-0` (`gcd._languages.values.numbers`). Constants are written
-  as `json.dumps` writes them, or as an integer if they are whole.
-* **Spelling.** Keys and constants have one spelling. In strings with a pattern or a format,
-  printable ASCII characters are only escaped if JSON requires it. `escapes="all"` allows every
-  spelling. The members of constant objects keep their order in the schema.
-* **Depth.** Where the schema doesn't describe a value, arrays and objects are nested at most
-  `max_depth` deep. A schema that contains itself is entered at most `max_depth` times on a path.
+The language is narrower than the standard only as docs/json_schema.md says in "Differences from the
+standard": the order of members, undeclared members, and the spelling of values. If undeclared
+members are excluded and this leaves no objects for a value, but the standard has some, they are
+allowed there.
 
 According to the standard, keywords for one kind of value don't affect others. So `{"properties":
 ...}` without `"type": "object"` also accepts every number.
@@ -82,7 +64,7 @@ def json_schema(
 ) -> Automaton:
     """Return the language of all JSON texts that satisfy a schema.
 
-    The module docstring lists where the language is narrower than the standard.
+    docs/json_schema.md lists where the language is narrower than the standard.
 
     Args:
         schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text; or a type

@@ -49,11 +49,7 @@ Build = Callable[[float], Automaton]
 
 
 def compile_or_relax(build: Build, bounds: Sequence[Caveat], *, unsupported: str) -> Automaton:
-    """Compile a schema; if it is too large, retry without its largest bounds.
-
-    The argument of `build` is a length in bytes: upper bounds that only longer texts can exceed are
-    not counted.
-    """
+    """Compile a schema; if it is too large, retry without its largest bounds."""
     try:
         with count_work():
             return build(math.inf)

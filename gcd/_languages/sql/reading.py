@@ -118,7 +118,9 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
     try:
         names = list(entry["table_names_original"])
         columns = [(table, name) for table, name in entry["column_names_original"]]
-        primary = {key for keys in entry["primary_keys"] for key in _as_list(keys)}
+        primary: set[int] = set()
+        for keys in entry["primary_keys"]:
+            primary.update(keys if isinstance(keys, list) else [keys])
         tables = tuple(
             Table(
                 name,
@@ -149,10 +151,6 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
             "table_names_original, column_names_original, column_types, primary_keys, foreign_keys"
         ) from error
     return SqlSchema(tables, keys)
-
-
-def _as_list(keys: int | list[int]) -> list[int]:
-    return keys if isinstance(keys, list) else [keys]
 
 
 def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
@@ -197,9 +195,6 @@ def _open(file: Path) -> Iterator[sqlite3.Connection]:
         raise ConstraintError(
             f"{file} is a damaged SQLite database ({error}); copy it again"
         ) from error
-
-
-# -- catalogs of SQLite ---------------------------------------------------------------------------
 
 
 def read_catalog(connection: sqlite3.Connection) -> SqlSchema:

@@ -33,7 +33,7 @@ column. ORDER BY and LIMIT end a statement, not one side of a set operator.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Literal
@@ -115,10 +115,7 @@ class SqlDialect:
                 )
 
     def narrower(self) -> Iterator[SqlDialect]:
-        """Yield this dialect, then dialects with fewer and fewer features.
-
-        Features are removed in a fixed order, rare ones first.
-        """
+        """Yield this dialect, then dialects with fewer and fewer features."""
         dialect = self
         yield dialect
         for limits in (
@@ -223,24 +220,9 @@ def _fits(schema: SqlSchema, dialect: SqlDialect, max_states: int) -> bool:
 # -- names, literals and conditions ---------------------------------------------------------------
 
 
-def _numbers() -> Automaton:
-    """Return decimal numbers without leading zeros, such as `-3` and `0.25`."""
-    return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
-
-
-def _limits() -> Automaton:
-    """Return the numbers of rows from 1 to 999,999,999, for LIMIT."""
-    return regex(r"[1-9][0-9]{0,8}")
-
-
-def _any_string() -> Automaton:
-    """Return literals of all strings of printable ASCII characters."""
-    return regex(r"'([ -&(-~]|'')*'")
-
-
-def _strings(values: Iterable[str]) -> Automaton:
-    """Return the literals of the given strings."""
-    return choice(["'" + value.replace("'", "''") + "'" for value in values])
+_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"  # without leading zeros
+_ROWS = "[1-9][0-9]{0,8}"  # numbers of rows, for LIMIT
+_STRING = "'([ -&(-~]|'')*'"  # literals of printable ASCII characters
 
 
 def _columns(tables: Sequence[Table]) -> Automaton:
@@ -250,22 +232,18 @@ def _columns(tables: Sequence[Table]) -> Automaton:
 
 def _comparisons(string: Automaton) -> Automaton:
     """Return the operators and literals (`string` except for LIKE) that may follow a column."""
-    value = string | _numbers()
+    value = string | regex(_NUMBER)
     optional_not = choice([" ", " NOT "])
     alternatives = [
         choice(_COMPARISONS) + value,
-        Automaton.concatenate([optional_not, literal("LIKE "), _any_string()]),
+        Automaton.concatenate([optional_not, literal("LIKE "), regex(_STRING)]),
         Automaton.concatenate(
-            [optional_not, literal("IN ("), _separate_by_commas(value), literal(")")]
+            [optional_not, literal("IN ("), value, (literal(", ") + value).star(), literal(")")]
         ),
         Automaton.concatenate([optional_not, literal("BETWEEN "), value, literal(" AND "), value]),
         choice([" IS NULL", " IS NOT NULL"]),
     ]
     return Automaton.union(alternatives)
-
-
-def _separate_by_commas(item: Automaton) -> Automaton:
-    return item + (literal(", ") + item).star()
 
 
 # -- joins ----------------------------------------------------------------------------------------
@@ -339,20 +317,15 @@ class _Joins:
 
 @dataclass(frozen=True)
 class _Scope:
-    """Properties of one SELECT that matter for the statements around it.
+    """Properties of one SELECT that matter for the statements around it."""
 
-    Attributes:
-        kind: "first" for the first or only SELECT of a statement, "right" for the right side of a
-            set operator, "nested" for a sub-query.
-        columns: for "first", the number of columns that the other side of a set operator must
-            select, 0 if no set operator may follow; for the other kinds, the number of columns to
-            select.
-        depth: number of statements around a sub-query; 0 for the other kinds.
-    """
-
+    # "first" for the first or only SELECT of a statement, "right" for the right side of a set
+    # operator, "nested" for a sub-query
     kind: Literal["first", "right", "nested"]
+    # For "first", the number of columns that the other side of a set operator must select, 0 if no
+    # set operator may follow; for the other kinds, the number of columns to select
     columns: int = 0
-    depth: int = 0
+    depth: int = 0  # number of statements around a sub-query; 0 for the other kinds
 
     @property
     def alone(self) -> _Scope:
@@ -371,10 +344,12 @@ class _Queries:
         self._nodes: dict[Hashable, int] = {}
         self._columns: dict[_TableSet, Automaton] = {}
         self._texts: dict[tuple[str, ...], Automaton] = {}
-        string = _any_string() if dialect.values is None else _strings(dialect.values)
+        string = regex(_STRING)
+        if dialect.values is not None:
+            string = choice(["'" + value.replace("'", "''") + "'" for value in dialect.values])
         self._compared = _comparisons(string)
         self._optional_not = literal("NOT ").optional()
-        self._number, self._limit = _numbers(), _limits()
+        self._number, self._limit = regex(_NUMBER), regex(_ROWS)
         self._joins = _Joins(schema, any_columns=dialect.any_join)
         most = {
             "first": dialect.tables,

@@ -128,14 +128,10 @@ def contains(pattern: str, dialect: str, flags: Flags = frozenset()) -> Automato
 
 
 class TextPattern(str):
-    """Value of the keyword `pattern` in another dialect than ECMA-262.
+    """Value of the keyword `pattern` in another dialect than ECMA-262."""
 
-    Attributes:
-        kind: dialect of the pattern; two patterns are equal if their texts and kinds are equal.
-        build: function that makes the automaton of the texts that contain a match.
-    """
-
-    kind: str
+    kind: str  # dialect of the pattern; two patterns are equal if their texts and kinds are equal
+    # Function that makes the automaton of the texts that contain a match
     build: Callable[[], Automaton]
 
     def __new__(cls, text: str, kind: str, build: Callable[[], Automaton]) -> TextPattern:

@@ -23,8 +23,6 @@ construction to erase its mark. For a condition inside a repetition, C tracks a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from gcd._automata.automaton import Automaton
@@ -41,6 +39,8 @@ from gcd._languages.text.syntax import (
     Node,
     Repeat,
     Sequence,
+    children,
+    rebuild,
     show_pattern,
 )
 
@@ -74,10 +74,7 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
 
 
 def select(found: Automaton, good: Automaton, mark: int, *, once: bool = False) -> Automaton:
-    """Return the texts whose marks are at positions in `good`, with the marks erased.
-
-    `once` is whether the texts have the mark at most once; they may have others.
-    """
+    """Return the texts whose marks are at positions in `good`, with the marks erased."""
     fitting = texts() | good if once else _require_everywhere(good, mark)
     fitting = ignore_marks(fitting, [byte for byte in MARKS if byte != mark])
     return erase_mark(found & fitting, mark)
@@ -155,33 +152,18 @@ def _with_one(mark: int) -> Automaton:
     return Automaton.concatenate([texts(), Automaton.byte_set([mark]), texts()])
 
 
-# -- the tree ---------------------------------------------------------------------------------
-
-
 def find_looks(node: Node) -> list[Look]:
     """Return the conditions in a syntax tree, without those inside other conditions."""
-    match node:
-        case Look():
-            return [node]
-        case Sequence(parts) | Choice(parts):
-            return [look for part in parts for look in find_looks(part)]
-        case Repeat(body):
-            return find_looks(body)
-    return []
+    if isinstance(node, Look):
+        return [node]
+    return [look for part in children(node) for look in find_looks(part)]
 
 
 def replace_looks(node: Node, marks: dict[Look, int]) -> Node:
     """Return the syntax tree with the mark of each look-around condition in its place."""
-    match node:
-        case Look():
-            return Mark(marks[node])
-        case Sequence(parts):
-            return Sequence(tuple(replace_looks(part, marks) for part in parts))
-        case Choice(options):
-            return Choice(tuple(replace_looks(option, marks) for option in options))
-        case Repeat(body) if marks:
-            return replace(node, body=replace_looks(body, marks))
-    return node
+    if isinstance(node, Look):
+        return Mark(marks[node])
+    return rebuild(node, lambda part: replace_looks(part, marks)) if marks else node
 
 
 def _times(node: Node, look: Look) -> int:

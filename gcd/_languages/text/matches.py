@@ -44,6 +44,7 @@ from gcd._languages.text.syntax import (
     Sequence,
     Start,
     has_anchors,
+    rebuild,
     show_pattern,
 )
 
@@ -119,23 +120,14 @@ def _with_looks(node: Node) -> Node:
             return Look(((Start(), EMPTY),))
         case End():
             return Look(((EMPTY, End()),))
-        case Sequence(parts):
-            return Sequence(tuple(map(_with_looks, parts)))
-        case Choice(options):
-            return Choice(tuple(map(_with_looks, options)))
-        case Repeat(body):
-            return replace(node, body=_with_looks(body))
-    return node
+    return rebuild(node, _with_looks)
 
 
 # -- choices that the next character decides -----------------------------------------------------
 
 
 def _is_decided(node: Node, after: Ranges, *, is_last: bool) -> bool:
-    """Return whether the next character decides each choice, so that `re` takes the only way.
-
-    A character of `after` may follow the node's text or, if `is_last`, the match may end there.
-    """
+    """Return whether the next character decides each choice, so that `re` takes the only way."""
     match node:
         case Sequence(parts):
             for part in reversed(parts):

@@ -146,10 +146,7 @@ def regex(pattern: str) -> Automaton:
         WorkLimitError: building the automaton takes more work than `gcd.work_limit` allows.
     """
     check_kind(
-        pattern,
-        str,
-        "a pattern as str",
-        "decode bytes, and pass a compiled pattern's .pattern",
+        pattern, str, "a pattern as str", "decode bytes, and pass a compiled pattern's .pattern"
     )
     return automaton_of(parse(pattern), pattern)
 
@@ -359,8 +356,8 @@ class _Parser:
         span, sign, low, high = (begin, self._at), found[0], found["low"], found["high"]
         if low is None:
             return repeat(node, int(sign == "+"), 1 if sign == "?" else None, span, lazy=lazy)
-        minimum = _count(low)
-        maximum = minimum if found["comma"] is None else _count(high) if high else None
+        minimum = count(low)
+        maximum = minimum if found["comma"] is None else count(high) if high else None
         if maximum is not None and maximum < minimum:
             raise self._error(
                 found.start(),
@@ -603,9 +600,9 @@ def _code_point(inside: Ranges) -> int | None:
     return inside[0][0] if len(inside) == 1 and inside[0][0] == inside[0][1] else None
 
 
-def _count(digits: str) -> int:
+def count(digits: str) -> int:
     """Return the number in a quantifier, limited to a billion."""
-    digits = digits.lstrip("0")
+    digits = digits.strip().lstrip("0")
     return int(digits or "0") if len(digits) <= 9 else 10**9
 
 

@@ -9,7 +9,8 @@ references to rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from gcd._automata.automaton import Automaton
 from gcd._languages.text.code_points import Ranges, complement
@@ -133,27 +134,33 @@ def _is_one_count(inner: Repeat, minimum: int, maximum: int | None) -> bool:
     return inner.maximum is None or (rounds + 1) * inner.minimum <= rounds * inner.maximum + 1
 
 
-def _reads_nothing(node: Node) -> bool:
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the nodes directly inside a node."""
     match node:
-        case Chars():
-            return False
         case Sequence(parts) | Choice(parts):
-            return all(map(_reads_nothing, parts))
+            return parts
         case Repeat(body):
-            return _reads_nothing(body)
-    return True
+            return (body,)
+    return ()
+
+
+def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a node with a function applied to the nodes directly inside it."""
+    match node:
+        case Sequence(parts) | Choice(parts):
+            return type(node)(tuple(map(change, parts)))
+        case Repeat(body):
+            return replace(node, body=change(body))
+    return node
+
+
+def _reads_nothing(node: Node) -> bool:
+    return not isinstance(node, Chars) and all(map(_reads_nothing, children(node)))
 
 
 def has_anchors(node: Node) -> bool:
     """Return whether a node contains a condition: `Start`, `End`, `Look` or its `Mark`."""
-    match node:
-        case Start() | End() | Look() | Mark():
-            return True
-        case Sequence(parts) | Choice(parts):
-            return any(map(has_anchors, parts))
-        case Repeat(body):
-            return has_anchors(body)
-    return False
+    return isinstance(node, Start | End | Look | Mark) or any(map(has_anchors, children(node)))
 
 
 def look_around(body: Node, *, ahead: bool, negated: bool) -> Look:

@@ -102,8 +102,6 @@ class _Layout(Assembly):
         self._ends: list[tuple[int, int]] = []
         self._marks: list[tuple[int, int, int]] = []
 
-    # -- the tree ---------------------------------------------------------------------------
-
     def lay_options(self, tree: Node, *, search: bool) -> None:
         """Add the tree between nodes 0 and 1, with any text in place of anchors in a search."""
         at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by anchors at their ends
@@ -132,11 +130,7 @@ class _Layout(Assembly):
         self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:
-        """Add a node of the tree, starting at the graph's node `entry`; return where it ends.
-
-        Several nodes of the tree may start at the same entry. This is safe, because no edge leads
-        back to an entry: a loop begins at a separate node.
-        """
+        """Add a node of the tree, starting at the graph's node `entry`; return where it ends."""
         match node:
             case Start():
                 self._starts.append((entry, self.node()))
@@ -238,8 +232,6 @@ class _Layout(Assembly):
         first, last = node.span
         part = show_pattern(self._pattern[first:last])
         return f"{part} at position {first} of the pattern {show_pattern(self._pattern)}"
-
-    # -- nodes and edges --------------------------------------------------------------------
 
     def node(self) -> int:
         self._count(0)

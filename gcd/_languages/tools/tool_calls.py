@@ -53,11 +53,7 @@ from gcd._languages.tools.tool_lists import Tool, parse_tools
 from gcd._languages.values.arrays import array
 from gcd._languages.values.notation import mark, separators
 from gcd._languages.values.objects import Frame
-from gcd._languages.values.python_values import (
-    PYTHON_BLANKS,
-    is_python_name,
-    why_no_python_name,
-)
+from gcd._languages.values.python_values import PYTHON_BLANKS, is_python_name, why_no_python_name
 
 Call = Sequence[Automaton]
 """Languages of the consecutive parts of a call."""

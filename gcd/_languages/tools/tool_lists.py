@@ -373,10 +373,7 @@ def _has_type(description: Any) -> bool:
 
 
 def _check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str = "") -> None:
-    """Raise `UnsupportedSchemaError` if a tool, or its wrapper, has a schema under an unknown key.
-
-    `outside` is the key under which a wrapper contains the tool; "" for the tool itself.
-    """
+    """Refuse a tool, or its wrapper under the key `outside`, with a schema at an unknown key."""
     for key, value in tool.items():
         if value is None or key in _UNCONSTRAINING or (outside and key == outside):
             continue

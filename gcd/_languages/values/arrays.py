@@ -48,59 +48,37 @@ def array(
     graph = Assembly()
     start, end = graph.node(), graph.node()
     for pair in notation.containers["list"] if brackets is None else brackets:
-        _add_array(graph, start, end, notation, pair, items, head, minimum, maximum)
+        opened, closed = mark(pair.open), mark(pair.close)
+        if minimum == 0:
+            empty = [opened, notation.gap, closed] if pair.empty is None else [mark(pair.empty)]
+            graph.insert(start, end, *empty)
+        if maximum == 0:
+            continue
+        before = graph.node()  # node before an element
+        graph.insert(start, before, opened, notation.gap)
+        # Without an upper bound, the last element is a loop.
+        last = maximum if maximum is not None else max(minimum, len(head) + 1)
+        if maximum is None and pair.close_single is not None:
+            last = max(last, 2)
+        for written in range(1, last + 1):
+            after = graph.node()
+            graph.insert(before, after, head[written - 1] if written <= len(head) else items)
+            if written >= minimum:
+                single = written == 1 and pair.close_single is not None
+                ending = mark(pair.close_single or "") if single else closed
+                graph.insert(after, end, notation.gap, ending)
+            if written < last:
+                before = graph.node()
+            if written < last or maximum is None:
+                graph.insert(after, before, notation.comma)
     return graph.build(start, end)
 
 
-def _add_array(
-    graph: Assembly,
-    start: int,
-    end: int,
-    notation: Notation,
-    brackets: Brackets,
-    items: Automaton,
-    head: Sequence[Automaton],
-    minimum: int,
-    maximum: int | None,
-) -> None:
-    opened, closed = mark(brackets.open), mark(brackets.close)
-    if minimum == 0:
-        if brackets.empty is None:
-            graph.insert(start, end, opened, notation.gap, closed)
-        else:
-            graph.insert(start, end, mark(brackets.empty))
-    if maximum == 0:
-        return
-    before = graph.node()  # node before an element
-    graph.insert(start, before, opened, notation.gap)
-    # Without an upper bound, the last element is a loop.
-    last = maximum if maximum is not None else max(minimum, len(head) + 1)
-    if maximum is None and brackets.close_single is not None:
-        last = max(last, 2)
-    for written in range(1, last + 1):
-        after = graph.node()
-        graph.insert(before, after, head[written - 1] if written <= len(head) else items)
-        if written >= minimum:
-            single = written == 1 and brackets.close_single is not None
-            ending = mark(brackets.close_single or "") if single else closed
-            graph.insert(after, end, notation.gap, ending)
-        if written < last:
-            before = graph.node()
-            graph.insert(after, before, notation.comma)
-        elif maximum is None:
-            graph.insert(after, before, notation.comma)
-
-
 class CountedSplit(NamedTuple):
-    """Possible elements at one position of an array for which `contains` counts elements.
+    """Possible elements at one position of an array for which `contains` counts elements."""
 
-    Attributes:
-        counted: language of the elements that increase the count.
-        others: language of the elements that don't; it may overlap with `counted`.
-    """
-
-    counted: Automaton
-    others: Automaton
+    counted: Automaton  # language of the elements that increase the count
+    others: Automaton  # language of the elements that don't; it may overlap with `counted`
 
 
 def containing(

@@ -6,15 +6,10 @@ above U+FFFF, a pair of surrogate escapes. Control characters below U+0020 must 
 surrogate is not Unicode text, and is not in the language. The automaton of a string of at most n
 code points has about 20 n states.
 
-**Keys and constants** have one spelling by default, that of `json.dumps`, with `ensure_ascii`
-either on or off. **Strings with a pattern or a format** have every spelling, except that printable
-ASCII characters are only escaped if JSON requires it. A model that escapes others, such as the
+**Keys and constants** have one spelling by default. Strings with a pattern or a format escape
+printable ASCII characters only where JSON requires it. A model that escapes others, such as the
 digits of a date, usually does so because nothing else is allowed. `escapes="all"` allows every
 spelling, and takes some 8 states for each character.
-
-**Whitespace.** The style "compact" has none. "spaced" has `, ` and `: `, the default of
-`json.dumps`. "flexible" is all that RFC 8259 permits: any number of spaces, tabs, line feeds and
-carriage returns.
 
 **Quoting.** `quote` converts an automaton over the content. Between two code points, the automaton
 is in one of its states, and the next code point leads to another state. All spellings of the code
@@ -106,8 +101,6 @@ def json_spellings(text: str) -> Automaton:
     """Return a string in every legal spelling."""
     return _all_spellings([text])
 
-
-# -- strings with a given content ----------------------------------------------------------------
 
 _CHARACTERS = b'"\\/\b\f\n\r\t'
 # Targets of the nodes of escapes: their columns, and the bytes that lead there.
@@ -211,10 +204,7 @@ class _Escapes:
         return np.concatenate([low[:, 0, 8:], *after_zero, first[:, 1:]], 1)[lead_of]
 
     def _pairs(self, leads: States, two: States) -> States:
-        """Return the nodes after two digits of a surrogate pair's first half, by the second digit.
-
-        `leads` are the states after each byte that begins a character of four bytes.
-        """
+        """Return the nodes after two digits of a pair's first half, by the second digit."""
         # By bits 12 to 20 of the code point; those of the first half are counted from U+10000.
         seconds = self._after(leads, range(0x80, 0xC0)).reshape(-1, 320)[:, 16:272]
         before, number = np.unique(seconds, return_inverse=True)

@@ -18,63 +18,45 @@ from gcd._languages.literal import encodable
 
 
 class Brackets(NamedTuple):
-    """Delimiters around the elements of an array.
-
-    Attributes:
-        open, close: the delimiters.
-        empty: the text of an array without elements; None: `open`, a gap, and `close`.
-        close_single: the closing delimiter after a single element; None: the same as `close`.
-        of_hashable: whether the elements have to be hashable, and are therefore written in
-            `Notation.hashable`.
-    """
+    """Delimiters around the elements of an array."""
 
     open: str
     close: str
+    # The text of an array without elements; None: `open`, a gap, and `close`
     empty: str | None = None
+    # The closing delimiter after a single element; None: the same as `close`
     close_single: str | None = None
+    # True if the elements have to be hashable, and are therefore written in `Notation.hashable`
     of_hashable: bool = False
-
-
-def _never(_: str) -> bool:
-    return False
 
 
 @dataclass(frozen=True, eq=False)
 class Notation:
-    """Description of how values are written.
+    """Description of how values are written."""
 
-    Attributes:
-        gap: whitespace that is allowed next to a bracket.
-        comma, colon: separators, including their whitespace.
-        null, true, false: the three words.
-        string: function from a shortest and a longest length in code points (None: no limit) to all
-            strings of these lengths, in all spellings.
-        choice: function from strings to their spellings as keys or constants.
-        spell_all: function from a string to all its spellings.
-        quoted: function from a language of texts to the language of these texts as strings, as
-            `choice` spells them; None if it is not supported.
-        quoted_all: the same, in all spellings.
-        containers: kind of array ("list", "tuple", "set") -> its possible brackets.
-        objects: whether the notation has objects.
-        hashable: the notation of values that Python can hash, for elements of a set.
-        is_bare: function that returns whether a key is written without quotes.
-    """
-
-    gap: Automaton
+    gap: Automaton  # whitespace that is allowed next to a bracket
     comma: Automaton
     colon: Automaton
     null: Automaton
     true: Automaton
     false: Automaton
+    # Function from a shortest and a longest length in code points (None: no limit) to all strings
+    # of these lengths, in all spellings
     string: Callable[[int, int | None], Automaton]
+    # Function from strings to their spellings as keys or constants
     choice: Callable[[Iterable[str]], Automaton]
-    spell_all: Callable[[str], Automaton]
+    spell_all: Callable[[str], Automaton]  # function from a string to all its spellings
+    # Kind of array ("list", "tuple", "set") -> its possible brackets
     containers: dict[str, tuple[Brackets, ...]]
+    # Function from a language of texts to the language of these texts as strings, as `choice`
+    # spells them; None if it is not supported
     quoted: Callable[[Automaton], Automaton] | None = None
-    quoted_all: Callable[[Automaton], Automaton] | None = None
-    objects: bool = True
+    quoted_all: Callable[[Automaton], Automaton] | None = None  # the same, in all spellings
+    objects: bool = True  # whether the notation has objects
+    # The notation of values that Python can hash, for elements of a set
     hashable: Notation | None = None
-    is_bare: Callable[[str], bool] = _never
+    # Function that returns whether a key is written without quotes
+    is_bare: Callable[[str], bool] = lambda _: False
 
     def every_spelling(self, texts: Iterable[str]) -> Automaton:
         """Return the given strings in all their spellings; there may be thousands of strings."""
@@ -82,14 +64,10 @@ class Notation:
             return self.quoted_all(Automaton.from_strings(map(encodable, texts)))
         return Automaton.union([self.spell_all(text) for text in texts])
 
+    @cache_with_price(maxsize=4096)
     def spell(self, text: str) -> Automaton:
         """Return the spellings of a string as a key or a constant."""
-        return _spell(self, text)
-
-
-@cache_with_price(maxsize=4096)
-def _spell(notation: Notation, text: str) -> Automaton:
-    return notation.choice([text])
+        return self.choice([text])
 
 
 class Separators(NamedTuple):

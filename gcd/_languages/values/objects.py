@@ -5,35 +5,39 @@ declared order, the number of nodes is linear in the number of members. The poss
 after member i then depend only on i (and on the number of members so far, if it is bounded). If
 members come in any order, there is a node for each set of written members, so this is feasible for
 few members only.
+
+**Enough names.** Repeated names count once. An automaton cannot compare two names of arbitrary
+length, but it can divide names into finitely many classes, and names of different classes are
+different. If there are only few possible names, each of them is a class, and the result is exact.
+Otherwise, the classes are the values of a checksum. Of all pairs of different names, one in
+`_CLASSES` has equal checksums and counts as one name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import comb
 from typing import NamedTuple
+
+import numpy as np
 
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import Automaton
-from gcd._automata.limits import max_states
+from gcd._automata.byte_classes import NUM_BYTES
+from gcd._automata.limits import cache_with_price, max_states
 from gcd._errors import StateLimitError, show_count
 from gcd._languages.values.notation import Notation, mark
 
 
 class Member(NamedTuple):
-    """Member of an object.
-
-    Attributes:
-        key: its key, with quotes.
-        value: its value.
-        required: whether it must be present.
-        unpacked: whether it is written in a dictionary after two asterisks, in the way that a
-            Python call passes arguments whose names aren't identifiers: `**{"page-size": 3}`.
-            Several unpacked members may share a dictionary.
-    """
+    """Member of an object."""
 
     key: Automaton
     value: Automaton
     required: bool
+    # True if it is written in a dictionary after two asterisks, in the way that a Python call
+    # passes arguments whose names aren't identifiers: `**{"page-size": 3}`. Several unpacked
+    # members may share a dictionary.
     unpacked: bool = False
 
 
@@ -41,26 +45,20 @@ class Frame(NamedTuple):
     """Delimiters around and inside an object.
 
     The arguments of a Python call are also treated as members, with other delimiters.
-
-    Attributes:
-        opened, closed: delimiters around the members.
-        colon: separator between a key and its value; None for the notation's own.
-        is_bare: function that returns whether a name is written without quotes; members with other
-            names are unpacked (`Member.unpacked`). None: all names are written as keys of the
-            notation.
-        before: text before each key.
-        comma: separator between members; None for the notation's own.
-        raw: notation of the members' own strings, if it differs from that of inner strings.
-        write: function from the texts of a member in `raw` and of its other values to its value.
     """
 
     opened: str = "{"
     closed: str = "}"
+    # Separator between a key and its value; None for the notation's own
     colon: Automaton | None = None
+    # Function that returns whether a name is written without quotes; members with other names are
+    # unpacked (`Member.unpacked`). None: all names are written as keys of the notation.
     is_bare: Callable[[str], bool] | None = None
-    before: tuple[Automaton, ...] = ()
-    comma: Automaton | None = None
+    before: tuple[Automaton, ...] = ()  # text before each key
+    comma: Automaton | None = None  # separator between members; None for the notation's own
+    # Notation of the members' own strings, if it differs from that of inner strings
     raw: Notation | None = None
+    # Function from the texts of a member in `raw` and of its other values to its value
     write: Callable[[Automaton, Automaton], Automaton] | None = None
 
 
@@ -143,15 +141,10 @@ def mapping(
 
 
 class _Stage(NamedTuple):
-    """Nodes of the graph before or after a member, by the number of members so far.
+    """Nodes of the graph before or after a member, by the number of members so far."""
 
-    Attributes:
-        written: nodes outside of dictionaries `**{...}`.
-        open: nodes inside such a dictionary; empty if no member is `unpacked`.
-    """
-
-    written: list[int]
-    open: list[int]
+    written: list[int]  # nodes outside of dictionaries `**{...}`
+    open: list[int]  # nodes inside such a dictionary; empty if no member is `unpacked`
 
     @property
     def nodes(self) -> list[int]:
@@ -220,3 +213,87 @@ def _close(
         if number >= fewest:
             gap = [notation.gap] if number else []  # the opening delimiter already includes one
             graph.insert(node, end, *gap, mark(frame.closed))
+
+
+# Parameters of the checksum. Names that differ in one letter have different checksums.
+_CLASSES, _FACTOR = 13, 5
+_MAX_SETS = 120  # maximum number of sets of classes that are tracked
+
+
+def can_tell(fewest: int, classes: int) -> bool:
+    """Return whether counting `fewest` names in these classes takes few enough states."""
+    return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
+
+
+@cache_with_price(maxsize=1)
+def checksums() -> tuple[Automaton, ...]:
+    """Return the texts of each checksum.
+
+    A text is read as the digits of a number modulo a prime. All non-ASCII characters count as the
+    same digit, because distinguishing their escapes takes too many states.
+    """
+    sums, values = np.arange(_CLASSES)[:, None], np.arange(NUM_BYTES)[None, :]
+    digits = np.where(values < 0x80, values, 0)
+    continues = (values >= 0x80) & (values < 0xC0)  # a byte inside a character
+    table = np.where(continues, sums, (sums * _FACTOR + digits + 1) % _CLASSES)
+    return tuple(
+        Automaton.from_transitions(table, np.arange(_CLASSES) == checksum)
+        for checksum in range(_CLASSES)
+    )
+
+
+def enough_names(
+    notation: Notation,
+    members: Sequence[Member],
+    extras: Sequence[Member],
+    fewest: int,
+    classes: Sequence[Automaton],
+) -> Automaton:
+    """Return objects with at least `fewest` different names, which are in different `classes`."""
+    graph = Assembly()
+    start, end, enough = graph.node(), graph.node(), graph.node()
+    written = [graph.node() for _ in range(fewest)]  # nodes by the number of declared members
+    graph.insert(start, written[0], mark("{"), notation.gap)
+    done = graph.node()  # node with enough names
+    for member in members:
+        after = [graph.node() for _ in range(fewest)]
+        satisfied = graph.node()
+        parts = (member.key, notation.colon, member.value)
+        for number, node in enumerate(written):
+            comma = [notation.comma] if number else []
+            graph.insert(node, after[number + 1] if number + 1 < fewest else satisfied,
+                         *comma, *parts)  # fmt: skip
+            if not member.required:
+                graph.skip(node, after[number])
+        graph.insert(done, satisfied, notation.comma, *parts)
+        if not member.required:
+            graph.skip(done, satisfied)
+        written, done = after, satisfied
+    graph.skip(done, enough)
+    keys = [[extra.key & each for each in classes] for extra in extras]
+    seen = {(number, frozenset[int]()): node for number, node in enumerate(written)}
+    pending = list(seen)
+    while pending:
+        number, taken = key = pending.pop()
+        comma = [notation.comma] if number or taken else []
+        for extra, table in zip(extras, keys, strict=True):
+            names = dict(enumerate(table))
+            known = Automaton.union([names.pop(each) for each in sorted(taken)])
+            more = number + len(taken) + 1
+            ways: list[tuple[int, Automaton]] = [(seen[key], known)] if taken else []
+            if more >= fewest:
+                ways.append((enough, Automaton.union(list(names.values()))))
+                names = {}
+            for each, name in names.items():
+                now = (number, taken | {each})
+                if now not in seen:
+                    seen[now] = graph.node()
+                    pending.append(now)
+                ways.append((seen[now], name))
+            for target, name in ways:
+                if not name.is_empty:
+                    graph.insert(seen[key], target, *comma, name, notation.colon, extra.value)
+    for extra in extras:
+        graph.insert(enough, enough, notation.comma, extra.key, notation.colon, extra.value)
+    graph.insert(enough, end, notation.gap, mark("}"))
+    return graph.build(start, end)

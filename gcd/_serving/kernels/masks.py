@@ -4,7 +4,7 @@ The mask of state s with r tokens left of the budget is
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd._tokens.budget.pack`), 19 kB for 152,000 tokens. It is assembled from the
+as packed words (`gcd._tokens.batch.pack`), 19 kB for 152,000 tokens. It is assembled from the
 token classes that the state allows. A class of many tokens is stored as a whole mask, any other
 class as pairs (index of a word, bits in it). Masks of many tokens from which the budget excludes
 nothing are cached by the pattern of the state's row (`gcd._tokens.rows`); a full cache replaces the
@@ -43,29 +43,21 @@ _ONE = cython.declare(cython.uint, 1)
 
 
 def pairs_of_classes(
-    class_of: np.ndarray, num_classes: cython.Py_ssize_t
+    classes: cython.const[cython.int][::1], num_classes: cython.Py_ssize_t
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return each class's tokens as bits of a mask: the index of each nonzero word, and its bits.
+    """Return each class's tokens as pairs (word of a mask, bits in it), in O(V).
 
-    Returns:
-        (start of each class in the next two arrays, indices of words, bits in these words, number
-        of tokens of each class, one token of each class). O(V).
+    The result has the start of each class in the next two arrays, the indices of words, the bits in
+    them, and for each class the number of its tokens and one of them.
     """
-    start_array = np.zeros(num_classes + 1, np.int32)
-    size_array = np.zeros(num_classes, np.int64)
-    token_array = np.zeros(num_classes, np.int64)
-    classes: cython.const[cython.int][::1] = class_of
-    start: cython.int[::1] = start_array
-    size: cython.longlong[::1] = size_array
-    a_token: cython.longlong[::1] = token_array
+    start: cython.int[::1] = np.zeros(num_classes + 1, np.int32)
+    size: cython.longlong[::1] = np.zeros(num_classes, np.int64)
+    a_token: cython.longlong[::1] = np.zeros(num_classes, np.int64)
     last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # the latest word of each class
     pair: cython.int[::1] = np.empty(num_classes, np.int32)  # the latest pair of each class
     num_tokens: cython.Py_ssize_t = classes.shape[0]
     token: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t
-    word: cython.int
-    c: cython.int
-    i: cython.Py_ssize_t
+    cython.declare(word=cython.int, c=cython.int, i=cython.Py_ssize_t)
     # Most successive tokens are in one class, so a run of them in a word is processed at once.
     while token < num_tokens:
         c = classes[token]
@@ -82,9 +74,8 @@ def pairs_of_classes(
         start[c + 1] += start[c]
         last[c] = -1
         pair[c] = start[c] - 1
-    words_array = np.empty(start[num_classes], np.int32)
+    words: cython.int[::1] = np.empty(start[num_classes], np.int32)
     bits_array = np.zeros(start[num_classes], np.uint32)
-    words: cython.int[::1] = words_array
     bits: cython.uint[::1] = bits_array
     token = 0
     while token < num_tokens:
@@ -99,62 +90,34 @@ def pairs_of_classes(
             token += 1
             if not token & 31 or token >= num_tokens or classes[token] != c:
                 break
-    return start_array, words_array, bits_array.view(np.int32), size_array, token_array
+    return (
+        np.asarray(start),
+        np.asarray(words),
+        bits_array.view(np.int32),
+        np.asarray(size),
+        np.asarray(a_token),
+    )
 
 
 def spread(
-    start: np.ndarray,
-    words: np.ndarray,
-    bits: np.ndarray,
-    alive: np.ndarray,
-    num_words: cython.Py_ssize_t,
+    start: np.ndarray, words: np.ndarray, bits: np.ndarray, alive: np.ndarray, num_words: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Convert token classes with tokens in many words of a mask to whole masks.
 
-    Other classes remain pairs (index of a word, bits in it), from `start`, `words` and `bits`.
-    Classes that no state allows (`alive` is false) are stored in neither form.
+    Other classes remain pairs (index of a word, bits in it), as given. Classes that no state allows
+    (`alive` is false) are stored in neither form.
     """
-    start_of: cython.const[cython.int][::1] = start
-    word: cython.const[cython.int][::1] = words
-    bit: cython.const[cython.int][::1] = bits
-    lives: cython.const[cython.uchar][::1] = alive.view(np.uint8)
-    num_classes: cython.Py_ssize_t = start_of.shape[0] - 1
-    dense_of_array = np.full(num_classes, -1, np.int32)
-    kept_array = np.zeros(num_classes + 1, np.int32)
-    dense_of: cython.int[::1] = dense_of_array
-    kept: cython.int[::1] = kept_array
-    num_dense: cython.int = 0
-    count: cython.Py_ssize_t
-    begin: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    c: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    for c in range(num_classes):
-        count = start_of[c + 1] - start_of[c]
-        if not lives[c]:
-            count = 0
-        elif _DENSE_PART * count >= num_words:
-            dense_of[c] = num_dense
-            num_dense += 1
-            count = 0
-        kept[c + 1] = kept[c] + count
-    dense_array = np.zeros((num_dense, num_words), np.int32)
-    kept_words_array = np.empty(kept[num_classes], np.int32)
-    kept_bits_array = np.empty(kept[num_classes], np.int32)
-    dense: cython.int[:, ::1] = dense_array
-    kept_words: cython.int[::1] = kept_words_array
-    kept_bits: cython.int[::1] = kept_bits_array
-    for c in range(num_classes):
-        if dense_of[c] >= 0:
-            for i in range(start_of[c], start_of[c + 1]):
-                dense[dense_of[c], word[i]] = bit[i]
-        else:
-            begin = kept[c]
-            first = start_of[c]
-            for i in range(kept[c + 1] - begin):
-                kept_words[begin + i] = word[first + i]
-                kept_bits[begin + i] = bit[first + i]
-    return kept_array, kept_words_array, kept_bits_array, dense_of_array, dense_array
+    count = np.diff(start)
+    is_dense = alive & (_DENSE_PART * count >= num_words)
+    dense_of = np.where(is_dense, np.cumsum(is_dense) - 1, -1).astype(np.int32)
+    dense = np.zeros((int(is_dense.sum()), num_words), np.int32)
+    for c in np.flatnonzero(is_dense).tolist():
+        here = slice(int(start[c]), int(start[c + 1]))
+        dense[dense_of[c], words[here]] = bits[here]
+    is_kept = alive & ~is_dense
+    kept = np.repeat(is_kept, count)
+    kept_start = np.append(0, np.cumsum(np.where(is_kept, count, 0))).astype(np.int32)
+    return kept_start, words[kept], bits[kept], dense_of, dense
 
 
 def refuse_to_pickle() -> NoReturn:
@@ -168,12 +131,7 @@ def refuse_to_pickle() -> NoReturn:
 @cython.final
 @cython.cclass
 class Masks:
-    """Transitions and masks of a token automaton, shared by its matchers.
-
-    Args:
-        automaton: the automaton, whose arrays are shared.
-        cache_bytes: maximum size of the cached masks in bytes.
-    """
+    """Transitions and masks of a token automaton, shared by its matchers."""
 
     final = cython.declare(cython.int, visibility="readonly")
     vocabulary_size = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -218,27 +176,13 @@ class Masks:
         )
         distances = automaton.steps_to_accept, automaton.reach
         self.arrays = (class_of, *distances, *rows, size, token, *pairs, *slots)
-        (
-            self.class_of,
-            self.steps,
-            self.reach,
-            self.pattern_of,
-            self.target_start,
-            self.targets,
-            self.pattern_start,
-            self.pattern_class,
-            self.pattern_target,
-            self.class_size,
-            self.class_token,
-            self.pair_start,
-            self.pair_word,
-            self.pair_bits,
-            self.dense_of,
-            self.dense,
-            self.cached,
-            self.owner,
-            self.slot_of,
-        ) = self.arrays
+        self.class_of = class_of
+        self.steps, self.reach = distances
+        self.pattern_of, self.target_start, self.targets = rows[:3]
+        self.pattern_start, self.pattern_class, self.pattern_target = rows[3:]
+        self.class_size, self.class_token = size, token
+        self.pair_start, self.pair_word, self.pair_bits, self.dense_of, self.dense = pairs
+        self.cached, self.owner, self.slot_of = slots
         self.next_slot = 0
 
     def __reduce__(self) -> NoReturn:
@@ -269,17 +213,9 @@ class Masks:
     def next_state(
         self, state: cython.int, remaining: cython.longlong, token: cython.longlong
     ) -> cython.int:
-        """Return the state after a token; -1 if the language or the budget refuses the token.
-
-        The token's class is searched among the classes that the state allows, which are sorted.
-        """
-        pattern: cython.Py_ssize_t
-        low: cython.Py_ssize_t
-        high: cython.Py_ssize_t
-        end: cython.Py_ssize_t
-        middle: cython.Py_ssize_t
-        after: cython.int
-        token_class: cython.int
+        """Return the state after a token; -1 if the language or the budget refuses the token."""
+        cython.declare(pattern=cython.Py_ssize_t, low=cython.Py_ssize_t, high=cython.Py_ssize_t)
+        cython.declare(end=cython.Py_ssize_t, middle=cython.Py_ssize_t)
         if state < 0:
             return -1
         token_class = self.class_of[token]
@@ -340,14 +276,8 @@ class Masks:
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.void:
         """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
-        pattern: cython.Py_ssize_t
-        slot: cython.Py_ssize_t
+        cython.declare(pattern=cython.Py_ssize_t, turn=cython.int, free=cython.bint)
         base: cython.Py_ssize_t = -1
-        turn: cython.int
-        free: cython.bint
-        cost: cython.Py_ssize_t
-        price: cython.Py_ssize_t
-        copying: cython.Py_ssize_t
         if state < 0:
             self.clear(out)
             return
@@ -413,9 +343,7 @@ class Masks:
         j: cython.Py_ssize_t = self.pattern_start[base] if base >= 0 else 0
         last: cython.Py_ssize_t = self.pattern_start[base + 1] if base >= 0 else 0
         cost: cython.Py_ssize_t = 0
-        wanted: cython.bint
-        had: cython.bint
-        c: cython.int
+        cython.declare(wanted=cython.bint, had=cython.bint)
         while cost < most and (i < end or j < last):
             wanted = i < end and (j == last or self.pattern_class[i] <= self.pattern_class[j])
             had = j < last and (i == end or self.pattern_class[j] <= self.pattern_class[i])
@@ -440,7 +368,6 @@ class Masks:
     @cython.exceptval(check=False)
     def toggle(self, token_class: cython.int, row: cython.p_int) -> cython.void:
         """Allow the tokens of a class in a mask that excludes them, or the other way round."""
-        i: cython.Py_ssize_t
         dense: cython.Py_ssize_t = self.dense_of[token_class]
         if dense >= 0:
             for i in range(self.num_words):
@@ -482,25 +409,14 @@ class Masks:
 @cython.final
 @cython.cclass
 class TokenSequence:
-    """One sequence of tokens under a constraint and a budget.
-
-    Args:
-        table: the constraint.
-        budget: maximum number of tokens of a whole text, or `NO_BUDGET`.
-        initial: state in which a text starts.
-
-    Attributes:
-        state: state of the constraint after the last token.
-        count: number of tokens so far, padding after the end included.
-        end: number of tokens up to the end of the text; -1 if the text hasn't ended.
-    """
+    """One sequence of tokens under a constraint and a budget."""
 
     table = cython.declare(Masks, visibility="readonly")
-    budget: cython.longlong
+    budget: cython.longlong  # most tokens of a whole text, or `NO_BUDGET`
     history: cython.int[::1]  # state before each token
     state = cython.declare(cython.int, visibility="readonly")
-    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    end = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")  # of tokens, with padding
+    end = cython.declare(cython.Py_ssize_t, visibility="readonly")  # of the text, in tokens, or -1
 
     def __init__(self, table: Masks, budget: cython.longlong, initial: cython.int) -> None:
         self.table = table
@@ -559,11 +475,7 @@ class TokenSequence:
         return True
 
     def advance(self, token: cython.longlong) -> bool:
-        """Append a token; return False, without a change, if the mask refuses it.
-
-        Raises:
-            ValueError: the token isn't an id of the vocabulary.
-        """
+        """Append a token; return False, without a change, if the mask refuses it."""
         if not 0 <= token < self.table.vocabulary_size:
             most = self.table.vocabulary_size - 1
             raise ValueError(f"expected a token id in 0..{most}, got {token}")
@@ -584,30 +496,19 @@ class TokenSequence:
         """Write the mask of next tokens to a pointer; for compiled callers."""
         self.table.write_row(self.state, self.left(), out)
 
-    def fill_mask(self, out: np.ndarray) -> None:
-        """Write the packed mask of next tokens to `out`, an array of W words."""
-        words: cython.int[::1] = out
+    def fill_mask(self, words: cython.int[::1]) -> None:
+        """Write the packed mask of next tokens to an array of W words."""
         if cython.compiled:
             self.write(cython.address(words[0]))
         else:
             self.write(words)
 
-    def follow(self, draft: np.ndarray, out: np.ndarray) -> int:
-        """Write the masks along a draft, and return how many of its tokens are allowed.
-
-        The draft is not appended. `out` has a row for every prefix of the draft, or no rows.
-        Calling `advance` and `fill_mask` for each token gives the same results.
-
-        Raises:
-            ValueError: a token isn't an id of the vocabulary. Nothing is written in this case.
-        """
-        tokens: cython.const[cython.longlong][::1] = draft
-        rows: cython.int[:, ::1] = out
+    def follow(self, tokens: cython.const[cython.longlong][::1], rows: cython.int[:, ::1]) -> int:
+        """Write the masks along a draft, and return how many of its tokens are allowed."""
         table: Masks = self.table
         state: cython.int = self.state
         left: cython.longlong = self.left()
         accepted: cython.Py_ssize_t = 0
-        i: cython.Py_ssize_t
         for i in range(tokens.shape[0]):
             if not 0 <= tokens[i] < table.vocabulary_size:
                 raise ValueError(
@@ -640,7 +541,6 @@ class TokenSequence:
         table: Masks = self.table
         found: list = []
         state: cython.int = self.state
-        token: cython.longlong
         left: cython.longlong = self.left()
         while state != table.final and len(found) < limit:
             token = table.only_token(state, left)
@@ -652,16 +552,12 @@ class TokenSequence:
         return found
 
 
-def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
-    """Advance all sequences and return -1; or advance none if a token isn't an id.
-
-    In the second case, return the index of the first such token. `taken` receives whether each
-    sequence accepted its token.
-    """
-    token: cython.const[cython.longlong][::1] = tokens
+def advance_all(
+    sequences: list, token: cython.const[cython.longlong][::1], taken: np.ndarray
+) -> int:
+    """Advance all sequences and return -1; or advance none if a token isn't an id."""
     result: cython.uchar[::1] = taken
     sequence: TokenSequence
-    i: cython.Py_ssize_t
     for i in range(len(sequences)):
         sequence = sequences[i]
         if not 0 <= token[i] < sequence.table.vocabulary_size:
@@ -672,11 +568,9 @@ def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
     return -1
 
 
-def fill_all(sequences: list, out: np.ndarray) -> None:
-    """Write the packed mask of sequence i to `out[i]`, for all sequences."""
-    rows: cython.int[:, ::1] = out
+def fill_all(sequences: list, rows: cython.int[:, ::1]) -> None:
+    """Write the packed mask of sequence i to `rows[i]`, for all sequences."""
     sequence: TokenSequence
-    i: cython.Py_ssize_t
     for i in range(len(sequences)):
         sequence = sequences[i]
         if cython.compiled:

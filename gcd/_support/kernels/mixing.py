@@ -10,10 +10,7 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python in
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def mix(value: cython.longlong) -> cython.longlong:
+def mix(value):
     """Mix 64 bits (the finalizer of splitmix64) to spread consecutive keys over the hash table."""
     x: cython.ulonglong = int(value)
     x = x & _64_BITS

@@ -25,16 +25,8 @@ class Views:
     """Views of the arrays of a partition of token strings into classes, for compiled loops."""
 
     def __init__(self, partition: tuple[np.ndarray, ...]) -> None:
-        (
-            self.class_of,
-            self.size,
-            self.first_new,
-            self.next_new,
-            self.goal,
-            self.free,
-            self.number,
-            self.touched,
-        ) = partition
+        self.class_of, self.size, self.first_new, self.next_new = partition[:4]
+        self.goal, self.free, self.number, self.touched = partition[4:]
 
 
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
@@ -44,47 +36,28 @@ def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
 
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
     """Make a partition from the class of each entry; the classes are below `num_classes`."""
-    given: cython.const[cython.int][::1] = np.ascontiguousarray(classes, np.int32)
-    num_entries: cython.Py_ssize_t = given.shape[0]
-    capacity: cython.Py_ssize_t = 2 * num_entries + 1
-    class_array = np.empty(num_entries, np.int32)
+    num_entries = classes.size
+    capacity = 2 * num_entries + 1
     # np.zeros doesn't write the memory; few of the entries are ever used.
-    size_array = np.zeros(capacity, np.int32)
+    size = np.zeros(capacity, np.int32)
+    size[:num_classes] = np.bincount(classes, minlength=num_classes)
     first_new = np.zeros(capacity, np.int32)
     next_new = np.empty(capacity, np.int32)
     goal = np.empty(capacity, np.int32)
     free = np.empty(capacity, np.int32)
     count = np.array([num_classes, 0], np.int32)
-    class_of: cython.int[::1] = class_array
-    size: cython.int[::1] = size_array
-    i: cython.Py_ssize_t
-    for i in range(num_entries):
-        class_of[i] = given[i]
-        size[given[i]] += 1
     touched = np.empty(num_entries, np.int32)
-    return class_array, size_array, first_new, next_new, goal, free, count, touched
+    return np.array(classes, np.int32), size, first_new, next_new, goal, free, count, touched
 
 
 def refine(
     partition: tuple[np.ndarray, ...], found: np.ndarray, target: np.ndarray, count: int
 ) -> None:
-    """Split classes so that all entries (token strings) of a class have the same target.
-
-    Entry `found[i]` has the target `target[i]`, for i below `count`; other entries don't have a
-    target. Every affected class is split into one new class for each target.
-    """
+    """Split classes so that all entries (token strings) of a class have the same target."""
     refine_views(Views(partition), found, target, count)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def refine_views(
-    partition: Views,
-    found: cython.const[cython.int][::1],
-    target: cython.const[cython.int][::1],
-    count: cython.Py_ssize_t,
-) -> cython.void:
+def refine_views(partition, found, target, count):
     """Split classes as `refine` does, for compiled loops that call it often."""
     class_of: cython.int[::1] = partition.class_of
     size: cython.int[::1] = partition.size
@@ -96,12 +69,8 @@ def refine_views(
     used: cython.int = partition.number[0]
     num_free: cython.int = partition.number[1]
     num_touched: cython.Py_ssize_t = 0
-    old: cython.int
     new: cython.int
-    here: cython.int
     i: cython.Py_ssize_t = 0
-    j: cython.Py_ssize_t
-    end: cython.Py_ssize_t
     while i < count:
         old = class_of[found[i]]
         here = target[i]
@@ -141,26 +110,23 @@ def refine_views(
 
 
 def number_tokens(
-    class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
+    class_of: cython.const[cython.int][::1],
+    entry_of: cython.const[cython.int][::1],
+    is_eos: np.ndarray,
+    capacity: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Assign numbers to token classes in the order of their first tokens; also return these tokens.
 
-    Elements of `class_of_entry` are below `capacity`. An entry is a distinct token string. Tokens
-    without bytes have no entry, and form one class. EOS tokens get -1 instead of a class.
+    `class_of` has the class of each entry (distinct token string), below `capacity`. Tokens without
+    bytes have no entry, and form one class. EOS tokens get -1 instead of a class.
     """
-    class_of: cython.const[cython.int][::1] = class_of_entry
-    entry_of: cython.const[cython.int][::1] = entry_of_token
     ends: cython.const[cython.uchar][::1] = is_eos.view(np.uint8)
     alone: cython.Py_ssize_t = capacity
     # Numbers are stored plus one, so that np.zeros can be used.
     number: cython.int[::1] = np.zeros(capacity + 1, np.int32)
-    first_array = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
-    first: cython.longlong[::1] = first_array
-    numbers_array = np.empty(entry_of_token.size, np.int32)
-    numbers: cython.int[::1] = numbers_array
+    first: cython.longlong[::1] = np.empty(min(entry_of.shape[0], capacity + 1), np.int64)
+    numbers: cython.int[::1] = np.empty(entry_of.shape[0], np.int32)
     count: cython.int = 0
-    token: cython.Py_ssize_t
-    old: cython.Py_ssize_t
     for token in range(entry_of.shape[0]):
         if ends[token]:
             numbers[token] = -1
@@ -171,4 +137,4 @@ def number_tokens(
             count += 1
             number[old] = count
         numbers[token] = number[old] - 1
-    return numbers_array, first_array[:count].copy()
+    return np.asarray(numbers), np.array(first[:count])

@@ -39,48 +39,23 @@ _UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 class Cells(NamedTuple):
     """Counted runs in an automaton with S states.
 
-    A counted run consists of copies (cells) of a small automaton, the unit. A phase is a state of
-    the unit, and the boundary of a cell is its first state.
-
-    Attributes:
-        units: the rows of the units' tables, one unit after the other.
-        unit_start: first row of each unit, followed by the number of rows.
-        unit_of: unit of each cell.
-        after: next boundary of each cell.
-        start: index in `states` of each cell's first state.
-        states: the states of the cells, phase by phase.
-        cell: the cell of each of the S states, -1 for none.
-        cell_at: for each of the S states, the cell that has it as its boundary, -1 for none.
-
     The arrays by state don't refer to cells of chains that were rejected.
     """
 
-    units: np.ndarray
-    unit_start: np.ndarray
-    unit_of: np.ndarray
-    after: np.ndarray
-    start: np.ndarray
-    states: np.ndarray
-    cell: np.ndarray
-    cell_at: np.ndarray
+    units: np.ndarray  # the rows of the units' tables, one unit after the other
+    unit_start: np.ndarray  # first row of each unit, followed by the number of rows
+    unit_of: np.ndarray  # unit of each cell
+    after: np.ndarray  # next boundary of each cell
+    start: np.ndarray  # index in `states` of each cell's first state
+    states: np.ndarray  # the states of the cells, phase by phase
+    cell: np.ndarray  # the cell of each of the S states, -1 for none
+    cell_at: np.ndarray  # the cell that has each of the S states as its boundary, -1 for none
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def next_boundary(
-    state: cython.int,
-    delta: cython.const[cython.int][:, ::1],
-    width: cython.const[cython.longlong][::1],
-    weight: cython.longlong[::1],
-) -> tuple[cython.int, cython.longlong]:
-    """Return the state to which most bytes lead from a state, and the number of these bytes.
-
-    `weight` is scratch space of zeros.
-    """
+def next_boundary(state, delta, width, weight):
+    """Return the state to which most bytes lead from a state, and the number of these bytes."""
     best: cython.int = -1
     most: cython.longlong = 0
-    t: cython.int
-    k: cython.Py_ssize_t
     for k in range(delta.shape[1]):
         t = delta[state, k]
         if t >= 0:
@@ -104,7 +79,6 @@ def _is_narrow(
 ) -> cython.bint:
     """Return whether a state allows too few bytes for copies in a counted run to begin."""
     total: cython.longlong = 0
-    k: cython.Py_ssize_t
     for k in range(delta.shape[1]):
         if delta[state, k] >= 0:
             total += width[k]
@@ -127,16 +101,6 @@ def _unit_at(
     scratch space; all elements of `phase` are -1 before and after the call.
     """
     num_classes: cython.Py_ssize_t = delta.shape[1]
-    t: cython.int
-    u: cython.int
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    begin: cython.Py_ssize_t
-    head: cython.Py_ssize_t
-    good: cython.bint
-    live: cython.bint
     count: cython.Py_ssize_t = 1
     members[0] = state
     for k in range(num_classes):
@@ -192,17 +156,10 @@ def _fits(
     delta: cython.const[cython.int][:, ::1],
     members: cython.int[::1],
 ) -> cython.int:
-    """Find a copy of an automaton that is repeated (`unit`), with `state` as its first state.
-
-    Write the states of the copy to `members`. Return the state at which the next copy begins, or -1
-    if there is no copy at `state`.
-    """
+    """Find a copy of an automaton that is repeated (`unit`), with `state` as its first state."""
     size: cython.Py_ssize_t = unit.shape[0]
     after: cython.int = -1
     goal: cython.int
-    t: cython.int
-    p: cython.Py_ssize_t
-    k: cython.Py_ssize_t
     members[0] = state
     for p in range(1, size):
         members[p] = -1
@@ -243,14 +200,8 @@ def _is_repeated(
     members: cython.int[::1],
     other: cython.short[:, ::1],
 ) -> cython.bint:
-    """Return whether the automaton from `state` to `after` (`unit`) is repeated after it.
-
-    It must be repeated several times, or until a loop. `other` is scratch space for a unit.
-    """
+    """Return whether the automaton from `state` to `after` (`unit`) is repeated after it."""
     count: cython.int = 1
-    most: cython.longlong
-    p: cython.Py_ssize_t
-    k: cython.Py_ssize_t
     while after != state:
         if count == _REPEATED:
             return True
@@ -268,28 +219,20 @@ def _is_repeated(
     return True
 
 
-def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
+def find_cells(
+    step: cython.const[cython.int][:, ::1], widths: cython.const[cython.longlong][::1]
+) -> tuple[np.ndarray, ...]:
     """Find all counted runs (repetitions) in an automaton; return the fields of `Cells`."""
-    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
-    widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
     num_states: cython.Py_ssize_t = step.shape[0]
     num_classes: cython.Py_ssize_t = step.shape[1]
-    unit_array = np.empty((_UNITS * _MOST_PHASES, num_classes), np.int16)
-    unit_start_array = np.empty(_UNITS + 1, np.int32)
-    unit_of_array = np.empty(num_states, np.int32)
-    next_array = np.empty(num_states, np.int32)
-    start_array = np.empty(num_states, np.int32)
-    state_array = np.empty(2 * num_states + 2 * _MOST_PHASES, np.int32)
-    cell_array = np.empty(num_states, np.int32)
-    cell_at_array = np.empty(num_states, np.int32)
-    units: cython.short[:, ::1] = unit_array
-    unit_start: cython.int[::1] = unit_start_array
-    unit_of: cython.int[::1] = unit_of_array
-    next_of: cython.int[::1] = next_array
-    start: cython.int[::1] = start_array
-    states: cython.int[::1] = state_array
-    cell: cython.int[::1] = cell_array
-    cell_at: cython.int[::1] = cell_at_array
+    units: cython.short[:, ::1] = np.empty((_UNITS * _MOST_PHASES, num_classes), np.int16)
+    unit_start: cython.int[::1] = np.empty(_UNITS + 1, np.int32)
+    unit_of: cython.int[::1] = np.empty(num_states, np.int32)
+    next_of: cython.int[::1] = np.empty(num_states, np.int32)
+    start: cython.int[::1] = np.empty(num_states, np.int32)
+    states: cython.int[::1] = np.empty(2 * num_states + 2 * _MOST_PHASES, np.int32)
+    cell: cython.int[::1] = np.empty(num_states, np.int32)
+    cell_at: cython.int[::1] = np.empty(num_states, np.int32)
     num_units: cython.int = 0
     used: cython.Py_ssize_t = 0
     num_cells: cython.Py_ssize_t = 0
@@ -304,18 +247,7 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     fresh: cython.short[:, ::1] = rows[:_MOST_PHASES]
     other: cython.short[:, ::1] = rows[_MOST_PHASES:]
     unit: cython.short[:, ::1]
-    first: cython.Py_ssize_t
-    state: cython.int
-    after: cython.int
-    following: cython.int
-    most: cython.longlong
-    known: cython.int
-    u: cython.int
-    size: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    s: cython.Py_ssize_t
+    cython.declare(state=cython.int, known=cython.int, good=cython.bint)
     unit_start[0] = 0
     for s in range(num_states):
         cell[s] = -1
@@ -375,7 +307,6 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     # unit's bytes.
     whole: cython.uchar[::1] = np.ones(num_cells, np.uint8)
     changed: cython.bint = True
-    good: cython.bint
     while changed:
         changed = False
         for i in range(num_cells - 1, -1, -1):
@@ -398,12 +329,12 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
         if cell_at[s] >= 0 and not whole[cell_at[s]]:
             cell_at[s] = -1
     return (
-        unit_array[: unit_start[num_units]].copy(),
-        unit_start_array[: num_units + 1].copy(),
-        unit_of_array[:num_cells].copy(),
-        next_array[:num_cells].copy(),
-        start_array[:num_cells].copy(),
-        state_array[:used].copy(),
-        cell_array,
-        cell_at_array,
+        np.array(units[: unit_start[num_units]]),
+        np.array(unit_start[: num_units + 1]),
+        np.array(unit_of[:num_cells]),
+        np.array(next_of[:num_cells]),
+        np.array(start[:num_cells]),
+        np.array(states[:used]),
+        np.asarray(cell),
+        np.asarray(cell_at),
     )

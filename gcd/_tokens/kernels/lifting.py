@@ -34,19 +34,12 @@ _PHASES = cython.declare(cython.int, PHASES)
 
 
 class Ways(NamedTuple):
-    """Groups of states (boundaries) from which the same transitions leave a counted run.
+    """Groups of states (boundaries) from which the same transitions leave a counted run."""
 
-    Attributes:
-        at: the group of each cell's boundary, -1 for a cell in a rejected chain.
-        after: the group of the boundary after each cell.
-        state: for each group, one of its boundaries.
-        unit: for each group, the unit of its runs.
-    """
-
-    at: np.ndarray
-    after: np.ndarray
-    state: np.ndarray
-    unit: np.ndarray
+    at: np.ndarray  # the group of each cell's boundary, -1 for a cell in a rejected chain
+    after: np.ndarray  # the group of the boundary after each cell
+    state: np.ndarray  # for each group, one of its boundaries
+    unit: np.ndarray  # for each group, the unit of its runs
 
 
 @cython.cclass
@@ -64,20 +57,7 @@ def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
     return grown
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def walk(
-    state: cython.int,
-    first: cython.Py_ssize_t,
-    last: cython.Py_ssize_t,
-    delta: cython.const[cython.int][:, ::1],
-    tree: Tree,
-    states: cython.int[::1],
-    found: cython.int[::1],
-    target: cython.int[::1],
-    count: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
+def walk(state, first, last, delta, tree, states, found, target, count):
     """Find the allowed token strings (entries) that end at nodes first..last-1 of the tree.
 
     The nodes are subtrees with one parent; `state` is the state there. From index `count` on, write
@@ -85,8 +65,7 @@ def walk(
     scratch space, one longer than the tree's depth.
     """
     node: cython.Py_ssize_t = first
-    d: cython.Py_ssize_t
-    after: cython.int
+    cython.declare(d=cython.Py_ssize_t, after=cython.int)
     if node < last:
         states[tree.depth[node]] = state
     while node < last:
@@ -124,9 +103,7 @@ def walk_apart(
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
-    d: cython.Py_ssize_t
-    after: cython.int
-    beside: cython.int
+    cython.declare(d=cython.Py_ssize_t, after=cython.int, beside=cython.int)
     states[0] = state
     others[0] = other
     while node < num_nodes:
@@ -146,19 +123,7 @@ def walk_apart(
     return count
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def walk_unit(
-    unit: cython.const[cython.short][:, ::1],
-    phase: cython.int,
-    tree: Tree,
-    phases: cython.int[::1],
-    passed: cython.int[::1],
-    found: cython.int[::1],
-    goal: cython.int[::1],
-    exits: cython.int[:, ::1],
-) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
+def walk_unit(unit, phase, tree, phases, passed, found, goal, exits):
     """Follow all token strings from a state (phase) of a unit, which a counted run repeats.
 
     Token string `found[i]` stays in the run; `goal[i]` is the number of copies that it completes
@@ -169,8 +134,7 @@ def walk_unit(
     count: cython.Py_ssize_t = 0
     num_exits: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
-    d: cython.Py_ssize_t
-    after: cython.int
+    cython.declare(d=cython.Py_ssize_t, after=cython.int)
     phases[0] = phase
     passed[0] = 0
     while node < num_nodes:
@@ -211,10 +175,7 @@ def profile(
     kept = np.empty((64, 2), np.int32)
     exit_start = np.zeros(unit.shape[0] + 1, np.int64)
     size: cython.Py_ssize_t = 0
-    count: cython.Py_ssize_t
-    num_exits: cython.Py_ssize_t
     phase: cython.int
-    i: cython.Py_ssize_t
     for phase in range(step.shape[0]):
         with cython.nogil:
             count, num_exits = walk_unit(step, phase, nodes, phases, passed, found, goal, exits)
@@ -237,10 +198,9 @@ def profile(
 
 
 def ways_out(
-    delta: np.ndarray, cells: Cells
+    step: cython.const[cython.int][:, ::1], cells: Cells
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Group states from which the same transitions leave a counted run, as fields of `Ways`."""
-    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     units: cython.const[cython.short][:, ::1] = cells.units
     unit_start: cython.const[cython.int][::1] = cells.unit_start
     unit_of: cython.const[cython.int][::1] = cells.unit_of
@@ -250,23 +210,12 @@ def ways_out(
     cell_at: cython.const[cython.int][::1] = cells.cell_at
     num_cells: cython.Py_ssize_t = unit_of.shape[0]
     num_classes: cython.Py_ssize_t = step.shape[1]
-    at_array = np.full(num_cells, -1, np.int32)
-    after_array = np.full(num_cells, -1, np.int32)
-    state_array = np.empty(2 * num_cells, np.int32)
-    unit_array = np.empty(2 * num_cells, np.int32)
-    way_at: cython.int[::1] = at_array
-    way_after: cython.int[::1] = after_array
-    way_state: cython.int[::1] = state_array
-    way_unit: cython.int[::1] = unit_array
+    way_at: cython.int[::1] = np.full(num_cells, -1, np.int32)
+    way_after: cython.int[::1] = np.full(num_cells, -1, np.int32)
+    way_state: cython.int[::1] = np.empty(2 * num_cells, np.int32)
+    way_unit: cython.int[::1] = np.empty(2 * num_cells, np.int32)
     count: cython.Py_ssize_t = 0
-    oldest: cython.Py_ssize_t
-    way: cython.Py_ssize_t
-    boundary: cython.int
-    row: cython.int
-    turn: cython.int
-    same: cython.bint
-    i: cython.Py_ssize_t
-    k: cython.Py_ssize_t
+    cython.declare(turn=cython.int, same=cython.bint, k=cython.Py_ssize_t)
     for i in range(num_cells):
         boundary = states[start[i]]
         if cell_at[boundary] != i:
@@ -296,47 +245,35 @@ def ways_out(
                 way_after[i] = way
             else:
                 way_at[i] = way
-    return at_array, after_array, state_array[:count].copy(), unit_array[:count].copy()
+    return (
+        np.asarray(way_at),
+        np.asarray(way_after),
+        np.array(way_state[:count]),
+        np.array(way_unit[:count]),
+    )
 
 
 def split_by_exits(
     partition: tuple[np.ndarray, ...],
-    delta: np.ndarray,
+    step: cython.const[cython.int][:, ::1],
     tree: tuple[np.ndarray, ...],
     max_depth: int,
-    ways: np.ndarray,
-    exit_start: np.ndarray,
-    exits: np.ndarray,
-    counted: bool,
+    way_state: cython.const[cython.int][::1],
+    begin: cython.const[cython.longlong][::1],
+    exit_of: cython.const[cython.int][:, ::1],
+    counted: cython.bint,
 ) -> None:
-    """Split token classes whose tokens lead to different states after leaving a repetition.
-
-    `ways` has one state of each group from which the same transitions leave it. If `counted`,
-    tokens that complete different numbers of copies before they leave are also separated.
-    """
-    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
-    way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
-    begin: cython.const[cython.longlong][::1] = exit_start
-    exit_of: cython.const[cython.int][:, ::1] = exits
+    """Split token classes whose tokens lead to different states after leaving a repetition."""
     views: Views = Views(partition)
     walked: Tree = Tree(tree)
     num_states: cython.int = step.shape[0]
     num_classes: cython.Py_ssize_t = step.shape[1]
-    counts: cython.bint = counted
     live: cython.uchar[::1] = np.zeros(num_classes, np.uint8)
     states: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     found: cython.int[::1] = np.empty(partition[0].size, np.int32)
     target: cython.int[::1] = np.empty(partition[0].size, np.int32)
-    nodes: cython.int[:, ::1] = np.empty((exits.shape[0], 2), np.int32)
-    size: cython.Py_ssize_t
-    count: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    node: cython.Py_ssize_t
-    phase: cython.Py_ssize_t
-    way: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    k: cython.Py_ssize_t
+    nodes: cython.int[:, ::1] = np.empty((exit_of.shape[0], 2), np.int32)
+    cython.declare(size=cython.Py_ssize_t, node=cython.Py_ssize_t, i=cython.Py_ssize_t)
     for way in range(way_state.shape[0]):
         for k in range(num_classes):
             if step[way_state[way], k] >= 0:
@@ -360,14 +297,17 @@ def split_by_exits(
                         way_state[way], node, walked.skip[node],
                         step, walked, states, found, target, count,
                     )  # fmt: skip
-                    if counts:
+                    if counted:
                         for j in range(first, count):
                             target[j] += num_states * nodes[i, 1]
                 refine_views(views, found, target, count)
 
 
 def references(
-    delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
+    step: cython.const[cython.int][:, ::1],
+    widths: cython.const[cython.longlong][::1],
+    cells: Cells,
+    tree: tuple[np.ndarray, ...],
 ) -> np.ndarray:
     """For each state outside of counted runs, find a similar state in a run (its reference).
 
@@ -375,8 +315,6 @@ def references(
     reference has the fewest tree nodes below the bytes that lead elsewhere than from the state.
     They must be fewer than half of the nodes below all bytes that the state allows; otherwise, -1.
     """
-    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
-    widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
     unit_start: cython.const[cython.int][::1] = cells.unit_start
     unit_of: cython.const[cython.int][::1] = cells.unit_of
     after: cython.const[cython.int][::1] = cells.after
@@ -393,22 +331,9 @@ def references(
         below[walked.column[walked.byte[node]]] += walked.skip[node] - node
         node = walked.skip[node]
     before: cython.int[::1] = np.full(num_states, -1, np.int32)
-    reference_array = np.full(num_states, -1, np.int32)
-    reference: cython.int[::1] = reference_array
+    reference: cython.int[::1] = np.full(num_states, -1, np.int32)
     weight: cython.longlong[::1] = np.zeros(num_states, np.int64)
-    boundary: cython.int
-    other: cython.int
-    t: cython.int
     leads: cython.bint
-    alone: cython.longlong
-    least: cython.longlong
-    apart: cython.longlong
-    first: cython.int
-    unit: cython.int
-    phase: cython.int
-    i: cython.Py_ssize_t
-    s: cython.Py_ssize_t
-    k: cython.Py_ssize_t
     for i in range(after.shape[0]):
         boundary = states[start[i]]
         if cell_at[boundary] == i and cell[boundary] == i:
@@ -444,21 +369,18 @@ def references(
             if apart < least:
                 least = apart
                 reference[s] = other
-    return reference_array
+    return np.asarray(reference)
 
 
 def split_by_states(
     partition: tuple[np.ndarray, ...],
-    delta: np.ndarray,
+    step: cython.const[cython.int][:, ::1],
     tree: tuple[np.ndarray, ...],
     max_depth: int,
-    cell: np.ndarray,
-    reference: np.ndarray,
+    cell_of: cython.const[cython.int][::1],
+    other: cython.const[cython.int][::1],
 ) -> None:
     """Split token classes whose tokens lead to different states from a state not in a run."""
-    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
-    cell_of: cython.const[cython.int][::1] = cell
-    other: cython.const[cython.int][::1] = reference
     views: Views = Views(partition)
     walked: Tree = Tree(tree)
     num_nodes: cython.Py_ssize_t = walked.byte.shape[0]
@@ -466,7 +388,6 @@ def split_by_states(
     others: cython.int[::1] = np.empty(max_depth + 1, np.int32)
     found: cython.int[::1] = np.empty(partition[0].size, np.int32)
     target: cython.int[::1] = np.empty(partition[0].size, np.int32)
-    count: cython.Py_ssize_t
     s: cython.int
     with cython.nogil:
         for s in range(step.shape[0]):

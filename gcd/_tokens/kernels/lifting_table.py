@@ -51,10 +51,7 @@ class _Chains:
 @cython.nogil
 @cython.exceptval(check=False)
 def _look_ahead(
-    first: cython.int,
-    furthest: cython.Py_ssize_t,
-    chains: _Chains,
-    ahead: cython.int[:, ::1],
+    first: cython.int, furthest: cython.Py_ssize_t, chains: _Chains, ahead: cython.int[:, ::1]
 ) -> tuple[cython.Py_ssize_t, cython.bint]:
     """List the states at which the next copies in a counted run begin (boundaries).
 
@@ -63,8 +60,6 @@ def _look_ahead(
     Return the number of rows, and whether the last boundary leads back to itself.
     """
     here: cython.int = first
-    beyond: cython.int
-    following: cython.int
     count: cython.Py_ssize_t = 0
     while True:
         ahead[count, 0] = chains.states[chains.start[here]]
@@ -111,12 +106,7 @@ def _row_in_run(
     boundaries. Return the number of transitions.
     """
     count: cython.Py_ssize_t = 0
-    far: cython.Py_ssize_t
-    phase: cython.int
-    way: cython.int
     begin: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t
-    last: cython.Py_ssize_t
     i: cython.Py_ssize_t
     for i in range(stay):
         far = passed[i]
@@ -169,7 +159,7 @@ def _store(
 
 
 def follow_classes(
-    delta: np.ndarray,
+    step: cython.const[cython.int][:, ::1],
     tree: tuple[np.ndarray, ...],
     max_depth: int,
     cells: Cells,
@@ -177,11 +167,7 @@ def follow_classes(
     ends: np.ndarray,
     num_entries: cython.Py_ssize_t,
 ) -> tuple[np.ndarray, ...]:
-    """Return the fields of `gcd._tokens.rows.Rows`, with a class for each of the entries.
-
-    A text may end in the states `ends`. The table has a last state and a last class for this end.
-    """
-    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    """Return the fields of `gcd._tokens.rows.Rows`, with a class for each of the entries."""
     walked: Tree = Tree(tree)
     chains: _Chains = _Chains(cells, ways)
     units: cython.const[cython.short][:, ::1] = cells.units
@@ -210,22 +196,11 @@ def follow_classes(
     left_start: cython.longlong[::1] = np.zeros(num_ways + 1, np.int64)
     ahead: cython.int[:, ::1] = np.empty((max_depth + 2, 3), np.int32)
     unit: cython.const[cython.short][:, ::1]
-    phase: cython.int
-    stay: cython.Py_ssize_t
-    num_exits: cython.Py_ssize_t
-    furthest: cython.Py_ssize_t
-    far: cython.int
-    size: cython.Py_ssize_t
-    more: cython.Py_ssize_t
-    node: cython.Py_ssize_t
-    state: cython.int
-    length: cython.Py_ssize_t
-    loops: cython.bint
-    count: cython.Py_ssize_t
-    u: cython.Py_ssize_t
-    way: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
+    cython.declare(phase=cython.int, far=cython.int, state=cython.int, stay=cython.Py_ssize_t)
+    cython.declare(num_exits=cython.Py_ssize_t, furthest=cython.Py_ssize_t, size=cython.Py_ssize_t)
+    cython.declare(more=cython.Py_ssize_t, node=cython.Py_ssize_t, length=cython.Py_ssize_t)
+    cython.declare(count=cython.Py_ssize_t, u=cython.Py_ssize_t, way=cython.Py_ssize_t)
+    cython.declare(i=cython.Py_ssize_t, j=cython.Py_ssize_t, loops=cython.bint)
     with cython.nogil:
         for u in range(unit_start.shape[0] - 1):
             unit = units[unit_start[u] : unit_start[u + 1]]

@@ -10,21 +10,14 @@ import numpy as np
 
 
 def build_trie(
-    text: np.ndarray, offsets: np.ndarray
+    letters: cython.const[cython.uchar][::1], begin: cython.const[cython.longlong][::1]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Build the preorder arrays (byte, depth, skip, entry) of sorted distinct strings."""
-    letters: cython.const[cython.uchar][::1] = text
-    begin: cython.const[cython.longlong][::1] = offsets
     num_strings: cython.Py_ssize_t = begin.shape[0] - 1
     shared: cython.longlong[::1] = np.zeros(num_strings, np.int64)
     num_nodes: cython.Py_ssize_t = 0
     max_length: cython.longlong = 0
-    length: cython.longlong
-    before: cython.longlong
-    limit: cython.longlong
-    common: cython.longlong
-    i: cython.Py_ssize_t
-    d: cython.Py_ssize_t
+    cython.declare(common=cython.longlong, d=cython.Py_ssize_t)
     for i in range(num_strings):
         length = begin[i + 1] - begin[i]
         max_length = max(max_length, length)
@@ -37,14 +30,10 @@ def build_trie(
             shared[i] = common
         num_nodes += length - shared[i]
 
-    byte_array = np.empty(num_nodes, np.uint8)
-    depth_array = np.empty(num_nodes, np.int32)
-    skip_array = np.empty(num_nodes, np.int32)
-    entry_array = np.full(num_nodes, -1, np.int32)
-    byte: cython.uchar[::1] = byte_array
-    depth: cython.int[::1] = depth_array
-    skip: cython.int[::1] = skip_array
-    entry: cython.int[::1] = entry_array
+    byte: cython.uchar[::1] = np.empty(num_nodes, np.uint8)
+    depth: cython.int[::1] = np.empty(num_nodes, np.int32)
+    skip: cython.int[::1] = np.empty(num_nodes, np.int32)
+    entry: cython.int[::1] = np.full(num_nodes, -1, np.int32)
     path: cython.longlong[::1] = np.empty(max_length + 1, np.int64)  # the open node at each depth
     node: cython.Py_ssize_t = 0
     open_depth: cython.Py_ssize_t = 0
@@ -60,21 +49,19 @@ def build_trie(
         entry[node - 1] = i
     for d in range(open_depth):
         skip[path[d]] = node
-    return byte_array, depth_array, skip_array, entry_array
+    return np.asarray(byte), np.asarray(depth), np.asarray(skip), np.asarray(entry)
 
 
 def ancestry(
-    depth: np.ndarray, entry: np.ndarray, num_entries: int, max_depth: int
+    depth_of: cython.const[cython.int][::1],
+    entry_of: cython.const[cython.int][::1],
+    num_entries: int,
+    max_depth: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each node's parent (-1 for the root), and the node where each string ends."""
-    depth_of: cython.const[cython.int][::1] = depth
-    entry_of: cython.const[cython.int][::1] = entry
-    parent_array = np.empty(depth.size, np.int32)
-    end_array = np.empty(num_entries, np.int32)
-    parent: cython.int[::1] = parent_array
-    end: cython.int[::1] = end_array
+    parent: cython.int[::1] = np.empty(depth_of.shape[0], np.int32)
+    end: cython.int[::1] = np.empty(num_entries, np.int32)
     path: cython.int[::1] = np.empty(max_depth, np.int32)
-    node: cython.Py_ssize_t
     d: cython.Py_ssize_t
     for node in range(depth_of.shape[0]):
         d = depth_of[node]
@@ -82,11 +69,15 @@ def ancestry(
         parent[node] = path[d - 1] if d > 0 else -1
         if entry_of[node] >= 0:
             end[entry_of[node]] = node
-    return parent_array, end_array
+    return np.asarray(parent), np.asarray(end)
 
 
 def sub_trie(
-    depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
+    depth_of: cython.const[cython.int][::1],
+    parent_of: cython.const[cython.int][::1],
+    end_of: cython.const[cython.int][::1],
+    chosen: np.ndarray,
+    order: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Reduce a prefix tree to chosen strings (entries): return (nodes, depth, skip, entry).
 
@@ -94,36 +85,23 @@ def sub_trie(
     the indices i in the order of their entries. `nodes` are the old nodes that remain. Cost: the
     total length of the chosen strings.
     """
-    depth_of: cython.const[cython.int][::1] = depth
-    parent_of: cython.const[cython.int][::1] = parent
-    end_of: cython.const[cython.int][::1] = end
     entry_of: cython.const[cython.int][::1] = np.ascontiguousarray(chosen, np.int32)
     turns: cython.const[cython.longlong][::1] = np.ascontiguousarray(order, np.int64)
     total: cython.Py_ssize_t = 0
     longest: cython.Py_ssize_t = 0
-    length: cython.Py_ssize_t
-    turn: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    d: cython.Py_ssize_t
+    cython.declare(length=cython.Py_ssize_t, i=cython.Py_ssize_t, shared=cython.Py_ssize_t)
     for turn in range(turns.shape[0]):
         length = depth_of[end_of[entry_of[turns[turn]]]] + 1
         total += length
         longest = max(longest, length)
-    node_array = np.empty(total, np.int32)
-    depth_array = np.empty(total, np.int32)
-    skip_array = np.empty(total, np.int32)
-    entry_array = np.full(total, -1, np.int32)
-    nodes: cython.int[::1] = node_array
-    new_depth: cython.int[::1] = depth_array
-    new_skip: cython.int[::1] = skip_array
-    new_entry: cython.int[::1] = entry_array
+    nodes: cython.int[::1] = np.empty(total, np.int32)
+    new_depth: cython.int[::1] = np.empty(total, np.int32)
+    new_skip: cython.int[::1] = np.empty(total, np.int32)
+    new_entry: cython.int[::1] = np.full(total, -1, np.int32)
     path: cython.int[::1] = np.empty(longest, np.int32)  # old nodes
     number: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
     count: cython.Py_ssize_t = 0
     deep: cython.Py_ssize_t = 0  # length of the current path, `path[:deep]`
-    node: cython.int
-    climb: cython.int
-    shared: cython.Py_ssize_t
     for turn in range(turns.shape[0]):
         i = turns[turn]
         node = end_of[entry_of[i]]
@@ -147,4 +125,9 @@ def sub_trie(
         new_entry[count - 1] = i
     for d in range(deep):
         new_skip[number[d]] = count
-    return node_array[:count], depth_array[:count], skip_array[:count], entry_array[:count]
+    return (
+        np.asarray(nodes)[:count],
+        np.asarray(new_depth)[:count],
+        np.asarray(new_skip)[:count],
+        np.asarray(new_entry)[:count],
+    )

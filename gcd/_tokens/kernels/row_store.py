@@ -46,18 +46,14 @@ class RowStore:
         self.number = np.empty(num_states, np.int32)  # of this target in that state
         self.place = np.zeros(num_classes, np.int32)  # number of each class's target, plus one
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def has_room(self) -> cython.bint:
+    def has_room(self):
         """Return whether another row surely fits; call `grow` if it doesn't."""
         return (
             self.num_targets + self.num_classes <= self.targets.shape[0]
             and self.start[self.num_patterns] + self.num_classes <= self.entries.shape[1]
         )
 
-    @cython.cfunc
-    def grow(self) -> cython.void:
+    def grow(self):
         """Double the memory for targets and patterns."""
         if self.num_targets + self.num_classes > self.targets.shape[0]:
             self.targets = np.resize(np.asarray(self.targets), 2 * self.targets.shape[0])
@@ -65,30 +61,14 @@ class RowStore:
             entries = np.asarray(self.entries)
             self.entries = np.concatenate((entries, np.empty_like(entries)), axis=1)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def add(
-        self,
-        state: cython.Py_ssize_t,
-        found: cython.const[cython.int][::1],
-        target: cython.const[cython.int][::1],
-        count: cython.Py_ssize_t,
-    ) -> cython.void:
+    def add(self, state, found, target, count):
         """Add the row of a state: under class `found[i]`, it leads to state `target[i]`."""
         first: cython.Py_ssize_t = self.num_targets
         num_targets: cython.int = 0
         code: cython.ulonglong = 0
         bits: cython.ulonglong = _64_BITS
         last: cython.ulonglong = self.table.shape[0] - 1
-        slot: cython.ulonglong
-        begin: cython.Py_ssize_t
-        end: cython.Py_ssize_t
-        known: cython.int
-        t: cython.int
-        same: cython.bint
-        c: cython.Py_ssize_t
-        i: cython.Py_ssize_t
+        cython.declare(begin=cython.Py_ssize_t, end=cython.Py_ssize_t, known=cython.int)
         for i in range(count):
             t = target[i]
             if self.seen[t] != state + 1:
@@ -153,17 +133,14 @@ class RowStore:
         return pattern_of, start, targets, starts, classes.copy(), numbers.copy()
 
 
-def compress(delta: np.ndarray) -> tuple[np.ndarray, ...]:
+def compress(row: cython.const[cython.int][:, ::1]) -> tuple[np.ndarray, ...]:
     """Return the fields of `gcd._tokens.rows.Rows` for a table of next states; O(S C)."""
-    row: cython.const[cython.int][:, ::1] = delta
     num_states: cython.Py_ssize_t = row.shape[0]
     num_classes: cython.Py_ssize_t = row.shape[1]
     found: cython.int[::1] = np.empty(num_classes, np.int32)
     target: cython.int[::1] = np.empty(num_classes, np.int32)
     store: RowStore = RowStore(num_states, num_classes)
     count: cython.Py_ssize_t
-    s: cython.Py_ssize_t
-    c: cython.Py_ssize_t
     for s in range(num_states):
         count = 0
         for c in range(num_classes):
@@ -178,28 +155,16 @@ def compress(delta: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def expand(
-    pattern_of: np.ndarray,
-    target_start: np.ndarray,
-    pattern_start: np.ndarray,
-    pattern_class: np.ndarray,
-    pattern_target: np.ndarray,
-    values: np.ndarray,
-    table: np.ndarray,
+    patterns: cython.const[cython.int][::1],
+    own: cython.const[cython.int][::1],
+    begin: cython.const[cython.int][::1],
+    classes: cython.const[cython.int][::1],
+    number: cython.const[cython.int][::1],
+    value: cython.const[cython.int][::1],
+    out: cython.int[:, ::1],
 ) -> None:
-    """Write `values`, one for each target, to the whole table, whose other elements stay.
-
-    The other arguments are fields of `gcd._tokens.rows.Rows`.
-    """
-    patterns: cython.const[cython.int][::1] = pattern_of
-    own: cython.const[cython.int][::1] = target_start
-    begin: cython.const[cython.int][::1] = pattern_start
-    classes: cython.const[cython.int][::1] = pattern_class
-    number: cython.const[cython.int][::1] = pattern_target
-    value: cython.const[cython.int][::1] = values
-    out: cython.int[:, ::1] = table
-    s: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    """Write a value for each target to the table `out`; other arguments are fields of `Rows`."""
+    cython.declare(p=cython.Py_ssize_t, i=cython.Py_ssize_t)
     with cython.nogil:
         for s in range(patterns.shape[0]):
             p = patterns[s]
@@ -208,26 +173,20 @@ def expand(
 
 
 def equal_classes(
-    start: np.ndarray, classes: np.ndarray, targets: np.ndarray, num_classes: cython.Py_ssize_t
+    begin: cython.const[cython.int][::1],
+    class_of: cython.const[cython.int][::1],
+    number: cython.const[cython.int][::1],
+    num_classes: cython.Py_ssize_t,
 ) -> np.ndarray:
-    """Return, for each class of tokens, the first class that leads to the same state everywhere.
-
-    Classes are equal if they have the same target number in every pattern (`start`, `classes` and
-    `targets` are those of `gcd._tokens.rows.Rows`). Every pattern has a random weight, and equal
-    classes have equal sums of weight times number. Then classes with equal sums are compared.
-    """
-    begin: cython.const[cython.int][::1] = start
-    class_of: cython.const[cython.int][::1] = classes
-    number: cython.const[cython.int][::1] = targets
+    """Return, for each class of tokens, the first class that leads to the same state everywhere."""
+    # Equal classes have the same target number in every pattern of `gcd._tokens.rows.Rows`, so
+    # their sums of random weights times these numbers are equal. Only such classes are compared.
     bits: cython.ulonglong = _64_BITS
     total_array = np.zeros(num_classes, np.uint64)
     total: cython.ulonglong[::1] = total_array
     count: cython.int[::1] = np.zeros(num_classes, np.int32)
     place: cython.int[::1] = np.zeros(num_classes, np.int32)
-    weight: cython.ulonglong
-    c: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    cython.declare(weight=cython.ulonglong, i=cython.Py_ssize_t)
     with cython.nogil:
         for p in range(begin.shape[0] - 1):
             weight = mix(p + 1)

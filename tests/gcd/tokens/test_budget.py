@@ -22,7 +22,7 @@ from gcd import (
     lift,
     regex,
 )
-from gcd._tokens.budget import pack
+from gcd._tokens.batch import pack
 from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,

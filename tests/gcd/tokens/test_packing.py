@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcd._tokens.budget import pack
+from gcd._tokens.batch import pack
 from gcd._tokens.vocabulary import num_words
 
 WIDTHS = [1, 31, 32, 33, 63, 64, 65, 511, 1000]

@@ -30,7 +30,7 @@ from gcd import (
 )
 from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.keywords import HORIZONS
-from gcd._languages.values.names import checksums
+from gcd._languages.values.objects import checksums
 from tests.gcd.languages.json_schema.strategies import compact
 
 LONG = {"type": "string", "maxLength": 65_536}

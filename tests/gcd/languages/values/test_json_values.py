@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import ConstraintError, StateLimitError
-from gcd._languages.values.anything import any_value
+from gcd._languages.json_schema.languages import any_value
 from gcd._languages.values.json_values import (
     json_constants,
     json_notation,

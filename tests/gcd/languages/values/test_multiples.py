@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import ConstraintError, StateLimitError, regex, state_limit
-from gcd._languages.values.multiples import multiples, whole_numbers
+from gcd._languages.values.numbers import multiples, whole_numbers
 from tests.gcd.random_strings import random_strings
 
 DIVISORS = [
