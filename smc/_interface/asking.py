@@ -503,6 +503,8 @@ class _Request:
     ) -> _Request:
         """Compile the arguments of `ask`."""
         thinking = None if thinking is None else whole("thinking", thinking)
+        if thinking is not None and thinking < 1:
+            raise ValueError(f"expected thinking to be at least 1, got {thinking}; omit it")
         answer: Automaton | TokenAutomaton | None = None
         parser: Parser = str
         if kind is not None or tools is None:

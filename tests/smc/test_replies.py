@@ -179,7 +179,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": [*TOOLS, *TOOLS], "style": "mistral"}, "different names, got 'f'"),
     ({"tools": [], "style": "mistral"}, "there are no tools"),
     ({"tools": [{"name": "g h"}], "style": "mistral"}, "rename the tool"),
-    ({"kind": ["f"], "thinking": 0}, "at least one token"),
+    ({"kind": ["f"], "thinking": 0}, "thinking to be at least 1"),
     ({"kind": ["f"], "thinking": "9"}, "thinking"),
     ({"kind": ["f"], "thinking": 1}, "needs at least 2 tokens"),
     (
