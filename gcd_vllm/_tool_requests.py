@@ -88,6 +88,12 @@ def convert(request: Mapping[str, Any], form: Format, special: Collection[str]) 
             'expected tool_choice to be "auto", "required", "none" or {"type": "function", '
             f'"function": {{"name": ...}}}}, got {show(choice)}'
         )
+    names = [_function(tool).get("name") for tool in tools]
+    if named is not None and choice not in names:
+        raise ConstraintError(
+            f"expected tool_choice to name one of the tools {', '.join(map(str, names))}, got "
+            f"{show(choice)}"
+        )
     options: dict[str, Any] = {"style": style, "choice": choice, "unsupported": "ignore"}
     if request.get("parallel_tool_calls") is False:
         options["max_calls"] = 1

@@ -117,7 +117,7 @@ def test_a_thought_comes_first():
 WRONG = [
     (
         {"tool_choice": {"type": "function", "function": {"name": "x"}}},
-        "got 'x'; the tools are get_weather, note",
+        "the tools get_weather, note, got 'x'",
     ),
     ({"tool_choice": "any"}, "expected tool_choice"),
     ({"tool_choice": {"type": "allowed_tools"}}, "expected tool_choice"),
