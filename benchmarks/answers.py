@@ -156,8 +156,7 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
 
     Times are ms per token for the unconstrained loop, and multiples of it for the sides.
     """
-    prompt = case.prompt
-    lm.prefill([prompt])  # cached from here on
+    prompt = lm.open(case.prompt)
 
     def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
         return smc.sample(

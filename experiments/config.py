@@ -77,7 +77,7 @@ class ModelConfig:
 
 @dataclass
 class SMCConfig:
-    """Options of SMC (`smc._inference.settings.SMC`), and options that all algorithms have."""
+    """Options of SMC (`smc._inference.algorithms.SMC`), and options that all algorithms have."""
 
     resampling: str = SMC.resampling
     ess_threshold: float = SMC.ess_threshold
@@ -92,7 +92,7 @@ class SMCConfig:
 
 @dataclass
 class DiscreteConfig:
-    """Options of the discrete particle filter; see `smc._inference.settings.Discrete`."""
+    """Options of the discrete particle filter; see `smc._inference.algorithms.Discrete`."""
 
     count_finished: bool = Discrete.count_finished
     floor: float = Discrete.floor

@@ -349,8 +349,8 @@ def _warm_up(
         return prepared
     prompts = sorted({e.prompt for e in due}, key=lambda prompt: (len(prompt), prompt))
     started = time.perf_counter()
-    opened = {prompt: prompt for prompt in prompts}  # vLLM caches prompts itself
-    if isinstance(lm, smc.TransformersLM):
+    opened = {prompt: prompt for prompt in prompts}  # static shapes compute, and vLLM caches them
+    if isinstance(lm, smc.TransformersLM) and run.config.smc.execution != "static":
         opened = _open_prompts(run, prompts, lm)
     seconds = time.perf_counter() - started
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))

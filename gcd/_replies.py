@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 from gcd._automata.automaton import SPECIAL, Automaton
@@ -18,6 +19,8 @@ from gcd._languages.tools.tool_lists import Tool
 from gcd._tokens.segments import Segment, Segments, segments
 
 TAGS = ("<think>", "</think>")
+_MOST_READINGS = 256
+"""Number of readings of the members of a call, as text or JSON, that are compared with a schema."""
 
 
 def thinking_format(
@@ -44,7 +47,10 @@ def with_thought(language: Automaton, form: CallFormat, tokens: int) -> Segments
 
 
 def with_any_thought(language: Automaton, special: Collection[str]) -> Automaton:
-    """Return replies that begin with a thought of any length; the prompt may have its first tag."""
+    """Return replies that begin with a thought of any length; the prompt may have its first tag.
+
+    `special` are the tags that are single tokens.
+    """
     parts = [thought(thinking_format(None, special, opened)) for opened in (None, TAGS[0])]
     return Automaton.union(parts) + language
 
@@ -135,7 +141,7 @@ def _read_members(form: CallFormat, text: str, schema: dict[str, Any]) -> str:
     before, between, after = map(re.escape, form.member)
     sign = "(?P<sign>true|false)"
     member = f"{before}(?P<key>{KEYS}){between.replace(re.escape('{}'), sign)}(?P<value>.*?){after}"
-    members = []
+    readings = []
     for each in re.finditer(member, text, re.DOTALL):
         key, value = each["key"], each["value"]
         if "{}" in form.member[1]:
@@ -144,8 +150,15 @@ def _read_members(form: CallFormat, text: str, schema: dict[str, Any]) -> str:
             is_text = _accepts_text(schema, key, value)
         else:
             is_text = not _is_json(value)
-        members.append(f"{json.dumps(key)}: {json.dumps(value) if is_text else value}")
-    return f"{{{', '.join(members)}}}"
+        ways = [json.dumps(value) if is_text else value]
+        if form.is_typed and "{}" not in form.member[1] and _is_json(value):
+            ways.append(value if is_text else json.dumps(value))
+        readings.append([f"{json.dumps(key)}: {way}" for way in ways])
+    texts = [f"{{{', '.join(each)}}}" for each in islice(product(*readings), _MOST_READINGS)]
+    if len(texts) == 1:
+        return texts[0]
+    language = _language_of(json.dumps(schema))
+    return next((text for text in texts if language and language.accepts(text)), texts[0])
 
 
 def _accepts_text(schema: dict[str, Any], key: str, value: str) -> bool:
@@ -161,7 +174,9 @@ def _accepts_text(schema: dict[str, Any], key: str, value: str) -> bool:
 @lru_cache(maxsize=256)
 def _language_of(schema: str) -> Automaton | None:
     try:
-        return json_schema(json.loads(schema), unknown="ignore", unsupported="ignore")
+        return json_schema(
+            json.loads(schema), unknown="ignore", unsupported="ignore", whitespace="flexible"
+        )
     except ConstraintError:
         return None
 

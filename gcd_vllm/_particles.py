@@ -4,7 +4,7 @@
 
 Let Z_t be the model's probability of all tokens that the mask allows in step t. A part multiplies
 its particle's weight by the product of its Z_t. Particles are resampled between parts as in
-`smc.sample` (`smc._inference.settings.SMC`), with the number of the part instead of the step. The
+`smc.sample` (`smc._inference.algorithms.SMC`), with the number of the part instead of the step. The
 estimate of the evidence is the mean of the final weights. It is unbiased for any length of parts:
 E[estimate] = P_lm(C within n).
 

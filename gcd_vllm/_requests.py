@@ -54,7 +54,7 @@ from gcd._automata.horizon import refuse_unchecked
 from gcd._errors import show
 from gcd._languages.literal import without_mark
 from gcd._languages.sql.reading import schema_of_entry
-from gcd._replies import with_any_thought
+from gcd._replies import TAGS, with_any_thought
 
 _WHY_HELD = "the answers to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
@@ -78,6 +78,10 @@ def _tool_calls(
     if answer is not None:
         kind = _only(answer, tuple(_LANGUAGES), "answer")
         answer = _LANGUAGES[kind].language(answer[kind], {"unsupported": "ignore"})
+    if not (thought is None or (isinstance(thought, list) and set(thought) <= {*TAGS})):
+        raise ConstraintError(
+            f"expected thought to be a list of {' or '.join(TAGS)}, got {show(thought)}"
+        )
     found = tool_calls(tools, answer=answer, **options)
     return found if thought is None else with_any_thought(found, thought)
 

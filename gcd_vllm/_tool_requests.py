@@ -95,10 +95,13 @@ def convert(request: Mapping[str, Any], form: Format, special: Collection[str]) 
             f"{show(choice)}"
         )
     options: dict[str, Any] = {"style": style, "choice": choice, "unsupported": "ignore"}
+    if named is not None:
+        tools = [tool for tool, name in zip(tools, names, strict=True) if name == choice]
+        options["choice"] = "required"
     if request.get("parallel_tool_calls") is False:
         options["max_calls"] = 1
     answer = _answer_of(request.get("response_format"))
-    if answer is not None and choice == "auto":
+    if answer is not None and options["choice"] == "auto":
         options["answer"] = answer
     thinks = _thinks(request, form)
     if thinks:
@@ -111,7 +114,8 @@ def convert(request: Mapping[str, Any], form: Format, special: Collection[str]) 
     body["vllm_xargs"] = extra | {"gcd": text}
     report = [f"calls={style}", f"choice={choice}"]
     report += ["parallel=no"] * ("max_calls" in options) + ["thought"] * thinks
-    report += [f"answer={'json' if 'answer' in options else 'text'}"] * (choice == "auto")
+    if options["choice"] == "auto":
+        report.append(f"answer={'json' if 'answer' in options else 'text'}")
     return Converted(body, text, "; ".join(report))
 
 

@@ -23,7 +23,6 @@ REMOVED = {
     "enough, then sample once more with another seed",
     "potential=": "set the attribute `potential` of the proposal",
     "stream": "use smc.sample_async",
-    "prompt_bytes=": "open each prompt once by lm.open(prompt), and pass the result as the prompt",
     "top_p=": "pass it to model.generate, with custom_generate=smc.generate(...)",
     "TiedGuide": "return its smc.Factors from guide; the sampler computes log Z",
     "score=": "return smc.Factors with `defense` from guide",

@@ -98,7 +98,7 @@ def log_probability(
     """
     if isinstance(lm, VllmModel):
         return lm.log_probability(prompt, ids)
-    rows, log_p = lm.prefill([list(prompt)])
+    rows, log_p = lm.prefill([prompt])
     total = float(log_p[0, ids[0]])
     if len(ids) > 1:
         run = torch.tensor([list(ids[:-1])], device=log_p.device)

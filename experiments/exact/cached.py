@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM
-from smc import LanguageModel
+from smc import LanguageModel, TransformersLM
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CachedLM:
         max_rows: int = 128,
     ) -> None:
         self.lm = lm
-        self.prompt = tuple(prompt)
+        self.prompt = lm.open(prompt) if isinstance(lm, TransformersLM) else tuple(prompt)
         self.ids = torch.from_numpy(restriction.ids)
         self.vocabulary = restriction.automaton.vocabulary
         self.temperature = temperature

@@ -85,7 +85,7 @@ def check(config: DictConfig) -> None:
     _check_methods(config)
     records = ["data.path", "data.hub", "data.offset"]
     refuse_unused(config, Config, records, "+task=convergence reads no records; see task.problems")
-    unread = ["smc.execution", "smc.read_ahead"]
+    unread = ["smc.execution", "smc.read_ahead", "model.prompt_mib"]
     refuse_unused(config, Config, unread, "+task=convergence runs on tables, which have one form")
     if task.hmm is not None:
         existing_hmm("task.hmm", task.hmm)

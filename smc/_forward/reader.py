@@ -385,7 +385,7 @@ class _LogProbs(NamedTuple):
 
 
 class EagerReader(Reader[State]):
-    """Reader that runs the model once on each distinct prefix; see `smc._forward.reader.Reader`.
+    """Reader that runs the model once on each distinct prefix; see `Reader`.
 
     Args:
         lm: the language model.

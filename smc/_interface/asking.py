@@ -30,7 +30,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -390,9 +390,11 @@ def ask(
 
     Raises:
         ConstraintError: the type can't be converted to a constraint.
-        ValueError: the type or an option is unsupported; the prompt has messages but the model's
+        ValueError: the type or an option is unsupported; tools are given twice, or with a lifted
+            constraint; `style` is given without tools; the prompt has messages but the model's
             tokenizer has no chat template; or the prompt ends in an open `<think>`, without
             `thinking`.
+        EmptyLanguageError: no answer or no call is valid.
         InfeasibleBudgetError: the budget is shorter than the shortest answer, after a thought of
             `thinking` tokens.
 
@@ -448,7 +450,7 @@ def ask_all(
         temperature, particles = COLDEST, 1
     elif tools is not None and particles is None:
         particles = _PARTICLES
-    if tools is not None and not isinstance(tools, Mapping):
+    if isinstance(tools, Iterable) and not isinstance(tools, Mapping):
         tools = list(tools)  # read more than once
     request = _Request.of(lm, kind, tools, style, thinking, whitespace)
     written = _write(lm, prompts, kind if tools is None else tools, chat_template_kwargs, thinking)
@@ -457,7 +459,7 @@ def ask_all(
     lifts = [lift_once(tag) for tag in opened]
     most = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * len(written)
     for lifted, n in zip(lifts, most, strict=False):
-        lifted.check(thinking, n)
+        lifted.check(thinking, whole("max_tokens", n))
     N, algorithm, settings = _search_options(particles, algorithm, options)
     posteriors = sample(
         lm, written, [each.constraint for each in lifts], max_tokens=max_tokens, particles=N,
@@ -505,10 +507,13 @@ class _Request:
         thinking = None if thinking is None else whole("thinking", thinking)
         if thinking is not None and thinking < 1:
             raise ValueError(f"expected thinking to be at least 1, got {thinking}; omit it")
+        if tools is None and style is not None:
+            raise ValueError(f"expected style only with tools, got {style!r}; omit it")
         answer: Automaton | TokenAutomaton | None = None
         parser: Parser = str
         if kind is not None or tools is None:
-            answer, parser = constraint_of(kind, whitespace)
+            is_text = isinstance(kind, Automaton)  # whitespace is for the calls then
+            answer, parser = constraint_of(kind, None if tools and is_text else whitespace)
         if isinstance(answer, TokenAutomaton):
             if tools is not None or thinking is not None:
                 raise ValueError(
@@ -518,11 +523,12 @@ class _Request:
         if tools is not None and _is_tools(kind):
             raise ValueError("expected tools once, got them as kind and as tools; omit kind")
         if tools is None:
-            if style is not None:
-                raise ValueError(f"expected style only with tools, got {style!r}; omit it")
             assert answer is not None
             return cls(lm.vocabulary, answer, parser, None, (), thinking)
-        form = format_of(_style_of(getattr(lm, "tokenizer", None)) if style is None else style)
+        if style is None:
+            tokenizer = getattr(lm, "tokenizer", None)
+            style = _style_of(tokenizer, getattr(tokenizer, "chat_template", None))
+        form = format_of(style)
         language = tool_calls(
             tools, style=form if thinking is None else replace(form, thought=None), choice="auto",
             answer=answer, whitespace=whitespace or "spaced",
@@ -582,8 +588,9 @@ class _Request:
 
 
 @lru_cache(maxsize=8)
-def _style_of(tokenizer: Any) -> str:
-    """Return the format in which a model writes calls."""
+def _style_of(tokenizer: Any, template: Any) -> str:
+    """Return the format in which a model writes calls, with its chat template."""
+    del template  # only a part of the cache's key
     return call_format("" if tokenizer is None else tokenizer)
 
 

@@ -94,7 +94,7 @@ def sample(
             distinct prefixes that it keeps at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
         algorithm: "smc", "discrete" or "auto". "auto" is the discrete filter, unless there is only
-            one particle or `options` has an option that only SMC has (`smc._inference.settings`).
+            one particle or `options` has an option that only SMC has (`smc._inference.algorithms`).
             `Posterior.algorithm` is the algorithm that was used.
         temperature: sampling temperature. It is part of p_lm, and therefore of the target.
         seed: seed of all random numbers.
@@ -132,8 +132,8 @@ def sample(
         observe: function that is called for each batch, and returns a function to call after each
             step (`smc._inference.particles`).
         options: options of the algorithm. For "smc": `resampling`, `ess_threshold`, `strata`
-            (`smc._inference.settings.SMC`). For "discrete": `count_finished`, `floor`, `kept`
-            (`smc._inference.settings.Discrete`).
+            (`smc._inference.algorithms.SMC`). For "discrete": `count_finished`, `floor`, `kept`
+            (`smc._inference.algorithms.Discrete`).
 
     Returns:
         One posterior per prompt, in the order of `prompts`; an empty list if `finished` is given.

@@ -46,7 +46,7 @@ class OpenedPrompt(tuple[int, ...]):
         log_p: log-probabilities of the first token of an answer.
     """
 
-    model: Any
+    model: Any = None
     layers: tuple[tuple[Float[Tensor, "heads L d"], Float[Tensor, "heads L d2"]], ...]
     log_p: Float[Tensor, "V"]
 
@@ -54,6 +54,10 @@ class OpenedPrompt(tuple[int, ...]):
     def nbytes(self) -> int:
         """Memory of the keys and values, in bytes."""
         return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[int, ...]]]:
+        """Copy and pickle only the token ids."""
+        return tuple, (tuple(self),)
 
 
 def of_example(name: int | None) -> str:
@@ -157,9 +161,15 @@ def chat_tokenizer(lm: LanguageModel) -> Any:
 
 
 def encode_prompt(lm: LanguageModel, prompt: Prompt | Messages) -> tuple[int, ...]:
-    """Return the token ids of a prompt; messages end with the template's generation prompt."""
+    """Return the token ids of a prompt; messages end with the template's generation prompt.
+
+    An opened prompt is returned unchanged.
+
+    Raises:
+        ValueError: another model opened the prompt, or the prompt can't be encoded.
+    """
     if isinstance(prompt, OpenedPrompt):
-        if prompt.model is not getattr(lm, "model", None):
+        if prompt.model is None or prompt.model is not getattr(lm, "model", None):
             raise ValueError(
                 f"expected a prompt opened by this {type(lm).__name__}, got one that another model "
                 "computed; open it with this model"

@@ -79,7 +79,7 @@ class TransformersRows:
 
     @classmethod
     def after(cls, model: Any, prompts: SharedPrompts) -> TransformersRows:
-        """Create one row per cached prompt."""
+        """Create one row per computed prompt."""
         rows = cls(model, prompts.lengths)
         for number, (keys, values) in enumerate(prompts.layers):
             rows._cache.update(keys, values, number)

@@ -39,6 +39,7 @@ from smc._models.protocol import (
     Prompt,
     Rows,
     check_ids,
+    check_length,
     encode_prompt,
     token_ids,
 )
@@ -207,13 +208,24 @@ class TransformersLM:
 
         Pass the result as a prompt to `smc.sample`, `smc.distribution` and similar functions. It
         holds the keys and values of the prompt, so it becomes invalid when the weights or adapters
-        of the model change.
+        of the model change. Static shapes (`execution="static"`) compute the prompt again.
+
+        Args:
+            prompt: text, token ids, or messages for the chat template.
+
+        Raises:
+            PromptTooLongError: the prompt exceeds the model's context.
+            ValueError: the model is in training mode or unsuitable; or the prompt is empty, has
+                unknown token ids, or is refused by the chat template.
         """
         check_state(self.model)
         opened = OpenedPrompt(encode_prompt(self, prompt))
+        check_length(opened, 0, self.context)
+        check_ids(opened, num_embeddings(self.model) or self.vocabulary.size)
+        self._shares_prompts()  # raises an error for an unsuitable model before a long pass
         rows, log_p = self._read([opened])
         keys_and_values = rows.prompts().layers
-        opened.model, opened.log_p = self.model, log_p[0]
+        opened.model, opened.log_p = self.model, log_p[0].clone()  # not a view of all logits
         opened.layers = tuple((keys[0], values[0]) for keys, values in keys_and_values)
         return opened
 
@@ -234,6 +246,8 @@ class TransformersLM:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
         opened = [each if isinstance(each, OpenedPrompt) else self.open(each) for each in prompts]
+        for each in opened:
+            encode_prompt(self, each)  # raises an error for a prompt of another model
         return self._rows(together(opened)), torch.stack([each.log_p for each in opened])
 
     def static_forward(self) -> StaticTransformer:

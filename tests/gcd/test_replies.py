@@ -97,3 +97,30 @@ def test_a_thought_is_limited_and_ends_at_its_tag(special):
     }.items():
         found = tuple(accepts(each, text) for each in (closed, opened, either))
         assert found == expected, text
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+        {"allOf": [{"properties": {"a": {"type": "string"}}, "required": ["a"]}]},
+        {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {"type": "string"}}}}},
+        {"anyOf": [{"properties": {"a": {"type": "string"}}}], "type": "object"},
+    ],
+)
+def test_members_are_read_as_the_schema_allows(schema: dict) -> None:
+    form = FORMATS["qwen3_coder"]
+    begin, between, end = form.member
+    tools = gcd.parse_tools([{"name": "f", "parameters": schema}]).tools
+    text = (form.first + form.begin + "f" + form.between + form.opened + begin + "a" + between + "3"
+            + end + form.end)  # fmt: skip
+    parts = read_reply(text.encode(), form, tools, None)
+    assert json.loads(parts.calls or "[]") == [{"name": "f", "arguments": {"a": "3"}}]
+
+
+def test_limits_of_an_answer_stay() -> None:
+    answer = gcd.json_schema({"type": "string", "maxLength": 100}, max_bytes=50)
+    both = gcd.tool_calls(TOOLS, style="hermes", choice="auto", answer=answer)
+    assert both.max_bytes == 50
+    assert both.accepts(json.dumps("a"))
+    assert not both.accepts(json.dumps("a" * 60))

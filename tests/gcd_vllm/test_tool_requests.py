@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gcd import ConstraintError
 from gcd._replies import TAGS
 from gcd_vllm import CompilingMiddleware
 from gcd_vllm._compiler import COMPILERS
@@ -226,3 +227,20 @@ def test_formats_that_the_server_cannot_write(tokens, parser, message):
     start, body = server.post(request())
     assert start["status"] == 400
     assert message in json.loads(body["body"])["error"]["message"]
+
+
+def test_a_forced_tool_may_have_the_name_of_a_choice():
+    tools = [{"type": "function", "function": {"name": name}} for name in ("auto", "other")]
+    named = {"type": "function", "function": {"name": "auto"}}
+    found = convert(request(tools=tools, tool_choice=named), HERMES, ())
+    language = ConstraintRequest.parse(found.constraint).language()
+    one, two = (f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
+                for name in ("auto", "other"))  # fmt: skip
+    assert [language.accepts(text) for text in (one, two, "hi")] == [True, False, False]
+
+
+@pytest.mark.parametrize("thought", [True, "<think>", ["<thought>"]])
+def test_a_thought_has_known_tags(thought):
+    text = json.dumps({"tools": TOOLS, "options": {"style": "hermes", "thought": thought}})
+    with pytest.raises(ConstraintError, match="expected thought to be a list of <think>"):
+        ConstraintRequest.parse(text).language()

@@ -171,6 +171,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": None}, "got None"),
     ({"kind": ["f"], "style": "mistral"}, "style only with tools"),
     ({"kind": LIFTED, "thinking": 3}, "isn't lifted"),
+    ({"kind": LIFTED, "style": "mistral"}, "style only with tools"),
     ({"kind": LIFTED, "tools": TOOLS, "style": "mistral"}, "isn't lifted"),
     ({"kind": TOOLS, "tools": TOOLS, "style": "mistral"}, "tools once"),
     ({"tools": TOOLS}, "pass the name of a format as style"),

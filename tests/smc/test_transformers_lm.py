@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -345,8 +346,16 @@ def test_all_calls_take_opened_prompts() -> None:
     ):
         assert call(plain) == pytest.approx(call(opened), abs=1e-4)
     other = smc.TransformersLM(tiny_model(), None, VOCABULARY)
-    with pytest.raises(ValueError, match="prompt opened by this TransformersLM"):
-        smc.sample(other, [opened], constraint, **options)
+    for call in (lambda: smc.sample(other, [opened], constraint, **options),
+                 lambda: other.prefill([opened])):  # fmt: skip
+        with pytest.raises(ValueError, match="prompt opened by this TransformersLM"):
+            call()
+    assert type(copy.deepcopy(opened)) is tuple  # without the model
+    for wrong, message in (([], "at least one token"), ([999], "token ids from 0")):
+        with pytest.raises(ValueError, match=message):
+            lm.open(wrong)
+    with pytest.raises(smc.PromptTooLongError):
+        lm.open([1] * (lm.context + 1))
 
 
 SHARING = {"llama", "gpt2", "gpt_neox", "opt"}  # the others have windows, biases or softcaps

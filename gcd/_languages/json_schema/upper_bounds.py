@@ -128,18 +128,22 @@ def not_counted(
 def restrict_length(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
-    """Restrict a language of `what` to `max_bytes` bytes, and to the lengths of its caveats."""
+    """Restrict a language of `what` to `max_bytes` bytes, and to the lengths of its caveats.
+
+    `caveats` are added to those of the language, and its own `max_bytes` stays.
+    """
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(
             f"expected {what} within max_bytes={max_bytes}, got none; the shortest has {shortest} "
             "bytes, so raise max_bytes"
         )
-    known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
+    caveats = tuple(dict.fromkeys((*language.caveats, *caveats)))
+    known = [max_bytes, language.max_bytes, *(caveat.max_bytes for caveat in caveats)]
     limit = min((each for each in known if each is not None), default=None)
     if limit is not None and shortest > limit:
         raise out_of_reach(caveats, shortest)
-    return replace(language, max_bytes=limit, caveats=tuple(caveats))
+    return replace(language, max_bytes=limit, caveats=caveats)
 
 
 def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
