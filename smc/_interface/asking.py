@@ -390,10 +390,9 @@ def ask(
 
     Raises:
         ConstraintError: the type can't be converted to a constraint.
-        ValueError: the type or an option is unsupported; tools are given twice, or with a lifted
-            constraint; `style` is given without tools; the prompt has messages but the model's
-            tokenizer has no chat template; or the prompt ends in an open `<think>`, without
-            `thinking`.
+        ValueError: the type or an option is unsupported, tools are given twice, or `style` is given
+            without tools. Or the prompt has messages, but the model's tokenizer has no chat
+            template. Or the prompt ends in an open `<think>`, without `thinking`.
         EmptyLanguageError: no answer or no call is valid.
         InfeasibleBudgetError: the budget is shorter than the shortest answer, after a thought of
             `thinking` tokens.
