@@ -20,10 +20,10 @@ from gcd._infilling import Infill, infill
 from gcd._languages.grammar.grammar import GrammarLanguage, grammar
 from gcd._languages.json_schema.reader import IgnoredKeyword, IgnoredKeywordWarning
 from gcd._languages.json_schema.schema import ignored_keywords, json_schema
-from gcd._languages.keywords import keywords
 from gcd._languages.literal import choice, literal
+from gcd._languages.required_words import keywords
+from gcd._languages.sql.database import Column, ForeignKey, SqlSchema, Table
 from gcd._languages.sql.reading import sql_schema, sql_values
-from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table
 from gcd._languages.sql.sql import SqlDialect, sql, widest_dialect
 from gcd._languages.text.code_points import anything
 from gcd._languages.text.regex import regex

@@ -23,7 +23,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "answers are judged by the rules that constrain them": {
             "gcd._automata.horizon", "gcd._languages.json_schema.schema",
-            "gcd._languages.sql.schema",
+            "gcd._languages.sql.database",
             "gcd._languages.json_schema.keywords", "gcd._languages.tools.tool_lists",
             "gcd._languages.values.python_values",
         },

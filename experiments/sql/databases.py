@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from experiments.records import DataError, read_text
 from experiments.sql.sandbox import Sandbox
 from gcd import ConstraintError, SqlSchema, sql_schema
-from gcd._languages.sql.schema import quote
+from gcd._languages.sql.database import quote
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.models import chat, is_chat
 from gcd import Column, ForeignKey, SqlSchema, Table
-from gcd._languages.sql.schema import fold, quote
+from gcd._languages.sql.database import fold, quote
 
 EXAMPLE_SCHEMA = SqlSchema(
     (

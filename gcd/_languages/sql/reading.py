@@ -21,7 +21,7 @@ from typing import Any
 from urllib.request import pathname2url
 
 from gcd._errors import ConstraintError, check_kind
-from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table, fold, quote
+from gcd._languages.sql.database import Column, ForeignKey, SqlSchema, Table, fold, quote
 
 _HEADER = b"SQLite format 3\0"
 # PRAGMA table_xinfo also lists generated columns. SQLite has had it since 3.26, and generated

@@ -43,8 +43,8 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import count_work, max_states, state_limit
 from gcd._errors import ConstraintError, LimitError, StateLimitError, check_count, check_kind
 from gcd._languages.literal import choice, literal
+from gcd._languages.sql.database import SqlSchema, Table, quote
 from gcd._languages.sql.reading import sql_schema
-from gcd._languages.sql.schema import SqlSchema, Table, quote
 from gcd._languages.text.regex import regex
 
 _COMPARISONS = (" = ", " != ", " < ", " <= ", " > ", " >= ")

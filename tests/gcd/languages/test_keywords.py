@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd._languages.keywords import PUNCTUATION
+from gcd._languages.required_words import PUNCTUATION
 
 GROUPS = [["cat", "cats"], ["category"], ["don't", "run"]]
 LANGUAGES = {

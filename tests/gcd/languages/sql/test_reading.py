@@ -13,7 +13,7 @@ import pytest
 import gcd
 from gcd import Column, ConstraintError, ForeignKey, SqlDialect, SqlSchema, StateLimitError, Table
 from gcd._languages.sql import reading
-from gcd._languages.sql.schema import quote
+from gcd._languages.sql.database import quote
 from tests.gcd.languages.sql.schemas import TINY, table
 from tests.gcd.random_strings import random_strings
 
