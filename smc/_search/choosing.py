@@ -112,7 +112,8 @@ def choose(
     Args:
         lm: the language model.
         prompts: for each prompt, text, token ids (used as given), messages for the chat template,
-            or a function that takes the options in some order and returns one of these.
+            an opened prompt, or a function that takes the options in some order and returns one of
+            these.
         options: the options, the same for all prompts; or a list of options for each prompt.
         orders: number of orders of the options to average over, each with its own prompt. If there
             is more than one order, prompts must be functions.
@@ -301,7 +302,7 @@ def joint(
 
     Args:
         lm: the language model.
-        prompt: text, token ids (used as given), or messages for the chat template; it should ask
+        prompt: text, token ids (used as given), messages, or an opened prompt; it should ask
             for the object.
         fields: for each field name, in order, the possible values: `bool`, a range of integers such
             as `range(1, 6)` for a score, an enum, a `Literal[...]`, or a list of JSON scalars.

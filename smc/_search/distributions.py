@@ -97,8 +97,8 @@ def distribution(
 
     Args:
         lm: the language model.
-        prompts: for each prompt, text, token ids (used as given), or messages for the chat
-            template.
+        prompts: for each prompt, text, token ids (used as given), messages for the chat
+            template, or an opened prompt.
         constraint: the constraint C, one for all prompts or one per prompt. A `gcd.Automaton` is
             lifted to the model's vocabulary; a `gcd.TokenAutomaton` is used as given.
         max_tokens: maximum number of tokens of an answer, including EOS; one for all prompts or one

@@ -114,7 +114,8 @@ def search(
 
     Args:
         lm: the language model.
-        prompt: text, token ids (used as given), or messages for the chat template.
+        prompt: text, token ids (used as given), messages for the chat template, or an opened
+            prompt.
         constraint: the constraint C, lifted to the model's vocabulary. With `literals="canonical"`
             most texts have a single tokenization, so that the answers are different texts.
         max_tokens: maximum number of tokens of an answer, including EOS.
