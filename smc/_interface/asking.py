@@ -511,8 +511,12 @@ class _Request:
         answer: Automaton | TokenAutomaton | None = None
         parser: Parser = str
         if kind is not None or tools is None:
-            is_text = isinstance(kind, Automaton)  # whitespace is for the calls then
-            answer, parser = constraint_of(kind, None if tools and is_text else whitespace)
+            answer, parser = constraint_of(kind, whitespace)
+        if whitespace is not None and tools is None and parser is str:
+            raise ValueError(
+                f"expected whitespace only for answers in JSON, got {whitespace!r} with labels or "
+                "a constraint; omit it, or pass it to gcd.json_schema"
+            )
         if isinstance(answer, TokenAutomaton):
             if tools is not None or thinking is not None:
                 raise ValueError(
@@ -619,13 +623,7 @@ def constraint_of(
 ) -> tuple[Automaton | TokenAutomaton, Parser]:
     """Return the constraint for a type, and the function that parses its answers."""
     is_list = isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) > 0
-    is_labels = is_list and all(isinstance(each, str) for each in kind)
-    if whitespace is not None and (is_labels or isinstance(kind, Automaton | TokenAutomaton)):
-        raise ValueError(
-            f"expected whitespace only for answers in JSON, got {whitespace!r} with labels or a "
-            "constraint; omit it, or pass it to gcd.json_schema"
-        )
-    if is_labels:
+    if is_list and all(isinstance(each, str) for each in kind):
         return choice(kind), str
     if isinstance(kind, Automaton | TokenAutomaton):
         return kind, str

@@ -166,6 +166,14 @@ def test_the_chat_template_decides_about_the_format(name: str) -> None:
             assert (call["name"], [*map(type, call["arguments"].values())]) == ("f", [bool])
 
 
+def test_whitespace_is_that_of_the_calls_if_answers_are_text() -> None:
+    for kind in (["f"], gcd.choice(["f"])):
+        lm, options = ToyLM(VOCABULARY), {"tools": TOOLS, "style": "mistral", "max_tokens": 40}
+        assert smc.ask(lm, [1], kind, whitespace="compact", **options).branches
+        with pytest.raises(ValueError, match="whitespace only for answers in JSON"):
+            smc.ask(lm, [1], kind, whitespace="compact", max_tokens=40)
+
+
 LIFTED = gcd.lift(gcd.choice(["f"]), VOCABULARY)
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": None}, "got None"),
