@@ -27,9 +27,9 @@ after the draw.
 Resampling replaces the weights of competing particles by their mean, so the evidence is always the
 mean of the weights. Examples are independent, and each has a separate step number.
 
-The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.reader`),
-eagerly or in static shapes. `smc._inference.loop` repeats the step until all particles have ended.
-Cost: one forward pass over R prefixes, and O(R V) memory traffic.
+The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.reader`).
+`smc._inference.execution` repeats the step until all particles have ended. Cost: one forward pass
+over R prefixes, and O(R V) memory traffic.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ step: a finished or dead particle keeps its slot and is masked. Data that depend
 stored per prefix (`smc._forward.reader`). A particle has the row number of its prefix, `row`. The N
 prefixes that the discrete filter keeps are stored as particles, too.
 
-**Observers.** `smc.sample(..., observe=...)` calls `observe` once for each batch of examples. The
-function that `observe` returns is called after every step. An observer can't change answers or
-weights, because random numbers are functions of their keys. The observer's time is not included in
-`Diagnostics.seconds`. With an observer, no graph is captured.
+**Observers.** `smc.Hooks.observe` is called once for each batch of examples. The function that it
+returns is called after every step. An observer can't change answers or weights, because random
+numbers are functions of their keys. The observer's time is not included in `Diagnostics.seconds`.
+With an observer, no graph is captured.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from smc._inference.execution import steps_of
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.devices.device import DEVICE, NAME
+from tests.smc.calls import sample_with
 from tests.smc.cases import PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, stories, tiny_model
 
@@ -73,7 +74,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
         lm = smc.TransformersLM(model, None, vocabulary=VOCABULARY)
         assert lm.device.type == "cpu"
         automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
-        return smc.sample(
+        return sample_with(
             lm, [[0, 1], [2]], automata, max_tokens=6, particles=8, proposal=smc.GCD(),
             ess_threshold=1.0, **{"algorithm": "smc", **options},
         )  # fmt: skip
@@ -107,7 +108,7 @@ def test_the_same_answers_as_on_the_cpu(
     # The toy's numbers come from the host; steps are captured in tests/smc/test_gpu.py.
     monkeypatch.setattr(smc._inference.execution, "run_static", uncaptured)
     found, expected = (
-        smc.sample(
+        sample_with(
             toy(device), **examples(), particles=5, seed=2, temperature=0.8,
             proposal=proposal(name, device), execution=execution,
             **{"algorithm": "smc", **ALGORITHMS[algorithm]},
@@ -124,7 +125,7 @@ def test_the_same_answers_as_on_the_cpu(
 def test_options_of_the_eager_way(options: dict[str, Any], algorithm: str) -> None:
     shown: dict[Any, list[Any]] = {DEVICE: [], "cpu": []}
     found, expected = (
-        smc.sample(
+        sample_with(
             toy(device), **examples(), particles=5, seed=3, proposal=smc.GCD(),
             observe=lambda _, device=device: shown[device].append, execution="eager",
             **options, **{"algorithm": "smc", **ALGORITHMS[algorithm]},
@@ -197,7 +198,7 @@ def test_a_model_of_transformers(both: Any, options: dict[str, Any]) -> None:
     automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), both["cpu"].vocabulary)
     prompts = ["A story. ", "The ", "A story. "]  # one of them is kept
     found, expected = (
-        smc.sample(
+        sample_with(
             lm,
             prompts,
             automaton,
@@ -250,7 +251,7 @@ def test_an_hmm_as_the_language_model(algorithm: str) -> None:
     generator = torch.Generator().manual_seed(1)
     hmm = HMM.random(4, VOCABULARY.size, generator=generator, dtype=torch.float64)
     found, expected = (
-        smc.sample(
+        sample_with(
             HMMLanguageModel(hmm.to(device), VOCABULARY), **examples(), particles=5, seed=2,
             proposal=smc.GCD(), **{"algorithm": "smc", **ALGORITHMS[algorithm]},
         )

@@ -18,6 +18,7 @@ from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
 from smc.testing import ToyLM
 from tests.experiments import composing
+from tests.smc.calls import sample_with
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 GROUPS = {"smc": SMCConfig, "discrete": DiscreteConfig}
@@ -68,7 +69,7 @@ def test_arguments_are_those_of_the_library(name):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(algorithms.ALGORITHMS, ALGORITHMS[name].algorithm, Watched)
-        [posterior] = smc.sample(
+        [posterior] = sample_with(
             ToyLM(vocabulary), [[1]], constraint, max_tokens=4, particles=8, proposal=smc.GCD(),
             **ALGORITHMS[name].arguments(config),
         )  # fmt: skip

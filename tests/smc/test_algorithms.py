@@ -9,13 +9,14 @@ import pytest
 import smc
 from smc._inference.algorithms import chosen
 from smc.testing import ToyLM
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
 LM = ToyLM(VOCABULARY, seed=1, spread=1.5)
 
 
 def sample(**options: Any) -> smc.Posterior:
-    (found,) = smc.sample(
+    (found,) = sample_with(
         LM, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=6, proposal=smc.GCD(), **options
     )
     return found

@@ -17,6 +17,7 @@ import gcd
 import smc
 from gcd import Vocabulary
 from smc.testing import ToyLM, target
+from tests.smc.calls import sample_with
 
 TOKENS = [bytes([b]) for b in range(32, 127)]
 VOCABULARY = Vocabulary.from_bytes([*TOKENS, b'{"day": ', b'"yes"', b"null", b""], [98])
@@ -192,7 +193,7 @@ def test_every_call_takes_messages() -> None:
     ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
     options: Any = {"max_tokens": 4, "particles": 3, "proposal": smc.GCD()}
     calls: list[Callable[[Any], Any]] = [
-        lambda prompt: smc.sample(lm, [prompt], constraint, **options)[0].probabilities,
+        lambda prompt: sample_with(lm, [prompt], constraint, **options)[0].probabilities,
         lambda prompt: smc.distribution(lm, [prompt], constraint, max_tokens=4)[0].probabilities,
         lambda prompt: smc.search(lm, prompt, constraint, max_tokens=4).best,
         lambda prompt: smc.choose(lm, [prompt], ["a", "b"])[0].probabilities,

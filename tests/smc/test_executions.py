@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from smc._inference.settings import settings_of
 
 import smc
 import smc._inference.execution
@@ -17,11 +18,11 @@ from smc import Batch
 from smc._inference.captured import WARM_UP, StaticRun, ending_tokens, move, run_static
 from smc._inference.execution import Executor
 from smc._inference.particles import Outcome
-from smc._inference.settings import settings_of
 from smc._models.static_cache import NotStaticError
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
 from tests.smc import toys
+from tests.smc.calls import sample_with
 from tests.smc.cases import FILTER, PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
 from tests.smc.walks import TOY, assert_exact, never
@@ -31,7 +32,7 @@ def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
     """Sample in both modes; return the result of static shapes."""
     options = {"forced_runs": False, **options}
     found, expected = (
-        smc.sample(lm, *given, execution=way, **{"algorithm": "smc", **options})
+        sample_with(lm, *given, execution=way, **{"algorithm": "smc", **options})
         for way in ("static", "eager")
     )
     for one, other in zip(found, expected, strict=True):
@@ -118,7 +119,7 @@ def test_prefixes_without_a_continuation_are_no_fallbacks() -> None:
     counts = {
         way: [
             each.diagnostics.fallbacks
-            for each in smc.sample(
+            for each in sample_with(
                 TOY, **examples(), proposal=smc.PGCD(never([3, 5])), particles=3,
                 algorithm="discrete", execution=way, forced_runs=False,
             )
@@ -231,7 +232,7 @@ def test_refusals_name_the_problem() -> None:
 
     def refused(message: str, lm: Any = TOY, **options: Any) -> None:
         with pytest.raises(ValueError, match=message):
-            smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
+            sample_with(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
     refused(r"`guide` of Waiting\(\) calls nonzero; .*execution='eager'", proposal=Waiting())
     refused(r"static_forward\(\), .* got Bare", lm=Bare())
@@ -275,7 +276,7 @@ class Broken(ToyLM):
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_non_numbers_are_refused(name: str, algorithm: str, execution: str) -> None:
     with pytest.raises(FloatingPointError, match="NaN"):
-        smc.sample(
+        sample_with(
             Broken(VOCABULARY), [[0]], a_star_b(), max_tokens=4, particles=9,
             proposal=PROPOSALS[name](), execution=execution, algorithm=algorithm, forced_runs=False,
         )  # fmt: skip
@@ -309,7 +310,7 @@ def test_an_observer_is_shown_the_same(algorithm: str) -> None:
     """Compare tokens, weights, ancestors and allowed tokens; rows may have equal prefixes."""
     seen: dict[str, list[Any]] = {"eager": [], "static": []}
     for way, steps in seen.items():
-        smc.sample(
+        sample_with(
             TOY, **examples(), proposal=smc.GCD(), particles=3, algorithm=algorithm,
             forced_runs=False, execution=way, observe=lambda _, steps=steps: steps.append,
         )  # fmt: skip
@@ -359,7 +360,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
             execute(execution)
         return
     found, options = execute(execution), {"forced_runs": False, "seed": 1}
-    [expected] = smc.sample(
+    [expected] = sample_with(
         TOY, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=5, particles=3, proposal=smc.GCD(),
         example_ids=[3], **{"algorithm": "smc", **options},
     )  # fmt: skip

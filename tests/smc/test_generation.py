@@ -20,6 +20,7 @@ import smc
 from gcd import AutomatonBatch, ConstraintError, InfeasibleBudgetError, Vocabulary, lift
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -54,7 +55,7 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
         top_p=0.95,
         return_dict_in_generate=True,
     )
-    expected = smc.sample(
+    expected = sample_with(
         smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), max_tokens=6,
         particles=8, proposal=restrict(smc.GCD(), 0.95), seed=5, temperature=0.7,
         resampling="multinomial",

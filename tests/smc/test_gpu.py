@@ -18,6 +18,7 @@ from smc._inference.execution import steps_of
 from smc._models.static_cache import move_rows
 from smc._vocabulary.passes import pass_of
 from tests.smc import passes, toys
+from tests.smc.calls import sample_with
 
 pytestmark = [
     pytest.mark.gpu,
@@ -74,7 +75,7 @@ def test_a_captured_step_is_the_eager_one(
 ) -> None:
     automaton = lift(regex(CONSTRAINT), stories.vocabulary)
     found, expected = (
-        smc.sample(
+        sample_with(
             stories, ["A story. ", "The "], automaton, max_tokens=[12, 9], particles=6, seed=3,
             proposal=proposal_of(name, stories), execution=way, forced_runs=False,
             **{"algorithm": "smc", **OPTIONS[algorithm]},
@@ -91,7 +92,7 @@ def test_a_compiled_step_is_the_plain_one(stories: smc.TransformersLM) -> None:
     single = deepcopy(stories.model).float()
     automaton = lift(regex(CONSTRAINT), stories.vocabulary)
     found, expected = (
-        smc.sample(
+        sample_with(
             smc.TransformersLM(single, stories.tokenizer, compile=compile), ["A story. ", "The "],
             automaton, max_tokens=[12, 9], particles=6, seed=3, proposal=smc.GCD(),
             execution="static", forced_runs=False, algorithm="smc", ess_threshold=0.9,

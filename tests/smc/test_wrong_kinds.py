@@ -15,6 +15,7 @@ import smc
 from gcd import Vocabulary
 from smc._inference import deadlines
 from smc.testing import ToyLM
+from tests.smc.calls import sample_with
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
@@ -27,7 +28,7 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "ask_all": lambda lm, prompt, **options: smc.ask_all(
         lm, [prompt], ["a"], max_tokens=3, **options
     ),
-    "sample": lambda lm, prompt, **options: smc.sample(lm, [prompt], LIFTED, **SAMPLED, **options),
+    "sample": lambda lm, prompt, **options: sample_with(lm, [prompt], LIFTED, **SAMPLED, **options),
     "choose": lambda lm, prompt, **options: smc.choose(lm, [prompt], ["a"], **options),
     "distribution": lambda lm, prompt, **options: smc.distribution(lm, [prompt], LIFTED, **options),
     "joint": lambda lm, prompt, **options: smc.joint(lm, prompt, {"a": bool}, **options),
@@ -115,7 +116,7 @@ def test_other_options_of_ask_and_generate() -> None:
 
 def test_a_constraint_of_another_kind_names_what_makes_one() -> None:
     for kind, word in (({}, "json_schema"), ("a", "regex"), (gcd.regex("a"), "gcd.lift(automaton")):
-        refused(lambda kind=kind: smc.sample(LM, ["a"], kind, **SAMPLED), word)
+        refused(lambda kind=kind: sample_with(LM, ["a"], kind, **SAMPLED), word)
     refused(lambda: smc.ask(LM, "a", 3, max_tokens=3), "whose value is text")
     assert smc.ask(LM, "a", LIFTED, max_tokens=3).value in ("a", "b")
 

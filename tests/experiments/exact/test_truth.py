@@ -26,6 +26,7 @@ from tests.experiments.exact.test_cached import (
     built,
     restricted,
 )
+from tests.smc.calls import sample_with
 
 
 def estimate(*arguments) -> SimpleNamespace:
@@ -67,7 +68,7 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
     proposal = {"lcd": smc.LCD(), "gcd": smc.GCD()}[method]
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
+        return sample_with(
             LM,
             [PROMPT] * len(ids),
             constraint,
