@@ -28,8 +28,7 @@ from torch import Tensor
 
 from gcd import TokenAutomaton
 from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end, request_seed
-from smc import Diagnostics, Draw, Posterior, Sample, Weights
-from smc._inference.algorithms import SMC
+from smc import SMC, Diagnostics, Draw, Posterior, Sample, Weights
 from smc._inference.resampling import Strata, resample, scheme
 from smc._results.posterior import content, posterior
 from smc._results.reliability import cohorts_of_founders

@@ -126,8 +126,8 @@ def sample_from_server(
 
     Args:
         url: address of the server.
-        prompts, constraint, max_tokens, particles, proposal, seed, example_ids, chunk, algorithm,
-            draw: as in `sample`.
+        prompts, constraint, max_tokens, particles, proposal, seed: as in `sample`.
+        example_ids, chunk, algorithm, draw: as in `sample`.
         vocabulary: vocabulary of the server's model, such as
             `gcd.Vocabulary.from_tokenizer(tokenizer, size=number_of_logits)`.
         model: name of the model; by default the first model that the server lists.

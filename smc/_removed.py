@@ -55,7 +55,7 @@ def accept_budget(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs.keys() - known:
             if f"{name}=" in REMOVED:
-                raise TypeError(f"{name} was removed; {REMOVED[f'{name}=']}")
+                raise ValueError(f"{name} was removed; {REMOVED[f'{name}=']}")
         if "budget" in kwargs:
             if "max_tokens" in kwargs:
                 raise TypeError("expected max_tokens=, got its former name budget= too; omit it")

@@ -208,10 +208,11 @@ class Stepper(Protocol):
 
 def steps_of(job: Job, reader: Reader[Any], store: Any = Pool) -> Stepper:
     """Return the steps of an algorithm; `store` is the discrete filter's store of answers."""
-    options, draw, N = job.settings.algorithm, job.settings.draw, job.settings.particles
-    if isinstance(options, Discrete):
-        return DiscreteFilter(options, reader, job.examples, N, draw, job.watch, store)
-    return ParticleFilter(options, reader, job.examples, N, draw, job.watch)
+    settings = job.settings
+    given = (reader, job.examples, settings.particles, settings.draw, job.watch)
+    if isinstance(settings.algorithm, Discrete):
+        return DiscreteFilter(settings.algorithm, *given, store)
+    return ParticleFilter(settings.algorithm, *given)
 
 
 @torch.inference_mode()

@@ -184,7 +184,7 @@ class TransformersLM:
 
     @cached_property
     def reads_ahead(self) -> bool:
-        """Whether to read ahead by default: on a CPU, unless the model is small."""
+        """True if passes read ahead by default: on a CPU, unless the model is small."""
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -9,13 +9,13 @@ import torch
 from torch.utils._pytree import tree_map
 
 import smc
-import smc._inference.execution
+import smc._inference.captured
 from gcd import AutomatonBatch, lift, regex
 from hmm import HMM
-from smc import Batch, CounterDraw, HMMLanguageModel
+from smc import Batch, HMMLanguageModel
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.captured import WARM_UP, StaticReader, StaticRun, run_static
-from smc._inference.execution import steps_of
+from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, StaticRun, run_static
+from smc._inference.execution import Job, Settings, steps_of
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.devices.device import DEVICE, NAME
@@ -106,7 +106,7 @@ def test_the_same_answers_as_on_the_cpu(
         return run_static(*given, graph=False)
 
     # The toy's numbers come from the host; steps are captured in tests/smc/test_gpu.py.
-    monkeypatch.setattr(smc._inference.execution, "run_static", uncaptured)
+    monkeypatch.setattr(smc._inference.captured, "run_static", uncaptured)
     found, expected = (
         sample_with(
             toy(device), **examples(), particles=5, seed=2, temperature=0.8,
@@ -155,7 +155,10 @@ def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
     )  # fmt: skip
     reader.forward = _Quiet(6 * 2, VOCABULARY.size)
     kind = (Discrete if algorithm == "discrete" else SMC)(**given)
-    steps = steps_of(kind, reader, torch.arange(2, device=DEVICE), 6, CounterDraw(3))
+    settings = Settings.of(reader.proposal, 6, kind, 12, seed=3)
+    examples = torch.arange(2, device=DEVICE)
+    job = Job(toy(DEVICE), settings, [[0], [1]], batch, examples, None, None)
+    steps = steps_of(job, reader, AnswerTables)
     run = StaticRun(steps, [[0], [1]], 12, graph=False)
     run.step()  # tables that are made once, at first use
     with counted_waits() as waits:

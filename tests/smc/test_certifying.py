@@ -10,7 +10,7 @@ import pytest
 import smc
 import smc._inference.deadlines
 from smc.testing import ToyLM
-from tests.smc.calls import sample_with
+from tests.smc.calls import arguments, sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 from tests.smc.walks import (
     PROMPT,
@@ -164,4 +164,4 @@ def test_arguments_without_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sample(**options)
     with pytest.raises(ValueError, match=message):
-        smc.generate(CONSTRAINTS["few_words"](), **{"certify": 0.9, **options})
+        smc.generate(CONSTRAINTS["few_words"](), **arguments({"certify": 0.9, **options}))

@@ -27,6 +27,7 @@ from smc._inference.selection import Selection
 from smc._vocabulary import passes
 from smc._vocabulary.factors import selection_scores
 from smc.testing import ToyLM, target
+from tests.smc.calls import arguments
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless
 from tests.smc.walks import (
     PROMPT,
@@ -87,7 +88,7 @@ PAIRS = [
 
 def sample(prompts: Any, automata: Any, lm: Any = TOY, **options: Any) -> list[smc.Posterior]:
     defaults = {"max_tokens": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "discrete"}
-    return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
+    return inspect.unwrap(smc.sample)(lm, prompts, automata, **arguments({**defaults, **options}))
 
 
 # -- unbiased ------------------------------------------------------------------------------------
@@ -499,14 +500,7 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, got 'beam'"),
-        ({"ess_threshold": 0.5}, "of the algorithm 'discrete' .* got ess_threshold=0.5"),
-        (
-            {"resampling": "systematic"},
-            "algorithm 'discrete' .* got resampling='systematic'",
-        ),
-        ({"algorithm": "smc", "floor": 0.5}, "of the algorithm 'smc' .* got floor=0.5"),
-        ({"algorithm": "smc", "floors": 0.5}, "got floors=0.5; did you mean floor"),
+        ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, .* got 'beam'"),
         ({"algorithm": "smc", "strata": "budget"}, "strata to be one of none, state, got 'budget'"),
         ({"particles": 0}, "particles to be at least 1, got 0"),
         ({"floor": math.nan}, "expected floor .*got nan"),

@@ -49,7 +49,9 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     """Use left padding, a constraint per prompt, temperature and top_p."""
     found = model().generate(
         **INPUTS,
-        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="multinomial"),
+        custom_generate=smc.generate(
+            automata(), particles=8, seed=5, algorithm=smc.SMC(resampling="multinomial")
+        ),
         max_new_tokens=6,
         temperature=0.7,
         top_p=0.95,
@@ -108,12 +110,10 @@ def test_guesses_are_read_ahead_and_change_nothing(monkeypatch: pytest.MonkeyPat
         return model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6).tolist()
 
     monkeypatch.setattr("smc._forward.read_ahead.look_up", watched)
-    plain = sequences(read_ahead=0)
+    plain = sequences(hooks=smc.Hooks(read_ahead=0))
     assert not asked
-    assert sequences(read_ahead=4) == plain
+    assert sequences(hooks=smc.Hooks(read_ahead=4)) == plain
     assert asked
-    with pytest.raises(ValueError, match=r"expected read_ahead .*got -1"):
-        smc.generate(automata(), read_ahead=-1)
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
@@ -423,7 +423,7 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         ({"seed": 1.5}, "expected seed to be a whole number, got 1.5"),
         ({"proposal": smc.GCD}, r"expected proposal .*such as smc.GCD\(\)"),
         ({"algorithm": "best"}, "expected algorithm to be one of .*got 'best'"),
-        ({"ess_threshold": "half"}, "expected ess_threshold .*got 'half'"),
+        ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_at_once(
@@ -431,13 +431,6 @@ def test_arguments_that_make_no_sense_are_refused_at_once(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         smc.generate(CONSTRAINTS["a_star_b"](), **options)
-
-
-def test_options_are_checked_at_once() -> None:
-    with pytest.raises(ValueError, match="got temperature="):
-        smc.generate(CONSTRAINTS["a_star_b"](), temperature=0.5)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="got floor="):
-        smc.generate(CONSTRAINTS["a_star_b"](), floor=0.5, algorithm="smc")
 
 
 def test_transformers_is_loaded_when_it_is_needed() -> None:

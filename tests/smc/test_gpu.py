@@ -11,10 +11,10 @@ import torch
 import smc
 from gcd import AutomatonBatch, lift, regex
 from hmm import HMM
-from smc import Batch, CounterDraw
+from smc import Batch
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.captured import WARM_UP, StaticReader, StaticRun
-from smc._inference.execution import steps_of
+from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, StaticRun
+from smc._inference.execution import Job, Settings, steps_of
 from smc._models.static_cache import move_rows
 from smc._vocabulary.passes import pass_of
 from tests.smc import passes, toys
@@ -122,8 +122,11 @@ def test_nothing_waits_for_the_device(
     )  # fmt: skip
     given = {} if algorithm == "discrete" else {"ess_threshold": 0.9}
     kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)
-    steps = steps_of(kind, reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
+    settings = Settings.of(reader.proposal, 6, kind, 12, seed=3)
     prompts = [stories.encode("A story. "), stories.encode("The ")]
+    examples = torch.arange(2, device="cuda")
+    job = Job(stories, settings, prompts, batch, examples, None, None)
+    steps = steps_of(job, reader, AnswerTables)
     run = StaticRun(steps, prompts, 12, graph=graph)
     run.advance()  # creates the tables that are made at first use
     torch.cuda.set_sync_debug_mode("error")

@@ -383,8 +383,7 @@ def test_look_up_gives_the_tokens_that_followed() -> None:
         ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
         ({"read_ahead": 1.5}, "expected read_ahead .*got 1.5"),
         ({"read_ahead": True}, "expected read_ahead .*got True"),
-        ({"read_ahead": 2, "execution": "static"}, "static shapes require, got 2"),
-        ({"drafter": "lookup"}, "drafter was removed; omit it"),
+        ({"read_ahead": 2, "execution": "static"}, "in captured steps, got 2"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_annotations")
