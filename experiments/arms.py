@@ -126,7 +126,7 @@ class HMMAlone(smc.PGCD):
         automata: TokenAutomaton | Sequence[TokenAutomaton],
         *,
         proposal: HMMAlone,
-        hooks: smc.Hooks,
+        hooks: smc.Hooks | None = None,
         **options: Any,
     ) -> list[smc.Posterior]:
         """Sample from the HMM, which ignores prompts; arguments as for `smc.sample`.
@@ -135,12 +135,14 @@ class HMMAlone(smc.PGCD):
             Posteriors marked as inexact and without evidence, as both would refer to the HMM. The
             language model wasn't called, so `lm_calls` and `tokens` are zero.
         """
+        hooks = smc.Hooks() if hooks is None else hooks
         finished = hooks.finished
+
+        def unread(found: Mapping[int, smc.Posterior]) -> None:
+            cast(Any, finished)({index: _unread(each) for index, each in found.items()})
+
         if finished is not None:
-            hooks = replace(
-                hooks,
-                finished=lambda found: finished({i: _unread(each) for i, each in found.items()}),
-            )
+            hooks = replace(hooks, finished=unread)
         found = smc.sample(
             proposal.model(lm.vocabulary), [(0,)] * len(prompts), automata, proposal=proposal,
             hooks=hooks, **options,

@@ -87,7 +87,7 @@ class VllmModel:
         examples: Sequence[Any],
         config: DictConfig,
         proposal: smc.Proposal,
-        finished: Callable[[Mapping[int, smc.Posterior]], object] | None,
+        finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
     ) -> None:
         """Sample these examples.
 
