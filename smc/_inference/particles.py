@@ -21,9 +21,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.reader import Extension, Prefixes, Reader, count_of
-from smc._proposals import AutomatonPosition, Proposal, State
-from smc._proposals.masks import add_removed, compute_removed
+from smc._forward.reader import Extension, Prefixes, count_of
+from smc._proposals import Proposal, State
 
 NOT_CHOSEN = 1.0
 """Value in `Particles.log_pi` for tokens that were not selected."""
@@ -127,25 +126,6 @@ def start_particles(
         founder=torch.arange(P, device=device) % num_particles,
         log_pi=zero.new_full((P, budget + 1 if selects else 0), NOT_CHOSEN),
     )
-
-
-def add_removed_in_step(
-    total: Float64[Tensor, "B"],
-    reader: Reader[State],
-    prefixes: Prefixes[State],
-    row: Int64[Tensor, "P"],
-    reached: Float64[Tensor, "P"],
-    drawn: Float64[Tensor, "P"],
-    extension: Extension,
-) -> Float64[Tensor, "B"]:
-    """Add the probability that the budget removes after each prefix and along its forced run.
-
-    `reached` and `drawn` are the weights of the particles before the step and after their draw.
-    """
-    position = prefixes.state.position
-    assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
-    mass = compute_removed(position, prefixes.log_p, reader.indices)
-    return add_removed(add_removed(total, reached, mass[row]), drawn, extension.log_removed)
 
 
 def fallbacks_of(
