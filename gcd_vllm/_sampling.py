@@ -15,7 +15,7 @@ from gcd_vllm._parts import Engine, Plan
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, SMC, CounterDraw, Draw, Posterior
-from smc._inference.arguments import check_temperature, real, whole
+from smc._inference.arguments import check_temperature, per_prompt, real, whole
 from smc._models.protocol import check_ids, check_length, check_list
 from smc._removed import accept_budget
 
@@ -175,28 +175,7 @@ def sample_with(
     `cache` compiles the constraints.
     """
     check_list(prompts)
-    names = (
-        list(range(len(prompts)))
-        if example_ids is None
-        else [whole("example_ids", each) for each in example_ids]
-    )
-    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
-        constraints: list[Any] = list(constraint)
-    else:
-        constraints = [constraint] * len(prompts)
-    if isinstance(max_tokens, Sequence) and not isinstance(max_tokens, str):
-        budgets = [whole("max_tokens", each) for each in max_tokens]
-    else:
-        budgets = [whole("max_tokens", max_tokens)] * len(prompts)
-    for what, given in (
-        ("constraints", constraints),
-        ("max_tokens", budgets),
-        ("example_ids", names),
-    ):
-        if len(given) != len(prompts):
-            raise ValueError(
-                f"expected {len(prompts)} {what}, one for each prompt; got {len(given)}"
-            )
+    names, constraints, budgets = per_prompt(len(prompts), constraint, max_tokens, example_ids)
     plan = Plan(
         particles=_positive("particles", particles),
         proposal=_proposal(proposal),

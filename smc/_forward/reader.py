@@ -500,17 +500,13 @@ class EagerReader(Reader[State]):
         log_p = torch.zeros_like(followed.log_g).index_copy(0, due, found.of_tokens)
         possible = ~log_p.isneginf()
         running = running & possible
-        B = len(self.batch.budgets)
-        drafted = count_of(example[due], B, found.num_drafted)
-        used = count_of(example[due], B, found.num_used)
         landed = torch.zeros_like(running).index_copy(0, due, found.num_used > 0)
+        B, of_due = len(self.batch.budgets), example[due]
+        drafted, used = (count_of(of_due, B, n) for n in (found.num_drafted, found.num_used))
         counts = TokenCounts(
-            read=count_of(example, B, read) - used + drafted,
-            forced=count_of(example, B, followed.length),
-            drafted=drafted,
-            used=used,
-            landed=count_of(example, B, landed.long()),
-        )
+            count_of(example, B, read) - used + drafted, count_of(example, B, followed.length),
+            drafted, used, count_of(example, B, landed.long()),
+        )  # fmt: skip
         extension = Extension(
             finished=position.finished & possible,
             running=running,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -29,6 +29,27 @@ def check_options(name: str, options: Mapping[str, Any], *calls: Callable[..., A
             raise ValueError(
                 f"expected an option of {name}, got {option}={reprlib.repr(value)}; {remedy}"
             )
+
+
+def per_prompt(
+    count: int, constraint: Any, max_tokens: object, example_ids: Iterable[object] | None
+) -> tuple[list[int], list[Any], list[int]]:
+    """Return the number, constraint and budget of each of `count` prompts.
+
+    Constraint and budget are given for all prompts, or one for each.
+    """
+    ids = range(count) if example_ids is None else example_ids
+    names = [whole("example_ids", each) for each in ids]
+    constraints, budgets = (
+        [*given] if isinstance(given, kind) and not isinstance(given, str) else [given] * count
+        for given, kind in ((constraint, Sequence), (max_tokens, Iterable))
+    )
+    for what, given in (
+        ("constraints", constraints), ("max_tokens", budgets), ("example_ids", names)
+    ):  # fmt: skip
+        if len(given) != count:
+            raise ValueError(f"expected as many {what} as prompts ({count}), got {len(given)}")
+    return names, constraints, [whole("max_tokens", each) for each in budgets]
 
 
 def whole(what: str, value: object) -> int:

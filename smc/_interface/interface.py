@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -27,7 +27,7 @@ from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.arguments import whole
+from smc._inference.arguments import per_prompt
 from smc._inference.deadlines import CancelToken, TimeLimit, progress, time_limit
 from smc._inference.execution import Hooks, Job, Settings, run_eagerly
 from smc._inference.particles import Outcome, Timed
@@ -126,35 +126,11 @@ def sample(
     )
     hooks = settings.hooks
     limit = time_limit(deadline, cancel, hooks.abandon)
-    check_list(prompts)
-    names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
-    automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
-    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
-        automata = constraint
-    budgets = _one_each("max_tokens", max_tokens, len(prompts))
-    for what, given in (("constraints", automata), ("max_tokens", budgets), ("example_ids", names)):
-        if len(given) != len(prompts):
-            raise ValueError(
-                f"expected as many {what} as prompts ({len(prompts)}), got {len(given)}"
-            )
-    # An error message names the example if there are several, or if the caller named the example.
-    called: Sequence[int | None] = names
-    if example_ids is None and len(prompts) == 1:
-        called = [None]
-    for name, automaton in zip(called, automata, strict=True):
-        check_lifted(automaton, name)
-    tasks = [
-        PromptTask(name, encode_prompt(lm, prompt), automaton, n)
-        for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
-    ]
-    for name, task in zip(called, tasks, strict=True):
-        check_example(lm, task.prompt, task.automaton, task.budget, name)
-
+    tasks = _tasks_of(lm, prompts, constraint, max_tokens, example_ids)
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    needs = _needs_of(tasks, settings)
-    batches = in_batches(order, needs, room)
+    batches = in_batches(order, _needs_of(tasks, settings), room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
     results: dict[int, Posterior] = {}
@@ -167,25 +143,14 @@ def sample(
         for number, batch in enumerate(batches):
             part = None if limit is None else limit.share(len(batch) / left)
             left -= len(batch)
-            some = [tasks[i] for i in batch]
-            posteriors = _certify(lm, some, settings, part)
+            posteriors = _certify(lm, [tasks[i] for i in batch], settings, part)
             if limit is not None:
                 posteriors = _with_overrun(posteriors, limit.overrun())
             if bar is not None:
                 bar.update(sum(steps[: number + 1]) - bar.n)
             found = dict(zip(batch, posteriors, strict=True))
-            if hooks.finished is None:
-                results.update(found)
-            else:
-                hooks.finished(found)
+            (results.update if hooks.finished is None else hooks.finished)(found)
     return [results[i] for i in sorted(results)]
-
-
-def _one_each(what: str, values: object, count: int) -> list[int]:
-    """Return a list of integers: the given ones, or one integer repeated `count` times."""
-    if isinstance(values, Iterable) and not isinstance(values, str):
-        return [whole(what, value) for value in values]
-    return [whole(what, values)] * count
 
 
 @dataclass(frozen=True)
@@ -196,6 +161,26 @@ class PromptTask:
     prompt: tuple[int, ...]
     automaton: TokenAutomaton
     budget: int
+
+
+def _tasks_of(
+    lm: LanguageModel, prompts: Any, constraint: Any, max_tokens: Any, example_ids: Any
+) -> list[PromptTask]:
+    """Return the checked arguments of each prompt."""
+    check_list(prompts)
+    names, automata, budgets = per_prompt(len(prompts), constraint, max_tokens, example_ids)
+    # An error message names the example if there are several, or if the caller named the example.
+    alone = example_ids is None and len(prompts) == 1
+    called: list[int | None] = [None] if alone else [*names]
+    for name, automaton in zip(called, automata, strict=True):
+        check_lifted(automaton, name)
+    tasks = [
+        PromptTask(name, encode_prompt(lm, prompt), automaton, n)
+        for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
+    ]
+    for name, task in zip(called, tasks, strict=True):
+        check_example(lm, task.prompt, task.automaton, task.budget, name)
+    return tasks
 
 
 def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequence[int]], Room]:
@@ -298,20 +283,6 @@ def _posteriors(
         outcome.example, torch.arange(len(tasks) + 1, device="cpu").to(outcome.example)
     )
     bounds = ends.tolist()
-    # Over all examples at once, because an operation on a small tensor takes microseconds.
-    record = outcome.history
-    took = record.running > 0
-    steps = took.T.tolist()
-    ess_of, resampled, running, alive = (
-        field.T.tolist() for field in (record.ess, record.resampled, record.running, record.alive)
-    )
-    calls, read, fallbacks, forced, drafted, used, landed = (
-        (field * took).sum(dim=0).tolist()
-        for field in (
-            record.read > 0, record.read, record.fallbacks, record.forced, record.drafted,
-            record.used, record.landed,
-        )
-    )  # fmt: skip
     founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
     enumerated = outcome.enumerated.tolist()
     log_upper = [None] * len(tasks) if outcome.log_upper is None else outcome.log_upper.tolist()
@@ -324,29 +295,13 @@ def _posteriors(
         effects = [*map(BudgetEffect.of, outcome.log_removed.tolist(), evidence)]
 
     results = []
-    for b, task in enumerate(tasks):
+    for b, (task, diagnostics) in enumerate(zip(tasks, _diagnostics(outcome), strict=True)):
         eos = set(task.automaton.vocabulary.eos_ids)
         samples = []
         for p in range(bounds[b], bounds[b + 1]):
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
             samples.append(Sample(ids, answer, log_weights[p], finished[p], log_p[p]))
-        diagnostics = Diagnostics(
-            ess=tuple(compress(ess_of[b], steps[b])),
-            resampled=tuple(compress(resampled[b], steps[b])),
-            running=tuple(compress(running[b], steps[b])),
-            alive=tuple(compress(alive[b], steps[b])),
-            lm_calls=1 + calls[b],
-            tokens=len(task.prompt) + read[b],
-            generated=sum(len(sample.ids) for sample in samples),
-            share_finished=sum(sample.finished for sample in samples) / max(1, len(samples)),
-            seconds=0.0,
-            fallbacks=fallbacks[b],
-            forced=forced[b],
-            drafted=drafted[b],
-            used=used[b],
-            landed=landed[b],
-        )
         results.append(
             posterior(
                 samples,
@@ -354,7 +309,12 @@ def _posteriors(
                 log_evidence=evidence[b],
                 ess=ess[b],
                 enumerated=enumerated[b],
-                diagnostics=diagnostics,
+                diagnostics=replace(
+                    diagnostics,
+                    tokens=len(task.prompt) + diagnostics.tokens,
+                    generated=sum(len(sample.ids) for sample in samples),
+                    share_finished=sum(each.finished for each in samples) / max(1, len(samples)),
+                ),
                 log_upper=log_upper[b],
                 algorithm="discrete" if isinstance(algorithm, Discrete) else "smc",
                 cohorts=_cohorts_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N)
@@ -366,6 +326,32 @@ def _posteriors(
             )
         )
     return results
+
+
+def _diagnostics(outcome: Outcome) -> Iterator[Diagnostics]:
+    """Yield the records of each example's steps, without its prompt and its answers."""
+    # Over all examples at once, because an operation on a small tensor takes microseconds.
+    record = outcome.history
+    took = record.running > 0
+    every = {
+        name: getattr(record, name).T.tolist() for name in ("ess", "resampled", "running", "alive")
+    }
+    sums = {
+        name: (getattr(record, name) * took).sum(dim=0).tolist()
+        for name in ("fallbacks", "forced", "drafted", "used", "landed")
+    }
+    calls, read = ((field * took).sum(dim=0).tolist() for field in (record.read > 0, record.read))
+    for b, steps in enumerate(took.T.tolist()):
+        own: dict[str, Any] = {name: values[b] for name, values in sums.items()}
+        own |= {name: tuple(compress(values[b], steps)) for name, values in every.items()}
+        yield Diagnostics(
+            **own,
+            lm_calls=1 + calls[b],
+            tokens=read[b],
+            generated=0,
+            share_finished=0.0,
+            seconds=0.0,
+        )
 
 
 def _cohorts_of(
