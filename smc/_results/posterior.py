@@ -402,14 +402,9 @@ def posterior(
         answers = np.array([number.get(each.answer, 0) for each in samples])
         ancestry = Ancestry(weights, answers, tuple(cohorts))
     reliability = reliability_of(
-        ancestry,
-        len(ranked),
-        num_particles=num_particles or max(1, len(samples)),
-        log_evidence=log_evidence,
-        bounds=bounds,
-        enumerated=enumerated,
-        stopped=stopped is not None,
-    )
+        ancestry, len(ranked), num_particles=num_particles or max(1, len(samples)), bounds=bounds,
+        log_evidence=log_evidence, enumerated=enumerated, stopped=stopped is not None,
+    )  # fmt: skip
     eos = set(automaton.vocabulary.eos_ids)  # particles are often equal
     texts = dict.fromkeys(tuple(content(sample.ids, eos)) for sample in alive)
     return Posterior(
