@@ -40,7 +40,6 @@ from experiments.models import ROOT, digest_of
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM, load
 from hmm._checkpoint import check_files
-from hmm._product import MAX_BYTES
 from smc import SMC, Discrete, LanguageModel
 from smc._proposals.twisted import belief_of
 
@@ -109,7 +108,7 @@ class HMMAlone(smc.PGCD):
     }
     """Settings `hmm.*` with which sampling is exact."""
 
-    def __init__(self, hmm: HMM, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, hmm: HMM, *, max_bytes: int) -> None:
         super().__init__(hmm, **self.FIXED, max_bytes=max_bytes)
         self._model: smc.HMMLanguageModel | None = None
 

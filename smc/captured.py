@@ -18,10 +18,10 @@ from smc._inference.captured import run_captured
 from smc._inference.execution import Hooks
 from smc._interface import interface
 from smc._models.protocol import LanguageModel, Messages, Prompt, check_model
-from smc._models.static_cache import NotStaticError, StaticLanguageModel
+from smc._models.static_cache import Forward, NotStaticError, StaticLanguageModel
 from smc._results.posterior import Posterior
 
-__all__ = ["NotStaticError", "sample"]
+__all__ = ["Forward", "NotStaticError", "StaticLanguageModel", "sample"]
 
 
 def __dir__() -> list[str]:
