@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +13,7 @@ from experiments.arms import METHODS
 from experiments.models import ROOT, load_model
 from experiments.tool_calling import task as tool_calling
 from tests.experiments import composing
+from tests.experiments.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("tables_alone", "warmed_up")
 
@@ -30,10 +29,6 @@ SMALL = (
 
 def composed(*overrides: str):
     return composing.composed(*SMALL, *overrides)
-
-
-def rows_of(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
 
 
 def counted(lm: smc.TransformersLM, monkeypatch) -> list[int]:
