@@ -133,7 +133,7 @@ def leaves(value: object, *path: str | int) -> dict[tuple[str | int, ...], objec
 @pytest.mark.parametrize(
     ("ahead", "rows"),
     [
-        (["smc.read_ahead=2", "task.methods=[gcd,pgcd]"], 2 * 2 * 2 * 2),
+        (["smc.read_ahead=2", "task.methods=[pgcd]"], 2 * 2 * 2),
         (["smc.read_ahead=auto", "smc.max_rows=1", "task.methods=[gcd]", "task.num_examples=1"],
          2 * 2),
     ],
