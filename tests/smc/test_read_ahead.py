@@ -283,7 +283,7 @@ def test_an_observer_sees_the_same_as_without() -> None:
 
 @cache
 def _model(kind: str) -> Any:
-    lm = stories()
+    lm = stories(layers=5)
     lm._shares_prompts = lambda: kind == "shared"
     return lm
 
