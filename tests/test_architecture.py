@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -55,10 +56,15 @@ def test_every_package_is_type_checked():
     assert not missing, f"add {missing} to tool.mypy in pyproject.toml"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_packages(path: Path) -> set[str]:
     """Top-level names a file imports, anywhere in it."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -141,7 +147,7 @@ def test_functions_are_called_by_verbs(package):
     listing = (ROOT / "docs/reference/interface.txt").read_text(encoding="utf-8")
     public = set(re.findall(r"(\w+)\(", listing))
     for path in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if any("property" in ast.unparse(each) for each in node.decorator_list):
@@ -163,7 +169,7 @@ FACTORIES = {
 def test_tensors_are_made_on_a_device_that_is_named(package):
     """`torch.set_default_device` of the caller changes nothing."""
     for path in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
                 named = any(word.arg in ("device", None) for word in node.keywords)
                 where = f"{path.relative_to(ROOT)}, line {node.lineno}"
@@ -179,7 +185,7 @@ def test_modules_are_small():
 
 def test_functions_of_experiments_fit_on_a_screen():
     for path in sorted((ROOT / "experiments").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 size = (node.end_lineno or 0) + 1 - node.lineno
                 assert size <= 60, f"{path.relative_to(ROOT)}: {node.name} has {size} lines"
@@ -197,7 +203,7 @@ def modules() -> dict[str, Path]:
 
 def imported_modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules of ours that a file imports, inside of functions and for types alone as well."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module in known:

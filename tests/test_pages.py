@@ -122,7 +122,8 @@ def test_the_blocks_of_a_page_run(
     if page == BY_SMOLLM2:
         request.getfixturevalue("real_model")
         (tmp_path / "models").symlink_to(ROOT / "models")
-        fewer = PAGES[page].replace('"particles": 64', '"particles": 24')  # for the sake of time
+        # For the sake of time.
+        fewer = PAGES[page].replace('"particles": 64', '"particles": 12')
         monkeypatch.setitem(PAGES, page, fewer)
     if "lm" not in small.names:
         small.run("README.md", capsys)

@@ -12,7 +12,8 @@ import torch
 from experiments import run as experiment
 from hmm import HMM, save
 from tests.devices.device import NAME
-from tests.experiments.test_experiments import RECORD, composed, rows_of
+from tests.experiments.composing import composed
+from tests.experiments.rows import RECORD, rows_of
 from tests.experiments.toy_model import write_checkpoint
 
 

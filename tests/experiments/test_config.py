@@ -12,6 +12,7 @@ from experiments import run as experiment
 from experiments.rows import fingerprint, results_config
 from experiments.run import TASKS
 from tests.experiments import composing
+from tests.experiments.composing import composed
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 GROUPS = [
@@ -19,10 +20,6 @@ GROUPS = [
     for path in sorted(CONFIGS.glob("*/*.yaml"))
     if path.parent.name != "experiment"  # they choose their task themselves
 ]
-
-
-def composed(*overrides: str):
-    return composing.composed(*overrides)
 
 
 @pytest.mark.parametrize("override", GROUPS)

@@ -8,22 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import DictConfig
 
 from experiments import run as experiment
 from hmm._checkpoint import save
 from hmm._model import HMM
-from tests.experiments import composing
+from tests.experiments.composing import composed
+from tests.experiments.rows import RECORD, rows_of
 from tests.experiments.toy_model import write_checkpoint
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NAMES = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
-TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int", "description": ""}}}
-RECORD = {"query": "f of 1", "tools": [TOOL], "answers": [{"name": "f", "arguments": {"a": 1}}]}
-
-
-def composed(*overrides: str) -> DictConfig:
-    return composing.composed(*overrides)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +47,6 @@ def overrides_of(name: str, tiny: tuple[str, ...]) -> list[str]:
         methods = "task.methods=[lcd,gcd,pgcd:H64,pgcd:H256]"
         return [*given, replaced, methods]
     return [*given, next(each for each in tiny if each.startswith("hmm.path="))]
-
-
-def rows_of(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", NAMES)

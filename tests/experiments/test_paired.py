@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.tables import Metric, as_paired_table, differences
-from tests.experiments.test_summary import row
+from tests.experiments.rows import row
 
 GCD = [0.0, 1.0, 0.5, 0.0, 1.0, 0.25]
 PGCD = [0.5, 1.0, 0.5, 0.25, 0.5, 1.0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from experiments import published
 from experiments.tables import PAPER, read_rows_of
+from tests import processes
 
 ROWS = published.ROOT / "data" / "rows"
 
@@ -65,12 +64,11 @@ def test_the_papers_tables_have_its_layout() -> None:
     ]
 
 
-@pytest.mark.slow("starts two processes")
 def test_the_command_prints_a_table_and_names_a_run_without_rows(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "experiments.tables", "readme"]
-    good = subprocess.run([*command, ROWS / "truncation.tar.xz"], capture_output=True, text=True)
+    command = ("-m", "experiments.tables", "readme")
+    good = processes.run(*command, str(ROWS / "truncation.tar.xz"))
     assert "| 73.6 |" in good.stdout
-    bad = subprocess.run([*command, tmp_path], capture_output=True, text=True)
+    bad = processes.run(*command, str(tmp_path))
     assert bad.returncode == 1
     assert f"expected a run with rows in {tmp_path}, got" in bad.stderr
 

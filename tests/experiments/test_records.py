@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments import run as experiment
 from experiments.commongen import records as commongen
 from experiments.commongen.records import read_training
 from experiments.config import DataConfig
@@ -20,6 +20,7 @@ from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.records import read_xlam
 from tests import processes
+from tests.experiments.composing import composed
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
@@ -128,23 +129,20 @@ def test_an_error_is_not_hidden_by_skipped_records(tmp_path: Path) -> None:
 def test_the_command_lists_skipped_records_and_fails_above_the_share(tmp_path: Path) -> None:
     data = tmp_path / "records.jsonl"
     data.write_bytes(MARK + b"\n".join([*some(REQUESTS, 2).splitlines(), b"{not json", b""]))
-    model = tmp_path / "model"
-    shutil.copytree(ROOT / "tests" / "models" / "stories260K", model)
-    command = [
-        *("-m", "experiments.run", "+task=xlam", f"data.path={data}"),
-        *(f"model.path={model}", "model.device=cpu", "wandb=disabled", "task.max_calls=1"),
-        "task.styles=[python]",
-        *("task.methods=[gcd]", "task.particles=[1]", "task.budget=tight"),
+    overrides = (
+        "+task=xlam", f"data.path={data}", f"model.path={ROOT / 'tests/models/stories260K'}",
+        "model.device=cpu", "wandb=disabled", "task.max_calls=1", "task.styles=[python]",
+        "task.methods=[gcd]", "task.particles=[1]", "task.budget=tight",
         f"run_dir={tmp_path / 'run'}",
-    ]
-    for more, code in ((), 2), (("data.max_skipped=0.4",), 0):
-        done = processes.run(*command, *more)
-        assert done.returncode == code, done.stderr
-        said = "1 of 3 records (33.3%) are malformed and skipped; the first (3): Expecting"
-        assert said in done.stdout + done.stderr
-        assert ("at most data.max_skipped=0.01 of the records" in done.stderr) == bool(code)
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert (summary["records"], summary["malformed"]) == (2, 1)
-        assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
-        table = (tmp_path / "run" / "table.md").read_text()
-        assert "1 malformed records left out. They are 33.3% of the records in the source." in table
+    )  # fmt: skip
+    done = processes.run("-m", "experiments.run", *overrides)
+    assert done.returncode == 2, done.stderr
+    said = "1 of 3 records (33.3%) are malformed and skipped; the first (3): Expecting"
+    assert said in done.stdout + done.stderr
+    assert "at most data.max_skipped=0.01 of the records" in done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["records"], summary["malformed"]) == (2, 1)
+    assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "1 malformed records left out. They are 33.3% of the records in the source." in table
+    experiment.run(composed(*overrides, "data.max_skipped=0.4"))

@@ -11,7 +11,7 @@ from experiments.tables import (
     evidence_reference,
     summarize,
 )
-from tests.experiments.test_summary import row
+from tests.experiments.rows import row
 
 TITLE = "xlam: 96 requests (xLAM 500 to 599), json and python style, budget gold:1.0 and gold:2.0, "
 

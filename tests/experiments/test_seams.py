@@ -24,6 +24,7 @@ from experiments.tasks import refuse_disagreement
 from experiments.tool_calling import task as tool_calling
 from smc.testing import ToyLM, target
 from tests.experiments import composing, toy
+from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("tables_alone")
@@ -43,10 +44,6 @@ def _toys(monkeypatch):
 
 def composed(*overrides: str):
     return composing.composed(*QUIET, *overrides)
-
-
-def rows_of(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
 
 
 def test_a_toy_task_writes_its_report(tmp_path):
@@ -181,7 +178,7 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     experiment.run(
         composed(
             "+task=convergence", f"task.problems={problems}", f"run_dir={tmp_path / 'run'}",
-            "task.methods=[gcd,sharp]", "task.particles=[1,4]", "task.runs=400", "task.draws=400",
+            "task.methods=[gcd,sharp]", "task.particles=[1,4]", "task.runs=100", "task.draws=100",
             f"model.path={STORIES}",
         )
     )  # fmt: skip

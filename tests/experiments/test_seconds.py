@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +13,12 @@ from experiments.arms import METHODS
 from experiments.models import ROOT, load_model
 from experiments.tool_calling import task as tool_calling
 from tests.experiments import composing
+from tests.experiments.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("tables_alone", "warmed_up")
 
 SMALL = (
-    "+task=xlam", "task.num_examples=4", "model.adapter=none", "task.particles=[2]",
+    "+task=xlam", "task.num_examples=2", "model.adapter=none", "task.particles=[2]",
     "task.budget=tight", "task.max_calls=1", "task.styles=[python]",
     "task.methods=[gcd,again]", "task.repeats=2",
     "wandb=disabled", "trace.examples=0",  # an observer has its own clock
@@ -30,10 +29,6 @@ SMALL = (
 
 def composed(*overrides: str):
     return composing.composed(*SMALL, *overrides)
-
-
-def rows_of(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
 
 
 def counted(lm: smc.TransformersLM, monkeypatch) -> list[int]:
@@ -57,7 +52,7 @@ def _two_names(monkeypatch):
 
 @pytest.mark.parametrize(
     ("memory", "kept"),
-    [(64, 4), (0, 0)],
+    [(64, 2), (0, 0)],
     ids=["all prompts fit", "no memory for prompts"],
 )
 def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypatch, tmp_path):
@@ -67,7 +62,7 @@ def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypat
     read = counted(lm, monkeypatch)
     experiment.run(config)
     rows = rows_of(tmp_path)
-    assert len(rows) == 2 * 2 * 4
+    assert len(rows) == 2 * 2 * 2
     seconds = {
         name: [row["seconds"] for row in rows if row["method"] == name] for name in ("gcd", "again")
     }
@@ -75,8 +70,8 @@ def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypat
     assert sum(seconds["gcd"]) > 0
     assert sum(read) > sum(map(sum, seconds.values()))  # before: prompts, and warming up
     assert (
-        f"model.prompt_mib={memory}, {4 - kept} prompts" in (tmp_path / "table.md").read_text()
-    ) == (kept < 4)
+        f"model.prompt_mib={memory}, {2 - kept} prompts" in (tmp_path / "table.md").read_text()
+    ) == (kept < 2)
 
 
 def test_a_run_that_goes_on_charges_what_a_whole_one_does(monkeypatch, tmp_path):
@@ -85,7 +80,7 @@ def test_a_run_that_goes_on_charges_what_a_whole_one_does(monkeypatch, tmp_path)
     experiment.run(config)
     whole = rows_of(tmp_path)
     path = tmp_path / "results.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     counted(load_model(config.model)[0], monkeypatch)
     experiment.run(config)
     assert rows_of(tmp_path) == whole

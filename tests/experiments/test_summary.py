@@ -6,32 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.tables import as_markdown, as_table, bootstrap, summarize, without_constants
-
-
-def row(
-    method: str, particles: int, accuracy: float, *, dead: bool = False, algorithm: str = "smc",
-    example: str = "0", log_evidence: float = -2.0,
-) -> dict:  # fmt: skip
-    return {
-        "example": example,
-        "method": method,
-        "algorithm": algorithm,
-        "particles": particles,
-        "valid": not dead,
-        "complete": not dead,
-        "share_finished": 0.0 if dead else 1.0,
-        "dead": dead,
-        "enumerated": False,
-        "weighted_accuracy": accuracy,
-        "majority_correct": accuracy > 0.5,
-        "log_evidence": None if dead else log_evidence,
-        "ess": 0.0 if dead else particles / 2,
-        "lm_calls": 10,
-        "tokens": 100,
-        "read": 40,
-        "forced": 10,
-        "seconds": 0.5,
-    }
+from tests.experiments.rows import row
 
 
 def test_dead_rows_stay_in_every_denominator():

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from experiments import tracking
 from experiments.config import WandbConfig
 from experiments.tables import as_table, summarize
-from tests.experiments.test_summary import row
+from tests.experiments.rows import row
 from tests.experiments.wandb_files import stored_runs
 
 

@@ -46,11 +46,11 @@ def timeless(posterior: smc.Posterior) -> smc.Posterior:
     return replace(posterior, diagnostics=diagnostics)
 
 
-def stories(device: Any = "cpu", **options: Any) -> smc.TransformersLM:
-    """The real model of the tests, in double precision unless the options say otherwise."""
+def stories(device: Any = "cpu", layers: int = 2, **options: Any) -> smc.TransformersLM:
+    """Some layers of a trained model, in double precision unless the options say otherwise."""
     transformers = pytest.importorskip("transformers")
-    dtype = options.pop("dtype", torch.float64)
-    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=dtype).to(device)
+    given = {"dtype": options.pop("dtype", torch.float64), "num_hidden_layers": layers}
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, **given).to(device)
     return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES), **options)
 
 

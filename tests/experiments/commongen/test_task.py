@@ -18,6 +18,7 @@ from hmm._model import HMM
 from scripts import fit_lookahead
 from scripts.fit_lookahead import fit
 from tests.experiments import composing
+from tests.experiments.rows import rows_of, without_seconds
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,14 +47,6 @@ def composed(model: Path, *overrides: str):
         "task.methods=[lcd,gcd]", "task.particles=[2]", "task.num_examples=2", "task.budget=32",
     )  # fmt: skip
     return composing.composed(*small, *overrides)
-
-
-def rows_of(directory: Path) -> list[dict]:
-    return [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
-
-
-def without_seconds(rows: list[dict]) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
 def test_a_run_writes_everything_and_goes_on_where_it_was(model, tmp_path, monkeypatch):

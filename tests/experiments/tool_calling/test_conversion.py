@@ -482,7 +482,7 @@ def test_too_deep_tools_are_refused() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not there")
 @pytest.mark.parametrize(
     ("pattern", "step", "refused", "rejected"),
-    [("bfcl/*.json", 1, 2, 0), ("xlam/first_600.jsonl", 6, 0, 2), ("toolcalls/*.json", 9, 4, 16)],
+    [("bfcl/*.json", 2, 2, 0), ("xlam/first_600.jsonl", 6, 0, 2), ("toolcalls/*.json", 9, 4, 16)],
 )
 def test_public_lists_compile_and_take_their_gold_answers(
     pattern: str, step: int, refused: int, rejected: int
