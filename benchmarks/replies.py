@@ -16,14 +16,16 @@ The budget is a multiple of the tokens of the right reply, EOS included. A reply
 ends within the budget, and valid if it is calls of the request's tools with valid arguments, or an
 answer that obeys the schema. A right reply has the right calls in any order, or the right label.
 
-With `--branches`, the probability of calls that `smc.ask` estimates is compared with that of an
-independent run with 256 particles per branch.
+With `--branches`, the probability of calls that `smc.ask` estimates with its default of 16
+particles is compared with that of a run with 256 particles and another seed, in standard errors of
+both together. The budget is twice the tokens of the right reply.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Iterator
 from functools import cache
@@ -197,8 +199,7 @@ def is_valid(request: Request, calls: str | None, value: Any) -> bool:
 
 def rows_of(lm: smc.TransformersLM, request: Request) -> Iterator[dict[str, Any]]:
     """Yield the rows of a request: each method and budget."""
-    tokens = len(lm.tokenizer.encode(request.gold, add_special_tokens=False)) + 1
-    budgets = {factor: int(factor * tokens) for factor in FACTORS}
+    budgets = {factor: budget(lm, request, factor) for factor in FACTORS}
     constraint = gcd.lift(request.language, lm.vocabulary)
     least = constraint.fewest_tokens
     others = {
@@ -207,11 +208,36 @@ def rows_of(lm: smc.TransformersLM, request: Request) -> Iterator[dict[str, Any]
         "free": None,
     }
     found = {name: decode(lm, request, max(budgets.values()), p) for name, p in others.items()}
-    for factor, budget in budgets.items():
-        most = max(budget, least)
+    for factor, tokens in budgets.items():
+        most = max(tokens, least)
         found["ours"] = decode(lm, request, most, smc.BudgetLogitsProcessor(constraint, most))
         for method, ids in found.items():
             yield {"method": method, "factor": factor, **judge(lm, request, ids, most)}
+
+
+def show_branches(lm: smc.TransformersLM, every: list[Request]) -> None:
+    """Print the probability of calls that is estimated with 16 and with 256 particles."""
+    columns = ("16 particles", "256 particles", "difference, standard errors", "label")
+    print(head("right reply", *columns))
+    gaps = []
+    for request in every:
+        prompt = lm.open(request.messages)
+        options = {"tools": request.tools, "style": STYLE, "max_tokens": budget(lm, request, 2)}
+        few, many = (
+            smc.ask(lm, prompt, SCHEMA, seed=seed, particles=n, **options)
+            for seed, n in enumerate((16, 256))
+        )
+        one, other = (reply.branches["calls"] for reply in (few, many))
+        error = max(math.hypot(one.error, other.error), 1e-3 * other.probability)
+        gaps.append(abs(one.probability - other.probability) / error)
+        shown = (f"{each.probability:.2e} +- {each.error:.1e}" for each in (one, other))
+        print(line(request.group, *shown, f"{gaps[-1]:.2f}", few.reliability.label), flush=True)
+    print(f"\n{sum(gap <= 3 for gap in gaps)} of {len(gaps)} within three standard errors")
+
+
+def budget(lm: smc.TransformersLM, request: Request, factor: float) -> int:
+    """Return a multiple of the tokens of the right reply."""
+    return int(factor * (len(lm.tokenizer.encode(request.gold, add_special_tokens=False)) + 1))
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -230,12 +256,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--most", type=int, default=20, help="number of requests of each kind")
     parser.add_argument("--rows", type=Path, default=Path("runs/replies.jsonl"))
+    parser.add_argument("--branches", action="store_true", help="only probabilities of calls")
     options = parser.parse_args()
+    every = list(make(options.most))
+    lm = load(str(ROOT / "models" / "smollm2-xlam"), "cpu")
+    if options.branches:
+        show_branches(lm, every)
+        return
     rows = read_rows(options.rows)
     known = {row["number"] for row in rows}
-    lm = load(str(ROOT / "models" / "smollm2-xlam"), "cpu")
     with options.rows.open("a", encoding="utf-8") as file:
-        for number, request in enumerate(tqdm(list(make(options.most)))):
+        for number, request in enumerate(tqdm(every)):
             for row in rows_of(lm, request) if number not in known else ():
                 rows.append({"number": number, "group": request.group, **row})
                 file.write(json.dumps(rows[-1]) + "\n")
