@@ -22,8 +22,8 @@ if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
 CONCURRENT = 50
 BUDGETS = {"json_schema": (20, 24, 40), "regex": (4, 9), "choice": (4, 16), "tools": (30, 40),
            "segments": (20, 30), "sql": (30, 40), "grammar": (5, 9)}  # fmt: skip
-# Answers of 61 tokens after prompts of about 40, so each needs 4 of the server's 20 blocks; requests
-# start with 2, and ten of them at once.
+# Answers of 61 tokens after prompts of about 40, so each needs 4 of 20 blocks. Requests
+# start with 2, so ten start at once, and some are preempted whatever the time takes.
 LONG = [({"regex": "[0-9]{60}"}, 70, "at once")] * 16
 
 
