@@ -61,7 +61,7 @@ from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import chosen
 from smc._inference.settings import COLDEST, check_options, whole
-from smc._interface.interface import sample
+from smc._interface.interface import check_lengths, sample
 from smc._models.protocol import (
     LanguageModel,
     Messages,
@@ -477,19 +477,22 @@ def ask_all(
     for lifted, n in zip(lifts, most, strict=False):
         lifted.check(thinking, whole("max_tokens", n))
     N, algorithm, settings = _search_options(particles, algorithm, options)
-    names = settings.pop("example_ids", range(len(written)))
+    names = settings.get("example_ids", range(len(written)))
+    check_lengths(len(written), max_tokens=most, example_ids=names)
     every = list(zip(lifts, written, most, names, strict=True))
     parts = [lifted.parts(int(n), N) for lifted, _, n, _ in every]
     one_each = [
-        (part, prompt, n, name if len(some) == 1 else len(some) * name + i)
+        (part, prompt, n, len(some) * whole("example_ids", name) + i)
         for some, (_, prompt, n, name) in zip(parts, every, strict=True)
         for i, part in enumerate(some)
     ]
-    constraints, prompts, budgets, names = map(list, zip(*one_each, strict=True))
+    if len(one_each) > len(written):
+        settings["example_ids"] = [name for *_, name in one_each]
     found = iter(sample(
-        lm, prompts, constraints, max_tokens=budgets, particles=N,
+        lm, [prompt for _, prompt, _, _ in one_each], [part for part, *_ in one_each],
+        max_tokens=[n for _, _, n, _ in one_each], particles=N,
         proposal=GCD() if proposal is None else proposal, algorithm=algorithm,
-        temperature=temperature, example_ids=names, **settings,
+        temperature=temperature, **settings,
     ))  # fmt: skip
     return [
         request.reply(lifted, list(islice(found, len(some))), len(lm.encode(prompt)), int(n))

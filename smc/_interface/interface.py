@@ -159,11 +159,7 @@ def sample(
     if isinstance(constraint, Sequence) and not isinstance(constraint, str):
         automata = constraint
     budgets = _one_each("max_tokens", max_tokens, len(prompts))
-    for what, given in (("constraints", automata), ("max_tokens", budgets), ("example_ids", names)):
-        if len(given) != len(prompts):
-            raise ValueError(
-                f"expected as many {what} as prompts ({len(prompts)}), got {len(given)}"
-            )
+    check_lengths(len(prompts), constraints=automata, max_tokens=budgets, example_ids=names)
     # An error message names the example if there are several, or if the caller named the example.
     called: Sequence[int | None] = names
     if example_ids is None and len(prompts) == 1:
@@ -213,6 +209,13 @@ def sample(
             else:
                 finished(found)
     return [results[i] for i in sorted(results)]
+
+
+def check_lengths(count: int, **given: Sequence[Any]) -> None:
+    """Raise `ValueError` unless there is one value per prompt in each sequence."""
+    for what, values in given.items():
+        if len(values) != count:
+            raise ValueError(f"expected as many {what} as prompts ({count}), got {len(values)}")
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:

@@ -143,6 +143,17 @@ def test_the_probability_of_calls_is_within_three_standard_errors() -> None:
     assert sum(abs(each) <= 0.01 for each in errors) < 10
 
 
+def test_prompts_keep_their_random_numbers() -> None:
+    lm, prompts = ToyLM(VOCABULARY), [[1], [2], [3]]
+    given: dict[str, Any] = {"tools": TOOLS, "style": "mistral", "max_tokens": 6}
+    together = smc.ask_all(lm, prompts, **given)
+    alone = smc.ask_all(lm, prompts[2:], example_ids=[2], **given)
+    assert alone[0].posterior.probabilities == together[2].posterior.probabilities
+    assert smc.ask_all(lm, [], **given) == []
+    with pytest.raises(ValueError, match=r"expected as many example_ids as prompts \(3\), got 1"):
+        smc.ask_all(lm, prompts, example_ids=[1], **given)
+
+
 def test_a_budget_that_only_answers_fit_into() -> None:
     for kind, budget in ((["f"], 3), (None, 4)):
         reply = smc.ask(
