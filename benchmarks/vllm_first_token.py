@@ -11,7 +11,7 @@ stop after the first token. Requests without a constraint show what the server i
 
 With `--tools`, the sides are chat requests with the schema as a response format, and with a tool of
 this schema beside a small response format. Both are masked by the plugin. Afterwards, the tokens
-per second of 16 such requests at once are compared, in turns.
+per second of 8 such requests at once are compared, in turns.
 
 Meanwhile another client streams text without a constraint. The longest pause between two tokens of
 this stream, while a request waits for its first token, shows whether the compile delays others.
@@ -42,7 +42,7 @@ from benchmarks.vllm import head, line
 PROMPT = "Write a JSON document: "
 BUDGET = 512  # tokens, enough for a shortest answer of most schemas
 WARM_UP = 3  # schemas before the first one that counts
-AT_ONCE, TOKENS = 16, 96  # requests, and the most tokens of each, for tokens per second
+AT_ONCE, TOKENS = 8, 48  # requests, and the most tokens of each, for tokens per second
 TOOLS = ["schema", "tools"]  # sides with `--tools`
 ANSWER = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 
@@ -160,7 +160,7 @@ async def chat(api: Any, side: str, schema: Any, **options: Any) -> Any:
     )  # fmt: skip
 
 
-async def compare_throughput(url: str, schemas: list[Any], turns: int = 8) -> None:
+async def compare_throughput(url: str, schemas: list[Any], turns: int = 4) -> None:
     """Print the tokens per second of requests with tools, relative to requests with a schema."""
     from openai import APIError
 
@@ -240,14 +240,20 @@ def main() -> None:
     sides = ["no constraint", *(TOOLS if options.tools else ["ours", options.backend])]
     with server(options.model, options.backend) as url:
         found = asyncio.run(measure(url, schemas, sides))
+        show(found, options.count)
         if options.tools:
             asyncio.run(compare_throughput(url, schemas))
+
+
+def show(found: dict[str, list[Taken]], count: int) -> None:
+    """Print the table of all sides."""
+    sides = list(found)
     everywhere = [
         number
-        for number in range(options.count)
+        for number in range(count)
         if not any(math.isnan(found[side][number].first) for side in sides)
     ]
-    print(f"RESULT {len(everywhere)} of {options.count} schemas answered on both sides, in ms\n")
+    print(f"RESULT {len(everywhere)} of {count} schemas answered on both sides, in ms\n")
     print("RESULT", head("", "answered", *COLUMNS).replace("\n", "\nRESULT "))
     for side in sides:
         answered = sum(not math.isnan(each.first) for each in found[side])
