@@ -9,6 +9,10 @@ this project and its middleware, so both sides run in one server. Every schema i
 and nothing is kept on disk. For each schema, the sides ask in turns for one streamed answer, and
 stop after the first token. Requests without a constraint show what the server itself takes.
 
+With `--tools`, the sides are chat requests with the schema as a response format, and with a tool of
+this schema beside a small response format. Both are masked by the plugin. Afterwards, the tokens
+per second of 8 such requests at once are compared, in turns.
+
 Meanwhile another client streams text without a constraint. The longest pause between two tokens of
 this stream, while a request waits for its first token, shows whether the compile delays others.
 """
@@ -20,6 +24,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import random
 import socket
 import statistics
@@ -37,6 +42,9 @@ from benchmarks.vllm import head, line
 PROMPT = "Write a JSON document: "
 BUDGET = 512  # tokens, enough for a shortest answer of most schemas
 WARM_UP = 3  # schemas before the first one that counts
+AT_ONCE, TOKENS = 8, 48  # requests, and the most tokens of each, for tokens per second
+TOOLS = ["schema", "tools"]  # sides with `--tools`
+ANSWER = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 
 
 class Taken(NamedTuple):
@@ -59,6 +67,7 @@ def server(model: str, backend: str) -> Iterator[str]:
         "--max-num-seqs", "8", "--port", str(port), "--enforce-eager",
         "--structured-outputs-config", config,
         "--middleware", "gcd_vllm.CompilingMiddleware",
+        "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
     ]  # fmt: skip
     with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -119,10 +128,13 @@ async def ask(api: Any, side: str, schema: Any, other: Stream) -> Taken:
 
     begin = time.perf_counter()
     try:
-        stream = await api.completions.create(
-            model="model", prompt=PROMPT, max_tokens=BUDGET, temperature=1.0, stream=True,
-            extra_body=constraints(side, schema),
-        )  # fmt: skip
+        if side in TOOLS:
+            stream = await chat(api, side, schema, max_tokens=BUDGET, stream=True)
+        else:
+            stream = await api.completions.create(
+                model="model", prompt=PROMPT, max_tokens=BUDGET, temperature=1.0, stream=True,
+                extra_body=constraints(side, schema),
+            )  # fmt: skip
         async for _ in stream:
             break
     except APIError:  # the side doesn't take the schema
@@ -133,6 +145,48 @@ async def ask(api: Any, side: str, schema: Any, other: Stream) -> Taken:
     while len(other.times) < count + 3:  # the pause may end after the first token
         await asyncio.sleep(0.01)
     return Taken(end - begin, other.longest_pause(begin, end))
+
+
+async def chat(api: Any, side: str, schema: Any, **options: Any) -> Any:
+    """Ask for an answer with a schema, or for a call of a tool with it or a small answer."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    if side == "tools":
+        function = {"name": "f", "description": "", "parameters": schema}
+        wanted["json_schema"] = {"name": "a", "schema": ANSWER}
+        options["tools"] = [{"type": "function", "function": function}]
+    return await api.chat.completions.create(
+        model="model", messages=[{"role": "user", "content": PROMPT}], temperature=1.0,
+        response_format=wanted, **options,
+    )  # fmt: skip
+
+
+async def compare_throughput(url: str, schemas: list[Any], turns: int = 4) -> None:
+    """Print the tokens per second of requests with tools, relative to requests with a schema."""
+    from openai import APIError
+
+    ratios, rates = [], dict[str, float]()
+    async with clients(url) as (api, _):
+        usable = []
+        for schema in schemas:  # which both sides take, and which are compiled then
+            with contextlib.suppress(APIError):
+                for side in TOOLS:
+                    await chat(api, side, schema, max_tokens=TOKENS)
+                usable.append(schema)
+            if len(usable) == AT_ONCE:
+                break
+        for turn in range(turns + 1):
+            for side in TOOLS if turn % 2 else TOOLS[::-1]:
+                begin = time.perf_counter()
+                found = await asyncio.gather(*(
+                    chat(api, side, schema, max_tokens=TOKENS) for schema in usable
+                ))  # fmt: skip
+                tokens = sum(each.usage.completion_tokens for each in found)
+                rates[side] = tokens / (time.perf_counter() - begin)
+            if turn:
+                ratios.append(rates["tools"] / rates["schema"])
+    middle = statistics.median(ratios)
+    print(f"RESULT tokens per second, tools / schema: median {middle:.2f} of {len(ratios)} turns, "
+          f"{min(ratios):.2f} to {max(ratios):.2f}; {len(usable)} requests at once")  # fmt: skip
 
 
 async def measure(url: str, schemas: list[Any], sides: list[str]) -> dict[str, list[Taken]]:
@@ -173,22 +227,33 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory of a model")
     parser.add_argument("--schemas", type=Path, required=True)
     parser.add_argument("--count", type=int, default=100, help="schemas")
+    parser.add_argument("--tools", action="store_true", help="compare tools with a schema")
     options = parser.parse_args()
+    if options.tools:  # of schemas as response formats
+        os.environ["GCD_VLLM_RESPONSE_FORMAT"] = "1"
     paths = sorted(options.schemas.glob("*.json"))
     random.Random(0).shuffle(paths)
     schemas = [
         json.loads(path.read_text("utf-8-sig"))["schema"]
         for path in paths[: WARM_UP + options.count]
     ]
-    sides = ["no constraint", "ours", options.backend]
+    sides = ["no constraint", *(TOOLS if options.tools else ["ours", options.backend])]
     with server(options.model, options.backend) as url:
         found = asyncio.run(measure(url, schemas, sides))
+        show(found, options.count)
+        if options.tools:
+            asyncio.run(compare_throughput(url, schemas))
+
+
+def show(found: dict[str, list[Taken]], count: int) -> None:
+    """Print the table of all sides."""
+    sides = list(found)
     everywhere = [
         number
-        for number in range(options.count)
+        for number in range(count)
         if not any(math.isnan(found[side][number].first) for side in sides)
     ]
-    print(f"RESULT {len(everywhere)} of {options.count} schemas answered on both sides, in ms\n")
+    print(f"RESULT {len(everywhere)} of {count} schemas answered on both sides, in ms\n")
     print("RESULT", head("", "answered", *COLUMNS).replace("\n", "\nRESULT "))
     for side in sides:
         answered = sum(not math.isnan(each.first) for each in found[side])

@@ -58,6 +58,7 @@ from experiments.rows import Identity, Key, ResultStore, Row, as_lines, derive_s
 from experiments.tables import LOG_EVIDENCE, VALID, WEIGHTED, Metric, Table, as_markdown, as_table
 from experiments.tasks import Run
 from experiments.vllm_model import VllmModel
+from smc._results.posterior import content, regroup
 
 Model: TypeAlias = smc.TransformersLM | VllmModel
 """A language model in one of the engines that sample examples."""
@@ -435,6 +436,10 @@ def _choose_traced(
 
 def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.Posterior) -> Row:
     """Make the row of one posterior, one line of `results.jsonl`."""
+    vocabulary, specials = example.constraint.vocabulary, example.language.specials
+    if specials:  # the answers of a posterior lack these tokens
+        marked, eos = vocabulary.with_specials(specials), set(vocabulary.eos_ids)
+        posterior = regroup(posterior, lambda each: marked.decode(content(each.ids, eos)))
     correct = [task.is_correct(example.record, answer) for answer in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     dead, costs = posterior.dead, posterior.diagnostics

@@ -333,7 +333,10 @@ def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = No
 
 
 def dialogue(
-    tokenizer: Any, messages: Sequence[Mapping[str, str]], joined: str | None = None
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, str]],
+    joined: str | None = None,
+    **options: Any,
 ) -> str:
     """Format messages in the tokenizer's chat template, ready for the assistant's answer.
 
@@ -342,6 +345,7 @@ def dialogue(
         messages: each with `role` and `content`.
         joined: one user message in place of the first two, for templates without a system role; by
             default the two messages one after the other.
+        options: arguments of the template, such as `tools`.
 
     Raises:
         PromptError: the template rejects the messages, with and without a system role.
@@ -349,7 +353,8 @@ def dialogue(
     from jinja2 import TemplateError  # compact prompts don't need it
 
     def write(these: Sequence[Mapping[str, str]]) -> str:
-        return str(tokenizer.apply_chat_template(these, tokenize=False, add_generation_prompt=True))
+        fixed = {"tokenize": False, "add_generation_prompt": True}
+        return str(tokenizer.apply_chat_template(these, **fixed, **options))
 
     try:
         try:

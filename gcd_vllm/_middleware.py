@@ -25,7 +25,7 @@ from gcd_vllm._admission import NAME, Admission, admission_of
 from gcd_vllm._compiler import COMPILERS
 from gcd_vllm._frontend import adopt
 from gcd_vllm._requests import ConstraintRequest
-from gcd_vllm._tool_requests import Converted, Format, convert
+from gcd_vllm._tool_requests import Format, convert
 
 _LOG = logging.getLogger("vllm.gcd")
 _THREADS = 64  # maximum number of requests that are compiled or wait for a process that compiles
@@ -36,6 +36,8 @@ _WARNING = "gcd: %s; new constraints are compiled on the event loop"
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Prepared = tuple[bytes, str] | None
+"""Converted body and report of a request; None if the body isn't changed."""
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
@@ -72,14 +74,14 @@ class CompilingMiddleware:
         exchange = _Exchange(receive, send, lambda body: self._prepare_beside(scope, body))
         await self._app(scope, exchange.receive, exchange.send)
 
-    async def _prepare_beside(self, scope: Message, body: bytes) -> Converted | None:
+    async def _prepare_beside(self, scope: Message, body: bytes) -> Prepared:
         """Convert a request and compile its constraint, in a thread."""
         if not any(mark in body for mark in self._marks):
             return None
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: self._prepare(scope, body))
 
-    def _prepare(self, scope: Message, body: bytes) -> Converted | None:
+    def _prepare(self, scope: Message, body: bytes) -> Prepared:
         try:
             request = json.loads(body)
             extra = request.get("vllm_xargs") or {}
@@ -101,7 +103,8 @@ class CompilingMiddleware:
             return None
         known = admission.cache.get(ConstraintRequest.parse(text))
         unchecked = [f"unchecked={caveat}" for caveat in known.caveats]
-        return converted._replace(report="; ".join([converted.report, *unchecked]))
+        report = "; ".join([converted.report, *unchecked])
+        return json.dumps(converted.request).encode(), report
 
 
 @dataclass
@@ -110,7 +113,7 @@ class _Exchange:
 
     _receive: Receive
     _send: Send
-    _prepare: Callable[[bytes], Awaitable[Converted | None]]
+    _prepare: Callable[[bytes], Awaitable[Prepared]]
     _is_read: bool = False
     _report: str = ""
     _refusal: ConstraintError | None = None
@@ -129,14 +132,14 @@ class _Exchange:
         body.extend(message.get("body", b""))
         given = bytes(body)
         try:
-            converted = await self._prepare(given)
+            prepared = await self._prepare(given)
         except ConstraintError as error:  # the server refuses a body without content
-            given, converted, self._refusal = b"", None, error
+            given, prepared, self._refusal = b"", None, error
         except Exception as error:  # vLLM reports what is wrong with such a request
             _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
-            converted = None
-        if converted is not None:
-            given, self._report = json.dumps(converted.request).encode(), converted.report
+            prepared = None
+        if prepared is not None:
+            given, self._report = prepared
         return {**message, "body": given, "more_body": False}
 
     async def send(self, message: Message) -> None:

@@ -107,6 +107,77 @@ def test_text_that_begins_like_calls_is_not_read_as_calls():
         assert calls or form.special, name
 
 
+ARGUMENTS = {
+    "type": "object", "additionalProperties": False, "required": ["city", "days", "unit", "hot"],
+    "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer"},
+        "unit": {"enum": ["C", "F"]}, "hot": {"type": "boolean"},
+    },
+}  # fmt: skip
+# XGrammar's names of formats, and whether its masks allow nothing else. It lacks the other formats,
+# or begins their calls by another text.
+XGRAMMAR = {
+    "hermes": ("qwen_3", True), "llama3_json": ("llama", True), "kimi_k2": ("kimi", False),
+    "deepseek_v3": ("deepseek_r1", True), "deepseek_v31": ("deepseek_v3_1", True),
+    "qwen3_coder": ("qwen_3_coder", False), "glm45": ("glm_4_7", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", XGRAMMAR)
+def test_masks_are_those_of_xgrammar(name):
+    """Two differences are ignored: XGrammar has special tokens as text, and its texts aren't UTF-8.
+
+    So it spells special tokens, and writes them in strings; and after the first byte of a
+    character, it allows bytes that can't follow.
+    """
+    xgrammar = pytest.importorskip("xgrammar")
+    tags = pytest.importorskip("xgrammar.builtin_structural_tag")
+    if not hasattr(tags, "get_model_structural_tag"):
+        pytest.skip("no built-in structural tags")
+    form, (key, is_equal) = FORMATS[name], XGRAMMAR[name]
+    tokenizer = tokenizer_for(form)
+    vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer)
+    own = {vocabulary.special_ids[text]: text.encode() for text in form.special}
+    texts = [own.get(i, each) for i, each in enumerate(vocabulary.token_bytes)]
+    others = {i for text, i in vocabulary.special_ids.items() if text not in form.special}
+    others -= set(vocabulary.eos_ids)
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": ARGUMENTS}}
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    tag = tags.get_model_structural_tag(key, [tool], choice, reasoning=False)
+    info = xgrammar.TokenizerInfo(
+        texts, vocab_size=vocabulary.size, stop_token_ids=list(vocabulary.eos_ids)
+    )
+    theirs = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(tag))
+    language = gcd.tool_calls([tool], style=name, max_calls=1, whitespace="flexible")
+    ours = gcd.Matcher(language, vocabulary)
+    row, drawn = np.zeros((1, vocabulary.size // 32 + 1), np.int32), 0
+    for text in random_strings(gcd.json_schema(ARGUMENTS), 100):
+        written = write_calls(form, [("get_weather", json.loads(text))])
+        ids = tokenizer.encode(written, add_special_tokens=False)
+        ours.reset()
+        theirs.reset()
+        if not text.isascii() or ours.validate(ids) < len(ids):
+            continue  # an argument may contain a text that this format reserves
+        for token in [*ids, vocabulary.eos_ids[0]]:
+            ours.fill_mask(row[0])
+            allowed = set(tokens_of(row, vocabulary.size))
+            theirs.fill_next_token_bitmask(row)
+            more = set(tokens_of(row, vocabulary.size)) - others
+            assert allowed <= more
+            spelled = {i for i in more if allowed <= own.keys() and own and texts[i] == b"<"}
+            assert allowed == more - (own.keys() - allowed) - spelled or not is_equal
+            assert ours.advance(token)
+            assert theirs.accept_token(token)
+        drawn += 1
+    assert drawn > 10
+
+
+def tokens_of(row: np.ndarray, size: int) -> list[int]:
+    """Return the tokens of a packed mask."""
+    bits = np.unpackbits(row[0].view(np.uint8), bitorder="little")[:size]
+    return np.flatnonzero(bits).tolist()
+
+
 def draw(automaton: gcd.TokenAutomaton, rng: random.Random, limit: int = 300) -> list[int]:
     """Return the tokens of a random answer, without the token that ends it."""
     matcher, ids = gcd.Matcher(automaton, budget=limit), []

@@ -30,10 +30,13 @@ from typing import Any, TypeVar
 
 from experiments.config import one_of
 from experiments.tables import Metric
+from gcd._languages.tools.call_formats import ALIASES, FORMATS
 from gcd._languages.tools.tool_lists import is_schema, locate_parameters
 from gcd._languages.values.python_values import is_python_name
 
 STYLES = ("json", "python")
+NATIVE = (*FORMATS, *ALIASES)
+"""Models' own formats, which `gcd._replies` reads."""
 T = TypeVar("T")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

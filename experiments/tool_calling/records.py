@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gcd
 from experiments import records
 from experiments.config import DataConfig, one_of
-from experiments.models import ROOT, chat, is_chat
+from experiments.models import ROOT, chat, dialogue, is_chat
 from experiments.records import ReadResult, refuse_unwritable
 from experiments.tool_calling.answers import (
+    NATIVE,
     STYLES,
     Call,
     declaration_of,
@@ -38,6 +40,8 @@ from experiments.tool_calling.answers import (
     name_of,
     parameters_of,
 )
+from experiments.tool_calling.conversion import to_json_schema_tools
+from gcd._automata.automaton import SPECIAL
 from gcd._languages.tools.tool_lists import is_schema
 
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
@@ -160,10 +164,12 @@ def build_prompt(
 ) -> str:
     """Build a prompt, to be tokenized without adding special tokens.
 
+    A chat template that knows tools writes them, if the style is a model's own format.
+
     Raises:
         ValueError: the style or kind is unknown, or the kind is `chat` without a chat template.
     """
-    one_of("style", style, STYLES)
+    one_of("style", style, STYLES + NATIVE)
     if not is_chat(kind, tokenizer):
         return compact_prompt(record, style)
     return _chat_prompt(record, style, tokenizer)
@@ -172,7 +178,7 @@ def build_prompt(
 def compact_prompt(record: ToolRecord, style: str) -> str:
     """Build a prompt of signatures, the request, and the final cue."""
     lines = [signature(tool) for tool in record.tools]
-    return "\n".join([*lines, f"Request: {record.query}", CUES[style]])
+    return "\n".join([*lines, f"Request: {record.query}", CUES.get(style, "Calls:\n")])
 
 
 def signature(tool: Mapping[str, Any]) -> str:
@@ -225,11 +231,24 @@ def _type_name(declaration: Mapping[str, Any]) -> str:
 
 
 def _chat_prompt(record: ToolRecord, style: str, tokenizer: Any) -> str:
-    tools = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in record.tools)
+    if style in NATIVE and "tools" in str(tokenizer.chat_template):
+        tools = [
+            {"type": "function", "function": {"description": "", **tool}}
+            for tool in to_json_schema_tools(record.tools)
+        ]
+        return dialogue(tokenizer, [{"role": "user", "content": record.query}], tools=tools)
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in record.tools)
     instruction = (
         "You answer requests by calling tools. Reply with nothing but a list of calls in this "
-        f"form:\n{_FORMATS[style]}\nUse only these tools, and give their parameters in the order "
-        f"in which they are listed:\n{tools}"
+        f"form:\n{_FORMATS.get(style) or _example(style)}\nUse only these tools, and give their "
+        f"parameters in the order in which they are listed:\n{listed}"
     )
     joined = f"{instruction}\n\nRequest: {record.query}"
     return chat(tokenizer, instruction, record.query, joined)
+
+
+def _example(style: str) -> str:
+    """Return a call in a model's own format."""
+    only = {"properties": {"parameter": {"const": "value"}}, "required": ["parameter"]}
+    tool = {"name": "tool_name", "parameters": {"type": "object", **only}}
+    return gcd.tool_calls([tool], style=style).shortest().replace(SPECIAL, b"").decode()

@@ -16,16 +16,25 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.config import RecordConfig, at_least, distinct, one_of
+from experiments.config import RecordConfig, at_least, budgets_in, distinct, one_of
 from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
 from experiments.records import ReadResult
 from experiments.rows import Row
 from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.answers import PARSES, STYLES, makes_calls, parses, write_answer
+from experiments.tool_calling.answers import (
+    NATIVE,
+    PARSES,
+    STYLES,
+    makes_calls,
+    parses,
+    write_answer,
+)
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord, build_prompt, load_records
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
+from gcd._languages.tools.native_calls import format_of
+from gcd._replies import read_reply
 
 _WRITTEN_IN = {"json": "JSON", "python": "Python"}  # styles, in titles
 _LOG = logging.getLogger(__name__)
@@ -50,7 +59,12 @@ def check(config: DictConfig) -> None:
     task = config.task
     distinct("task.styles", task.styles)
     for style in task.styles:
-        one_of("task.styles", style, STYLES)
+        one_of("task.styles", style, STYLES + NATIVE)
+        if style in NATIVE and any("gold" in str(each) for each in budgets_in(task.budget)):
+            raise ValueError(
+                f"expected task.budget without gold in the style {style}, in which right answers "
+                f"aren't written, got {task.budget}; use fewest:1.25"
+            )
     check_records(config)
     at_least("task.max_calls", task.max_calls, 1)
     one_of("task.formats", task.formats, ("assert", "ignore"))
@@ -71,6 +85,11 @@ class Request(NamedTuple):
     def id(self) -> str:
         """Id of the record; the style is a separate column."""
         return self.record.id
+
+    @property
+    def written(self) -> str:
+        """Style of the calls after reading: those in a model's own format are read into JSON."""
+        return self.style if self.style in STYLES else "json"
 
 
 METRICS = (PARSES,)
@@ -100,22 +119,30 @@ def record_handler(
     def prompt(request: Request) -> str:
         return build_prompt(*request, tokenizer=tokenizer, kind=config.model.prompt)
 
+    def read(request: Request, answer: bytes) -> bytes:
+        """Return an answer in a model's own format as a list of calls in JSON."""
+        if request.style in STYLES:
+            return answer
+        tools = gcd.parse_tools(to_json_schema_tools(request.record.tools)).tools
+        try:
+            return (read_reply(answer, format_of(request.style), tools, None).calls or "").encode()
+        except ValueError:
+            return answer
+
     def is_correct(request: Request, answer: bytes) -> bool:
-        return makes_calls(answer, request.record.calls, request.style)
+        return makes_calls(read(request, answer), request.record.calls, request.written)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         request: Any = example.record
-        style = request.style
-        answer = posterior.answers[0] if posterior.answers else b""
-        text = answer.decode(errors="replace")
+        answer = read(request, posterior.answers[0]) if posterior.answers else b""
         return {
-            "style": style,
+            "style": request.style,
             "gold": gold(request),
-            "parses": parses(text, style),
+            "parses": parses(answer.decode(errors="replace"), request.written),
         }
 
     def gold(request: Request) -> str:
-        return write_answer(request.record.calls, request.record.tools, request.style)
+        return write_answer(request.record.calls, request.record.tools, request.written)
 
     return RecordHandler(
         language=language,
@@ -150,7 +177,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         rows,
         title=(
             f"Tool calls: {len({each.record.id for each in prepared.examples})} requests "
-            f"({source}), in {' and '.join(_WRITTEN_IN[style] for style in task.styles)}"
+            f"({source}), in {' and '.join(_WRITTEN_IN.get(s, s) for s in task.styles)}"
         ),
         metrics=METRICS,
         notes=[

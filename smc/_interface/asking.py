@@ -15,8 +15,10 @@ costs less than twice as much as greedy decoding and is right more often (`bench
 Bounds then tell how probable the answer is at least. With `particles`, the other prefixes are a
 random sample, from which probabilities are estimated. Other arguments are passed to `smc.sample`.
 
-With `tools`, a reply is calls in the model's own format, or an answer. The kind of reply with the
-larger probability is chosen first, and then the best reply of this kind.
+With `tools`, a reply is calls in the model's own format, or an answer. Both kinds of replies are
+sampled separately after the same prompt, so each has its own estimate of its probability. In one
+sample, few prefixes or none would be of the less probable kind. The kind of reply with the larger
+probability is chosen first, and then the best reply of this kind.
 
 Messages become token ids by the tokenizer's chat template, which also gets the tools in the form
 that templates expect: `{"type": "function", "function": {"name", "description", "parameters"}}`.
@@ -31,14 +33,18 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from gcd import (
     Automaton,
     CallFormat,
+    EmptyLanguageError,
     InfeasibleBudgetError,
+    Segments,
     TokenAutomaton,
     Tool,
     Vocabulary,
@@ -50,11 +56,11 @@ from gcd import (
     tool_calls,
 )
 from gcd._languages.json_schema.schema import is_class
-from gcd._languages.tools.native_calls import format_of
+from gcd._languages.tools.native_calls import answers, format_of
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import SMC, Discrete, algorithm_of
-from smc._inference.arguments import COLDEST, check_options, whole
+from smc._inference.arguments import COLDEST, check_options, per_prompt, whole
 from smc._interface.interface import sample
 from smc._models.protocol import (
     LanguageModel,
@@ -72,8 +78,16 @@ from smc._proposals import GCD, Proposal
 from smc._proposals.masks import BudgetEffect
 from smc._removed import accept_budget
 from smc._results.fields import NARROW, Field, FieldValue, leaves, shorten, show_probability
-from smc._results.posterior import Posterior, Sample, content, rank, regroup, sufficient_budget
-from smc._results.reliability import Reliability
+from smc._results.posterior import (
+    Posterior,
+    Sample,
+    content,
+    merge,
+    rank,
+    regroup,
+    sufficient_budget,
+)
+from smc._results.reliability import NORMAL, Reliability
 
 Parser: TypeAlias = Callable[[str], Any]
 BEAMS = 4
@@ -175,7 +189,10 @@ class Reply:
 
     @cached_property
     def branches(self) -> dict[str, FieldValue]:
-        """With tools, the probability of "calls" and that of "answer", the larger one first."""
+        """With tools, the probability of "calls" and that of "answer", the larger one first.
+
+        Their standard errors are widened as Student's t distribution is by few degrees of freedom.
+        """
         if not self.has_tools or self.posterior.dead:
             return {}
         fields = regroup(
@@ -190,7 +207,8 @@ class Reply:
                 limits = rest.absent_interval
                 found.append(FieldValue(value, rest.absent, rest.absent_error, limits))
         found.sort(key=lambda each: -each.probability)
-        return {each.load(): each for each in found}
+        wider = self.reliability.quantile / NORMAL
+        return {each.load(): replace(each, error=wider * each.error) for each in found}
 
     @property
     def refused(self) -> dict[str, str]:
@@ -378,8 +396,7 @@ def ask(
         particles: number of distinct prefixes kept at a time: up to half of them, and at most four,
             are the most probable ones, and the others a random sample for estimates; see
             `smc.sample`. By default, at most the four most probable prefixes, and no sample, but 16
-            with `tools`, to estimate the probabilities of both branches. With 1, one answer is
-            drawn.
+            with `tools`, for calls and for answers each. With 1, one answer is drawn.
         proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
         whitespace: of JSON, as for `gcd.json_schema`; "spaced" by default.
@@ -456,29 +473,51 @@ def ask_all(
     opened = [open_tag(lm, each) for each in written]
     lift_once = cache(partial(request.lift, literals=literals))
     lifts = [lift_once(tag) for tag in opened]
-    most = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * len(written)
-    for lifted, n in zip(lifts, most, strict=False):
-        lifted.check(thinking, whole("max_tokens", n))
+    names, lifts, most = per_prompt(len(written), lifts, max_tokens, options.get("example_ids"))
+    for lifted, n in zip(lifts, most, strict=True):
+        lifted.check(thinking, n)
     N, algorithm = _search_by(particles, algorithm)
-    posteriors = sample(
-        lm, written, [each.constraint for each in lifts], max_tokens=max_tokens, particles=N,
+    every = list(zip(lifts, written, most, names, strict=True))
+    parts = [lifted.parts(n, N) for lifted, _, n, _ in every]
+    one_each = [
+        (part, prompt, n, len(some) * name + i)
+        for some, (_, prompt, n, name) in zip(parts, every, strict=True)
+        for i, part in enumerate(some)
+    ]
+    if len(one_each) > len(written):
+        options["example_ids"] = [name for *_, name in one_each]
+    found = iter(sample(
+        lm, [prompt for _, prompt, _, _ in one_each], [part for part, *_ in one_each],
+        max_tokens=[n for _, _, n, _ in one_each], particles=N,
         proposal=GCD() if proposal is None else proposal, algorithm=algorithm,
         temperature=temperature, **options,
-    )  # fmt: skip
-    every = zip(lifts, posteriors, most, strict=True)
-    return [request.reply(lifted, each, int(n)) for lifted, each, n in every]
+    ))  # fmt: skip
+    return [
+        request.reply(lifted, list(islice(found, len(some))), len(lm.encode(prompt)), n)
+        for some, (lifted, prompt, n, _) in zip(parts, every, strict=True)
+    ]
 
 
 class _Lifted(NamedTuple):
     """Constraint of a prompt, the format of its thought, and a vocabulary with special tokens.
 
-    `rest` is the number of tokens of a shortest answer after a thought.
+    `rest` is the number of tokens of a shortest answer after a thought, and `branches` are the
+    constraints of calls and of answers, with tools.
     """
 
     constraint: TokenAutomaton
     marked: Vocabulary
     thinking: CallFormat | None = None
     rest: int = 0
+    branches: tuple[TokenAutomaton, ...] = ()
+
+    def parts(self, max_tokens: int, particles: int) -> list[TokenAutomaton]:
+        """Return the constraints to sample: the branches that fit into the budget, if any.
+
+        A single particle is one draw from all replies.
+        """
+        fitting = [each for each in self.branches if each.fewest_tokens <= max_tokens]
+        return [self.constraint] if particles == 1 or not fitting else fitting
 
     def check(self, thinking: int | None, max_tokens: int) -> None:
         """Raise `InfeasibleBudgetError` unless an answer fits after the longest thought."""
@@ -497,6 +536,7 @@ class _Request:
     form: CallFormat | None
     tools: tuple[Tool, ...]
     thinking: int | None
+    branches: tuple[Automaton, ...] = ()
 
     @classmethod
     def of(
@@ -532,11 +572,13 @@ class _Request:
             tokenizer = getattr(lm, "tokenizer", None)
             style = _style_of(tokenizer, getattr(tokenizer, "chat_template", None))
         form = format_of(style)
+        own = form if thinking is None else replace(form, thought=None)
         language = tool_calls(
-            tools, style=form if thinking is None else replace(form, thought=None), choice="auto",
-            answer=answer, whitespace=whitespace or "spaced",
-        )  # fmt: skip
-        return cls(lm.vocabulary, language, parser, form, parse_tools(tools).tools, thinking)
+            tools, style=own, choice="auto", answer=answer, whitespace=whitespace or "spaced"
+        )
+        rest = answers(own, answer)
+        every = parse_tools(tools).tools
+        return cls(lm.vocabulary, language, parser, form, every, thinking, (language - rest, rest))
 
     def lift(self, opened: str | None, literals: str | None) -> _Lifted:
         """Lift the constraint of prompts that end with a tag, or with none."""
@@ -548,18 +590,24 @@ class _Request:
                     "gcd.lift"
                 )
             return _Lifted(language, vocabulary)
-        marked = vocabulary.with_specials(language.specials)
         if self.thinking is None:
-            return _Lifted(lift(language, vocabulary, literals=way), marked)
+            marked = vocabulary.with_specials(language.specials)
+            branches = _lift_writable(self.branches, vocabulary, way)
+            return _Lifted(lift(language, vocabulary, literals=way), marked, branches=branches)
         form = thinking_format(self.form, vocabulary.special_ids, opened)
         plan = with_thought(language, form, self.thinking)
+        plans = [with_thought(each, form, self.thinking) for each in self.branches]
         lifted = lift(plan, vocabulary, literals=way)
         least = lift(plan.parts[0].language, vocabulary).fewest_tokens - 1
         marked = vocabulary.with_specials(plan.specials)
-        return _Lifted(lifted, marked, form, lifted.fewest_tokens - least)
+        branches = _lift_writable(plans, vocabulary, way)
+        return _Lifted(lifted, marked, form, lifted.fewest_tokens - least, branches)
 
-    def reply(self, lifted: _Lifted, found: Posterior, max_tokens: int) -> Reply:
-        """Return the reply with a posterior, without thoughts and without text before calls."""
+    def reply(
+        self, lifted: _Lifted, parts: Sequence[Posterior], prompt: int, max_tokens: int
+    ) -> Reply:
+        """Return the reply with the posteriors of its parts, without thoughts and other text."""
+        found = merge(parts, lifted.constraint, prompt)
         if self.form is None and self.thinking is None:
             return Reply(found, self.parser, max_tokens)
         heads: dict[str, tuple[float, Parts]] = {}
@@ -588,6 +636,17 @@ class _Request:
         if self.form is None:
             return Reply(read_all, parser, max_tokens, firsts)
         return Reply(read_all, parse, max_tokens, firsts, has_tools=True)
+
+
+def _lift_writable(
+    languages: Sequence[Automaton | Segments], vocabulary: Vocabulary, literals: str
+) -> tuple[TokenAutomaton, ...]:
+    """Lift the languages that the vocabulary can write."""
+    found = []
+    for language in languages:
+        with suppress(EmptyLanguageError):
+            found.append(lift(language, vocabulary, literals=literals))
+    return tuple(found)
 
 
 @lru_cache(maxsize=8)

@@ -230,7 +230,9 @@ class TransformersLM:
         return opened
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Run the model on the prompts, padded on the left; opened prompts need no forward pass.
+        """Run the model on the prompts, padded on the left; equal prompts are computed once.
+
+        Opened prompts need no forward pass.
 
         Raises:
             ValueError: the model is in training mode; or a prompt has a token id outside of the
@@ -242,13 +244,17 @@ class TransformersLM:
             for prompt in prompts:
                 check_ids(prompt, size)
         self._shares_prompts()  # raises an error for an unsuitable model before a long pass
-        if not any(isinstance(prompt, OpenedPrompt) for prompt in prompts):
+        opened = {tuple(each): each for each in prompts if isinstance(each, OpenedPrompt)}
+        if not opened and len(set(map(tuple, prompts))) == len(prompts):
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
-        opened = [each if isinstance(each, OpenedPrompt) else self.open(each) for each in prompts]
-        for each in opened:
+        for prompt in prompts:
+            if tuple(prompt) not in opened:
+                opened[tuple(prompt)] = self.open(prompt)
+        every = [opened[tuple(prompt)] for prompt in prompts]
+        for each in every:
             encode_prompt(self, each)  # raises an error for a prompt of another model
-        return self._rows(together(opened)), torch.stack([each.log_p for each in opened])
+        return self._rows(together(every)), torch.stack([each.log_p for each in every])
 
     def static_forward(self) -> StaticTransformer:
         """Return the model's forward pass in static shapes; see `smc._models.static_cache`.

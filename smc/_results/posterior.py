@@ -22,9 +22,10 @@ import html
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, zip_longest
+from typing import Any
 
 import numpy as np
 import torch
@@ -447,6 +448,65 @@ def regroup(found: Posterior, answer: Callable[[Sample], bytes]) -> Posterior:
         found, answers=new.answers, probabilities=new.probabilities, particles=new.particles,
         ancestry=new.ancestry, reliability=replace(found.reliability, probability_errors=errors),
     )  # fmt: skip
+
+
+def merge(parts: Sequence[Posterior], constraint: TokenAutomaton, prompt: int) -> Posterior:
+    """Return the posterior over disjoint constraints, given one over each, after a common prompt.
+
+    Every part has its own estimate of the evidence, so a part is as probable as the model says,
+    however few of all prefixes would have been its. `prompt` is the number of tokens of the prompt.
+    """
+    if len(parts) == 1:
+        return replace(parts[0], constraint=constraint)
+    samples: list[Sample] = []
+    cohorts: list[Cohort] = []
+    size = sum(len(part.particles) for part in parts)
+    for part in parts:
+        some = slice(len(samples), len(samples) + len(part.particles))
+        assert part.log_evidence is not None
+        shift = 0.0 if part.dead else part.log_evidence - _log_sum(_log_weights(part.particles))
+        samples += [replace(s, log_weight=s.log_weight + shift) for s in part.particles]
+        for cohort in () if part.ancestry is None else part.ancestry.cohorts:
+            unit = np.full(size, -1)
+            unit[some] = cohort.unit
+            cohorts.append(cohort._replace(unit=unit))
+    log_evidence = _log_sum([part.log_evidence for part in parts if part.log_evidence is not None])
+    shares = np.exp(np.array(_log_weights(samples)) - log_evidence)
+    bounds = [part.bounds for part in parts if part.bounds is not None]
+    effects = [part.budget.log_removed for part in parts if part.budget is not None]
+    diagnostics = [part.diagnostics for part in parts]
+    is_known = len(bounds) == len(parts)
+    found = posterior(
+        samples, constraint, log_evidence=log_evidence, ess=1 / max(1e-9, float((shares**2).sum())),
+        enumerated=all(part.enumerated for part in parts), diagnostics=_add(diagnostics, prompt),
+        log_upper=_log_sum([each.log_upper for each in bounds]) if is_known else None,
+        cohorts=cohorts if any(part.ancestry is not None for part in parts) else None,
+        stopped=next((part.stopped for part in parts if part.stopped is not None), None),
+        budget=BudgetEffect.of(_log_sum(effects), log_evidence) if effects else None,
+        algorithm=parts[0].algorithm,
+    )  # fmt: skip
+    return replace(found, exact=all(part.exact for part in parts))
+
+
+def _add(parts: Sequence[Diagnostics], prompt: int) -> Diagnostics:
+    """Return the statistics of parts that were sampled in the same forward passes."""
+    values: dict[str, Any] = {}
+    for name in (each.name for each in fields(Diagnostics)):
+        own = [getattr(part, name) for part in parts]
+        is_steps = isinstance(own[0], tuple)
+        values[name] = tuple(map(sum, zip_longest(*own, fillvalue=0))) if is_steps else sum(own)
+    values |= {
+        "lm_calls": max(part.lm_calls for part in parts),
+        "overrun": max(part.overrun for part in parts),
+        "share_finished": sum(part.share_finished for part in parts) / len(parts),
+        "resampled": tuple(map(bool, values["resampled"])),
+        "tokens": values["tokens"] - (len(parts) - 1) * prompt,
+    }
+    return Diagnostics(**values)
+
+
+def _log_weights(samples: Sequence[Sample]) -> list[float]:
+    return [sample.log_weight for sample in samples]
 
 
 def rank(found: Posterior, *, is_json: bool) -> list[str]:

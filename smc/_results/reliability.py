@@ -45,6 +45,8 @@ from smc._inference.bounds import Bounds
 LABELS = ("certified", "estimated", "collapsed", "unknown")
 CONFIDENCE = 0.9
 """Target coverage of confidence intervals."""
+NORMAL = 1.6448536269514722
+"""Half-width of this interval in standard errors, if the errors are known exactly."""
 CERTIFIED = 0.9
 """Minimum share of the posterior for the label "certified"."""
 FEWEST_INDEPENDENT = 5.0

@@ -50,6 +50,7 @@ def test_the_paper_resamples_every_step():
         ("task.methods=[gcd,magic]", "expected task.methods to be .*got 'magic'"),
         ("task.styles=[json,xml]", "expected task.styles to be .*got 'xml'"),
         ("task.styles=[]", "at least one value in task.styles"),
+        ("task.styles=[hermes]; task.budget=gold:2", "without gold in the style hermes"),
         ("task.budget=huge", "expected task.budget to be .*got 'huge'"),
         (
             "task.budget='a number of tokens'",
@@ -99,8 +100,9 @@ def test_the_paper_resamples_every_step():
     ],
 )
 def test_bad_values_are_named(override, message):
+    algorithms = "task.algorithms=[smc,discrete]"
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
-        experiment.check(composed("+task=xlam", "task.algorithms=[smc,discrete]", override))
+        experiment.check(composed("+task=xlam", algorithms, *override.split("; ")))
 
 
 @pytest.mark.parametrize(

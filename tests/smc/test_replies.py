@@ -10,6 +10,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
 import pytest
@@ -121,6 +122,47 @@ def test_branches_and_values_are_those_of_enumeration(name: str, seed: int) -> N
     *thought, rest = [top] if thinking is None else top.removeprefix("K").split("k")
     assert reply.thought == (spell(thought[0]) if thought else None)
     assert reply.before == (spell(rest.split("T")[0]) if "T" in rest else "")
+
+
+@pytest.mark.slow
+def test_the_probability_of_calls_is_within_three_standard_errors() -> None:
+    """Of 20 errors, the default of 16 particles may misjudge one."""
+    lm = ToyLM(VOCABULARY, seed=0)
+    prompts = [[*map(LETTERS.index, each)] for each in islice(product("fynk", repeat=3), 20)]
+    given: dict[str, Any] = {"tools": TOOLS, "style": "mistral", "max_tokens": 5}
+    every = smc.ask_all(lm, prompts, particles=1000, algorithm=smc.Discrete(floor=0), **given)
+    errors = []
+    for exact, found in zip(every, smc.ask_all(lm, prompts, **given), strict=True):
+        assert exact.posterior.enumerated
+        assert not found.posterior.enumerated
+        right, one = exact.branches["calls"], found.branches["calls"]
+        assert one.interval is not None
+        assert one.interval[0] - 1e-12 <= right.probability <= one.interval[1] + 1e-12
+        errors.append((one.probability - right.probability) / one.error)
+        assert 0.5 < one.probability / right.probability < 2
+    assert sum(abs(each) <= 3 for each in errors) >= 19
+    assert sum(abs(each) <= 0.01 for each in errors) < 10
+
+
+def test_prompts_keep_their_random_numbers() -> None:
+    lm, prompts = ToyLM(VOCABULARY), [[1], [2], [3]]
+    given: dict[str, Any] = {"tools": TOOLS, "style": "mistral", "max_tokens": 6}
+    together = smc.ask_all(lm, prompts, **given)
+    alone = smc.ask_all(lm, prompts[2:], example_ids=[2], **given)
+    assert alone[0].posterior.probabilities == together[2].posterior.probabilities
+    assert smc.ask_all(lm, [], **given) == []
+    with pytest.raises(ValueError, match=r"expected as many example_ids as prompts \(3\), got 1"):
+        smc.ask_all(lm, prompts, example_ids=[1], **given)
+
+
+def test_a_budget_that_only_answers_fit_into() -> None:
+    for kind, budget in ((["f"], 3), (None, 4)):
+        reply = smc.ask(
+            ToyLM(VOCABULARY), [1], kind, tools=TOOLS, style="mistral", max_tokens=budget
+        )
+        assert reply.branches["answer"].probability == 1
+        assert set(reply.branches) == {"answer", "calls"}
+        assert not reply.calls
 
 
 def test_a_thought_before_an_answer_without_tools() -> None:

@@ -222,18 +222,15 @@ def replies(
         raise StateLimitError(max_states(), f"{copies} copies of the calls")
     graph = Assembly()
     start, began, here, end = (graph.node() for _ in range(4))
-    graph.skip(start, began)
-    if form.thought is not None:
-        graph.insert(start, began, thought(form))
+    for each in _before(form):
+        graph.insert(start, began, each)
     first, separator, last = (
         write(form, text or "") for text in (form.first, form.separator, form.last)
     )
-    plain = texts() - _containing((*form.special, *form.start))
     if auto:
-        before, after = (write(form, text) for text in form.answer)
-        graph.insert(began, end, before, _without_calls(form, plain, answer), after)
+        graph.insert(began, end, *_without_calls(form, answer))
     leads = auto and answer is None and form.lead is None
-    graph.insert(began, here, *[plain] * leads, first)
+    graph.insert(began, here, *[_plain(form)] * leads, first)
     for number in range(1, copies + 1):
         done, following = graph.node(), graph.node() if number < copies else here
         graph.insert(here, done, call)
@@ -245,9 +242,24 @@ def replies(
     return graph.build(start, end)
 
 
-def _without_calls(form: CallFormat, plain: Automaton, answer: Automaton | None) -> Automaton:
-    """Return the answers that a parser doesn't read as calls."""
-    own = plain if answer is None else answer - _containing((*form.special, *form.start))
+def answers(form: CallFormat, answer: Automaton | None) -> Automaton:
+    """Return the replies without calls; `answer` None is for any text."""
+    return Automaton.union(_before(form)) + Automaton.concatenate(_without_calls(form, answer))
+
+
+def _before(form: CallFormat) -> list[Automaton]:
+    """Return what may precede replies: nothing, or a thought."""
+    return [Automaton.epsilon(), *([] if form.thought is None else [thought(form)])]
+
+
+def _plain(form: CallFormat) -> Automaton:
+    """Return the texts that don't contain the beginning of calls."""
+    return texts() - _containing((*form.special, *form.start))
+
+
+def _without_calls(form: CallFormat, answer: Automaton | None) -> list[Automaton]:
+    """Return the parts of the answers that a parser doesn't read as calls."""
+    own = _plain(form) if answer is None else answer - _containing((*form.special, *form.start))
     if form.lead is not None:
         begin = [Automaton.byte_set(BLANKS).star(), mark(form.lead), Automaton.any_bytes()]
         own = own - Automaton.concatenate(begin)
@@ -257,16 +269,15 @@ def _without_calls(form: CallFormat, plain: Automaton, answer: Automaton | None)
             "that all begin like calls in this format; use a format with special tokens, or "
             'choice="required"'
         )
-    return own
+    before, after = (write(form, text) for text in form.answer)
+    return [before, own, after]
 
 
 def thought(form: CallFormat) -> Automaton:
     """Return the thoughts of a format that has them."""
     assert form.thought is not None
     before, after = (write(form, text) for text in form.thought)
-    return Automaton.concatenate(
-        [before, texts() - _containing((*form.special, *form.start)), after]
-    )
+    return Automaton.concatenate([before, _plain(form), after])
 
 
 @cache_with_price(maxsize=64)

@@ -33,6 +33,9 @@ _MOST_PHASES = cython.declare(cython.int, PHASES)
 _WIDE = cython.declare(cython.int, 16)  # at least, that lead to the next boundary
 # Equal cells required before a chain without a loop is accepted.
 _REPEATED = cython.declare(cython.int, 5)
+# Bytes that may lead to the next boundary beside those of the unit. In a bounded text without a
+# word, the word's first letter does so where the rest of the word no longer fits.
+_MORE = cython.declare(cython.int, 4)
 _UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 
 
@@ -289,7 +292,7 @@ def find_cells(
             if after < 0:
                 break
             following, most = next_boundary(state, step, widths, weight)
-            if most != unit_width[known]:
+            if following != after or most > unit_width[known] + _MORE:
                 break
             unit_of[num_cells] = known
             next_of[num_cells] = after

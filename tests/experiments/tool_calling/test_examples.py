@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from types import SimpleNamespace
 
+import pytest
+
 import gcd
+import smc
 from experiments.evaluate import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.records import ToolRecord
 from experiments.tool_calling.task import Request, record_handler
+from gcd._languages.tools.call_formats import FORMATS
 from smc._results.posterior import Diagnostics
+from smc.testing import ToyLM
+from tests.gcd.languages.tools.calls import tokenizer_for, write_calls
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int"}}}
@@ -114,3 +120,25 @@ def test_validity_is_checked_on_the_bytes_of_the_chosen_answer():
     row = row_of(EXAMPLE, FOUR, TASK, made_by_hand({BROKEN: 1.0}, complete=True, share=1.0))
     assert not row["valid"]
     assert row["weighted_accuracy"] == 0
+
+
+@pytest.mark.parametrize("style", ["hermes", "pythonic", "glm45", "deepseek_v31", "gemma4"])
+def test_calls_in_a_models_own_format_are_read(style):
+    tool = {"name": "f", "parameters": {"a": {"type": "int", "enum": [1, 2]}}}
+    record = Request(ToolRecord("9", "Call f.", (tool,), (Call("f", {"a": 1}),)), style)
+    one = SimpleNamespace(**vars(OPTIONS) | {"max_calls": 1})
+    task = record_handler(SimpleNamespace(task=one), None, Counter())
+    language = task.language(record)
+    vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer_for(FORMATS[style]))
+    constraint = gcd.lift(language, vocabulary)
+    example = Example(0, record, language, constraint, (1,), 200, {})
+    [found] = smc.sample(
+        ToyLM(vocabulary), [(1,)], constraint, max_tokens=200, particles=9, proposal=smc.GCD()
+    )
+    row = row_of(example, FOUR, task, found)
+    assert row["valid"]
+    assert row["parses"]
+    assert {a["text"].replace("\ufffd", ""): a["correct"] for a in row["answers"]} == {
+        write_calls(FORMATS[style], [("f", {"a": a})]): a == 1 for a in (1, 2)
+    }
+    assert 0 < row["weighted_accuracy"] < 1

@@ -70,7 +70,7 @@ def _unit(pattern: str) -> Automaton:
 def _languages(draw: st.DrawFn) -> Automaton:
     """Draw runs that are combined, intersected with another language, or without a few words."""
     language = draw(_runs())
-    match draw(st.integers(0, 4)):
+    match draw(st.integers(0, 5)):
         case 0:
             return json_string(draw(st.integers(0, 3)), draw(st.integers(3, 12))) + language
         case 1:
@@ -81,6 +81,8 @@ def _languages(draw: st.DrawFn) -> Automaton:
             return language & draw(_runs())
         case 3:
             return language - Automaton.from_strings(['"ab"', '"aba"', '"é"', "aab", ""])
+        case 4:
+            return language - _unit(r"(?s:.*)(?:abz|a\{|/u01)(?s:.*)")
         case _:
             return language
 
@@ -190,6 +192,12 @@ def test_excluding_words_from_a_string_keeps_its_counted_run() -> None:
     assert (cells.cell_at >= 0).sum() == 2
     assert cells.unit_start.size == 2
     assert np.unique(cells.after).size == 1
+
+
+def test_excluding_a_word_inside_a_bounded_string_keeps_its_counted_run() -> None:
+    cells = _cells(json_string(0, 50) - _unit("(?s:.*)word(?s:.*)"))
+    assert (cells.cell_at >= 0).sum() == 50, "also where the word no longer fits"
+    assert cells.unit_start.size == 2
 
 
 def test_states_are_compared_with_phases_of_runs_that_are_alike() -> None:
