@@ -10,7 +10,6 @@ import pytest
 import smc
 from smc._removed import REMOVED
 from smc.testing import ToyLM
-from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
 
@@ -20,7 +19,7 @@ def test_what_was_removed_names_what_to_use(name: str) -> None:
     advice = re.escape(REMOVED[name])
     if name.endswith("="):
         with pytest.raises(ValueError, match=f"was removed; {advice}$"):
-            sample_with(
+            smc.sample(
                 ToyLM(VOCABULARY, seed=1), [[1]], CONSTRAINTS["few_words"](), max_tokens=3,
                 particles=2, proposal=smc.GCD(), **removed,
             )  # fmt: skip
