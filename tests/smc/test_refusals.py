@@ -1,0 +1,395 @@
+"""Every entry point refuses a wrong model, prompt, constraint or option in one sentence, unread."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcd
+import smc
+from gcd import Vocabulary
+from hmm import HMM
+from smc._inference import deadlines
+from smc._removed import REMOVED
+from smc.testing import ToyLM
+from tests.smc.cases import JSON_VOCABULARY
+from tests.smc.toys import VOCABULARY
+
+pytestmark = pytest.mark.usefixtures("unchecked_annotations")
+
+
+class Unread(ToyLM):
+    """A model that fails on any forward pass."""
+
+    def prefill(self, prompts: Any) -> Any:
+        raise AssertionError("refusals come before any model work")
+
+
+LM, UNREAD = ToyLM(VOCABULARY), Unread(VOCABULARY)
+LIFTED = gcd.lift(gcd.regex("a|b"), VOCABULARY)
+SAMPLED = {"max_tokens": 3, "particles": 2, "proposal": smc.GCD()}
+ENTRIES: dict[str, Callable[..., Any]] = {
+    "ask": lambda lm, prompt, **options: smc.ask(lm, prompt, ["a"], max_tokens=3, **options),
+    "ask_all": lambda lm, prompt, **options: smc.ask_all(
+        lm, [prompt], ["a"], max_tokens=3, **options
+    ),
+    "sample": lambda lm, prompt, **options: smc.sample(lm, [prompt], LIFTED, **SAMPLED, **options),
+    "choose": lambda lm, prompt, **options: smc.choose(lm, [prompt], ["a"], **options),
+    "distribution": lambda lm, prompt, **options: smc.distribution(lm, [prompt], LIFTED, **options),
+    "joint": lambda lm, prompt, **options: smc.joint(lm, prompt, {"a": bool}, **options),
+    "search": lambda lm, prompt, **options: smc.search(lm, prompt, LIFTED, max_tokens=3, **options),
+}
+
+
+def refused(call: Callable[[], Any], *words: str) -> str:
+    """Return the message of an error, which is one sentence that begins with "expected"."""
+    with pytest.raises((ValueError, OSError)) as caught:
+        call()
+    text = str(caught.value)
+    assert text.startswith("expected ")
+    assert "\n" not in text
+    for word in words:
+        assert word in text
+    return text
+
+
+def lifted(pattern: str, vocabulary: Vocabulary = VOCABULARY) -> gcd.TokenAutomaton:
+    return gcd.lift(gcd.regex(pattern), vocabulary)
+
+
+def written(options: Sequence[str]) -> list[int]:
+    return [len(options)]
+
+
+HMM_ = HMM.random(3, VOCABULARY.size)
+BIGRAMS = smc.HMMLookahead(HMM_)
+OTHER = lifted("a", Vocabulary.from_bytes([b"a", b""], 1))
+GIVEN = {"lm": UNREAD, "prompts": [[0]], "constraint": LIFTED}
+CALLS: dict[str, Callable[..., Any]] = {
+    "sample": lambda **options: smc.sample(**{**GIVEN, **SAMPLED, **options}),
+    "generate": lambda **options: smc.generate(LIFTED, **options),
+    "distribution": lambda **options: smc.distribution(**{**GIVEN, **options}),
+    "search": lambda **options: smc.search(
+        **{"lm": UNREAD, "prompt": [0], "constraint": LIFTED, "max_tokens": 5, **options}
+    ),
+    "choose": lambda **options: smc.choose(
+        **{"lm": UNREAD, "prompts": [[0]], "options": ["a", "b"], **options}
+    ),
+    "joint": lambda fields: smc.joint(Unread(JSON_VOCABULARY), [0], fields),
+    "PGCD": lambda **options: smc.PGCD(HMM_, **options),
+    "Twisted": lambda lookahead=BIGRAMS, **options: smc.Twisted(lookahead, **options),
+}
+REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "sample": [
+        ({"particles": 0}, "expected particles .*got 0"),
+        ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
+        ({"temperature": -1.0}, "expected temperature .*got -1"),
+        ({"temperature": math.nan}, "expected temperature .*got nan"),
+        ({"temperature": None}, "expected temperature to be a number, got None"),
+        ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
+        ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
+        ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
+        ({"max_tokens": [4, 4]}, r"expected as many max_tokens as prompts \(1\), got 2"),
+        ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
+        ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
+        ({"max_tokens": 8.7}, "expected max_tokens to be a whole number, got 8.7"),
+        ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
+        ({"max_tokens": True}, "expected max_tokens to be a whole number, got True"),
+        ({"particles": 4.0}, "expected particles to be a whole number, got 4.0"),
+        ({"particles": True}, "expected particles to be a whole number, got True"),
+        ({"max_rows": 4.5}, "expected max_rows to be a whole number, got 4.5"),
+        ({"seed": 0.5}, "expected seed to be a whole number, got 0.5"),
+        ({"proposal": smc.GCD}, r"an instance such as smc.GCD\(\), got <class"),
+        ({"proposal": "gcd"}, r"an instance such as smc.GCD\(\), got 'gcd'"),
+        ({"prompts": [[0], [1, -1]]}, "0 to 5 in the prompt of example 1, got -1;"),
+        ({"prompts": [[0], [1, 6]]}, "0 to 5 in the prompt of example 1, got 6;"),
+        ({"prompts": np.array([0, 1])}, r"got a list of token ids; pass \[token_ids\]"),
+        ({"constraint": gcd.regex("a")}, r"got Automaton.*gcd.lift\(automaton, lm"),
+        ({"constraint": [gcd.regex("a")]}, r"got Automaton.*gcd.lift\(automaton, lm"),
+        ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, got 'beam'"),
+        ({"algorithm": "smc", "floor": 0.5}, "of the algorithm 'smc' .* got floor=0.5"),
+        ({"algorithm": "smc", "floors": 0.5}, "got floors=0.5; did you mean floor"),
+        ({"algorithm": "smc", "strata": "budget"}, "to be one of none, state, got 'budget'"),
+        ({"floor": math.nan}, "expected floor .*got nan"),
+        ({"floor": 1}, r"expected floor to be in \[0, 1\), got 1"),
+        ({"floor": -0.1}, "expected floor .*got -0.1"),
+        ({"algorithm": "discrete", "ess_threshold": 0.5}, "'discrete' .* got ess_threshold=0.5"),
+        ({"algorithm": "discrete", "resampling": "systematic"}, "got resampling='systematic'"),
+        ({"certify": 0}, r"expected certify to be in \(0, 1\], got 0"),
+        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
+        ({"certify": "all"}, "expected certify .*got 'all'"),
+        ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
+        ({"deadline": -1}, "expected deadline to be at least 0 .* got -1.0"),
+        ({"deadline": math.nan}, "expected deadline .*got nan"),
+        ({"deadline": "soon"}, "expected deadline to be a number, got 'soon'"),
+        ({"cancel": True}, "expected cancel to be a threading.Event, got True"),
+        ({"read_ahead": -1}, "expected read_ahead .*got -1"),
+        ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
+        ({"read_ahead": 1.5}, "expected read_ahead .*got 1.5"),
+        ({"read_ahead": True}, "expected read_ahead .*got True"),
+        ({"read_ahead": 2, "execution": "static"}, "static shapes require, got 2"),
+        *(
+            ({name.removesuffix("="): None}, f"was removed; {re.escape(advice)}$")
+            for name, advice in REMOVED.items()
+            if name.endswith("=")
+        ),
+    ],
+    "generate": [
+        ({"particles": 0}, "expected particles to be at least 1"),
+        ({"particles": 2.0}, "expected particles to be a whole number, got 2.0"),
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"seed": 1.5}, "expected seed to be a whole number, got 1.5"),
+        ({"proposal": smc.GCD}, r"expected proposal .*such as smc.GCD\(\)"),
+        ({"algorithm": "best"}, "expected algorithm to be one of .*got 'best'"),
+        ({"ess_threshold": "half"}, "expected ess_threshold .*got 'half'"),
+        ({"temperature": 0.5}, "got temperature="),
+        ({"floor": 0.5, "algorithm": "smc"}, "got floor="),
+        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
+        ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
+    ],
+    "distribution": [
+        ({"constraint": lifted("a*b")}, "answers of any length; pass budget"),
+        ({"constraint": gcd.regex("a*")}, "expected a finite language"),
+        ({"max_tokens": 1}, "needs at least 2 tokens"),
+        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
+        ({"max_tokens": [4, 4]}, r"as many max_tokens as prompts \(1\)"),
+        ({"constraint": [LIFTED] * 2}, r"as many constraints as prompts \(1\)"),
+        ({"constraint": "a|b"}, "to be a TokenAutomaton, got str"),
+        ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),
+        ({"max_rows": 0}, "max_rows to be at least 1, got 0"),
+        ({"max_prefixes": 1.5}, "expected max_prefixes .*got 1.5"),
+        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
+        ({"temperature": 0}, "expected temperature .*got 0"),
+        ({"spellings": "both"}, "expected spellings to be one of all, canonical"),
+        ({"spellings": "canonical"}, "made from a tokenizer"),
+        ({"prompts": "yes"}, "got a single string"),
+        ({"prompts": [()]}, "at least one token in the prompt"),
+        ({"constraint": OTHER}, "to be lifted to the model's vocabulary"),
+    ],
+    "search": [
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"max_rows": 1.5}, "expected max_rows to be a whole number, got 1.5"),
+        ({"answers": 0}, "expected answers .*got 0"),
+        ({"max_reads": 0}, "expected max_reads .*got 0"),
+        ({"temperature": 0}, "expected temperature .*got 0"),
+        ({"temperature": True}, "expected temperature .*got True"),
+        ({"max_tokens": 1}, "needs at least 2 tokens"),
+        ({"deadline": -1}, "expected deadline .*got -1"),
+        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
+        ({"prompt": ()}, "at least one token in the prompt"),
+        ({"prompt": (77,)}, "in the prompt, got 77"),
+        ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
+        ({"constraint": OTHER}, "to be lifted to the model's vocabulary"),
+    ],
+    "choose": [
+        ({"options": []}, "expected at least one option, got none"),
+        ({"options": [[]]}, "expected at least one option, got none"),
+        ({"options": "yes"}, "expected a list of options, got str"),
+        ({"options": {"a": 1}}, "expected a list of options, got dict"),
+        ({"options": {"a", "b"}}, "expected a list of options, got set"),
+        ({"options": ["a", "b", "a"]}, "distinct options, got 'a' at indices 0 and 2"),
+        ({"options": ["a", 3]}, "got 3 at index 1; convert it to text, as in '3'"),
+        ({"options": [["a"], ["b"]]}, r"expected as many lists of options as prompts \(1\), got 2"),
+        ({"options": ["a", "\ud800"]}, "lone surrogate"),
+        ({"options": ["c"]}, "can be written with the tokens"),
+        ({"prompts": [[0]] * 2, "options": [["a"], []]}, "option of example 1, got none"),
+        ({"orders": 2}, "to be a function of the options, as orders=2 requires, got list"),
+        ({"orders": 3, "prompts": [written]}, "orders to be at most 2 .* for 2 options, got 3"),
+        ({"orders": 0}, "expected orders to be at least 1"),
+        ({"spellings": "both"}, "expected spellings to be one of"),
+        ({"spellings": "canonical"}, "got one without"),
+        ({"certify": 2}, r"expected certify to be in \(0, 1\]"),
+        ({"temperature": math.nan}, "expected temperature .*got nan"),
+    ],
+    "joint": [
+        ({"fields": {}}, "expected at least one field"),
+        ({"fields": [("a", bool)]}, "expected a mapping"),
+        ({"fields": {1: bool}}, "expected field names as strings"),
+        ({"fields": {"a": []}}, "expected field 'a' to have at least one value"),
+        ({"fields": {"a": range(0)}}, "at least one value"),
+        ({"fields": {"a": str}}, "expected field 'a' to be bool, a range"),
+        ({"fields": {"a": "yes"}}, "to be bool, a range.*got 'yes'"),
+        ({"fields": {"a": [1, 1.0]}}, "got 1 and 1.0, which are equal"),
+        ({"fields": {"a": [math.inf]}}, "finite numbers"),
+        ({"fields": {"a": [[1]]}}, "finite numbers, booleans or None"),
+    ],
+    "PGCD": [
+        ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
+        ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
+        ({"lookahead": math.nan}, "lookahead to be one of"),
+        ({"lookahead": True}, "lookahead to be one of"),
+        ({"exact_top_k": -1}, "exact_top_k"),
+        ({"exact_top_k": True}, "exact_top_k"),
+        ({"exact_top_k": 64.0}, "exact_top_k"),
+        ({"exact_top_k": "all"}, "exact_top_k"),
+        ({"max_bytes": -1}, "max_bytes"),
+        ({"defense": 1.5}, "defense"),
+        ({"defense": math.nan}, "defense"),
+    ],
+    "Twisted": [
+        ({"lookahead": "bigram"}, "got str.*smc.PGCD"),
+        ({"twist": "both"}, "twist to be one of conditional"),
+        ({"exact_top_k": -1}, "exact_top_k"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "message"),
+    [(call, *row) for call, rows in REFUSED.items() for row in rows],
+)
+def test_options_without_sense(call: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CALLS[call](**options)
+
+
+@pytest.mark.parametrize("name", [name for name in REMOVED if not name.endswith("=")])
+def test_what_was_removed_names_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"{name} was removed; {re.escape(REMOVED[name])}$"):
+        getattr(smc, name)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt2", ("'gpt2'", 'from_pretrained(name)')),
+        (smc.TransformersLM, ("the class TransformersLM", "TransformersLM(model, tokenizer)")),
+        (object(), ("got object", "TransformersLM(model, tokenizer)")),
+        (None, ("got NoneType",)),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_no_language_model(name: str, model: Any, words: tuple[str, ...]) -> None:
+    refused(lambda: ENTRIES[name](model, "a"), "smc.LanguageModel", *words)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize(
+    ("prompt", "word"),
+    [
+        (None, "got None"),
+        (b"a", "got b'a'"),
+        (["a", "b"], "one text"),
+        ({"input_ids": [[0]]}, "input_ids"),
+    ],
+)
+def test_a_prompt_of_another_kind(name: str, prompt: Any, word: str) -> None:
+    refused(lambda: ENTRIES[name](LM, prompt), word)
+
+
+@pytest.mark.parametrize("call", [smc.ask_all, smc.sample, smc.choose, smc.distribution])
+@pytest.mark.parametrize(
+    ("prompts", "word"),
+    [
+        ("a", "[prompt]"),
+        ([0, 1], "[token_ids]"),
+        ([{"role": "user", "content": "a"}], "[messages]"),
+        (None, "NoneType"),
+        ((text for text in "ab"), "list(prompts)"),
+        ({"input_ids": [[0]]}, "input_ids"),
+    ],
+)
+def test_prompts_that_are_no_list(call: Callable[..., Any], prompts: Any, word: str) -> None:
+    options = {smc.ask_all: {"max_tokens": 3}, smc.sample: SAMPLED}.get(call, {})
+    kind = LIFTED if call in (smc.sample, smc.distribution) else ["a"]
+    refused(lambda: call(LM, prompts, kind, **options), "a list of prompts", word)
+
+
+@pytest.mark.parametrize("name", ["ask", "ask_all", "sample"])
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [("temper", "temperature"), ("sed", "seed"), ("ess_treshold", "ess_threshold"),
+     ("qwertyuiop", "help(")],
+)  # fmt: skip
+def test_a_misspelt_option(name: str, option: str, near: str) -> None:
+    text = refused(lambda: ENTRIES[name](LM, "a", **{option: 1}), f"{option}=1", near)
+    assert "count_finished" not in text
+
+
+def test_other_options_of_ask_and_generate() -> None:
+    refused(lambda: ENTRIES["ask"](LM, "a", chat_template_kwarg={}), "chat_template_kwargs?")
+    refused(lambda: ENTRIES["ask"](LM, "a", chat_template_kwargs={"x": 1}), "messages")
+    refused(lambda: ENTRIES["ask"](LM, "a", chat_template_kwargs=True), "mapping")
+    refused(lambda: ENTRIES["ask_all"](LM, "a", finished=print), "finished", "smc.sample")
+    pytest.importorskip("transformers")
+    refused(lambda: smc.generate(LIFTED, sead=1), "smc.generate", "seed")
+
+
+def test_a_constraint_of_another_kind_names_what_makes_one() -> None:
+    for kind, word in (({}, "json_schema"), ("a", "regex"), (gcd.regex("a"), "gcd.lift(automaton")):
+        refused(lambda kind=kind: smc.sample(LM, ["a"], kind, **SAMPLED), word)
+    refused(lambda: smc.ask(LM, "a", 3, max_tokens=3), "whose value is text")
+    assert smc.ask(LM, "a", LIFTED, max_tokens=3).value in ("a", "b")
+
+
+def test_loading_what_is_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    hub = pytest.importorskip("huggingface_hub")
+    load = smc.TransformersLM.from_pretrained
+    refused(lambda: load(LM), "ToyLM", "TransformersLM(model, tokenizer)")
+    refused(lambda: load("x", device="cpu"), "device='cpu'", "device_map", ".to(device)")
+    refused(lambda: load("x", compile=True), "compile=True", "TransformersLM(model, tokenizer)")
+    refused(lambda: load("/no/such/folder"), "'/no/such/folder'", "neither")
+
+    def is_away(*given: Any, **options: Any) -> None:
+        assert options["timeout"] < 10
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(hub, "model_info", is_away)
+    for options in ({}, {"local_files_only": True}):
+        refused(lambda o=options: load("no-such/model", **o), "'no-such/model'", "can't be asked")
+    snapshot = tmp_path / "models--own--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    refs = tmp_path / "models--own--model" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    seen = []
+
+    def record(path: str, **options: Any) -> None:
+        seen.append(path)
+        raise TypeError("f() got an unexpected keyword argument 'dtipe'")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", record)
+    given = {"cache_dir": str(tmp_path), "dtipe": "x"}
+    refused(lambda: load("own/model", **given), "dtipe='x'")
+    assert seen == [str(snapshot)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_long_calls_show_progress_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    pytest.importorskip("tqdm")
+    kind = {"type": "array", "items": {"enum": [1, 2]}}
+    vocabulary = Vocabulary.from_bytes([*[bytes([b]) for b in b"[]12, "], b""], [6])
+    lm = ToyLM(vocabulary)
+    calls: list[Callable[[], Any]] = [
+        lambda: smc.ask_all(lm, [[0], [1]], kind, max_tokens=9, max_rows=16),
+        lambda: smc.choose(lm, [[0], [1]], ["1", "2"], max_rows=1),
+    ]
+    for call in calls:
+        found = []
+        for delay in (0.0, 60.0):
+            stream = Terminal() if is_terminal else io.StringIO()
+            monkeypatch.setattr(sys, "stderr", stream)
+            monkeypatch.setattr(deadlines, "DELAY", delay)
+            found.append(call())
+            assert ("smc" in stream.getvalue()) == (is_terminal and not delay)
+        assert [each.probabilities for each in found[0]] if call is calls[1] else True
+        assert str(found[0]) == str(found[1])
