@@ -3,10 +3,11 @@
     OMP_NUM_THREADS=2 python -m benchmarks.answers --schemas ../shared/data/public_schemas
 
 GCD (`smc.sample`) runs with one forward pass per token, with forced runs, and with forced runs and
-reading ahead (`read_ahead="auto"`). The baseline is a bare loop that draws as many tokens from the
-same model after the same prompt. On a GPU, captured steps are measured too, with a new capture for
-each answer. For each answer, all of these *sides* are timed in turn. The table has medians over
-answers of the ratios of their times. `benchmarks/claims.md` describes answers and models.
+reading ahead (`smc.Hooks(read_ahead="auto")`). The baseline is a bare loop that draws as many
+tokens from the same model after the same prompt. On a GPU, captured steps are measured too, with a
+new capture for each answer. For each answer, all of these *sides* are timed in turn. The table has
+medians over answers of the ratios of their times. `benchmarks/claims.md` describes answers and
+models.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
 
 import gcd
-import smc
+import smc.captured
 from benchmarks.common import head, line, tool_calls
 from experiments.config import ModelConfig, budget_of
 from experiments.models import ROOT, load_model, resolve_device
 from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.records import compact_prompt
 
-SIDES: dict[str, dict[str, Any]] = {
-    "one by one": {"forced_runs": False, "execution": "eager"},
-    "forced runs": {"execution": "eager"},
-    "read ahead": {"execution": "eager", "read_ahead": "auto"},
+Side = Callable[..., list[smc.Posterior]]
+SIDES: dict[str, Side] = {
+    "one by one": partial(smc.sample, hooks=smc.Hooks(forced_runs=False, read_ahead=0)),
+    "forced runs": partial(smc.sample, hooks=smc.Hooks(read_ahead=0)),
+    "read ahead": partial(smc.sample, hooks=smc.Hooks(read_ahead="auto")),
 }
-CAPTURED: dict[str, dict[str, Any]] = {"captured": {"execution": "static"}}
+CAPTURED: dict[str, Side] = {"captured": smc.captured.sample}
 """Additional side on a CUDA device."""
 
 
@@ -134,8 +136,8 @@ def load(adapter: str, device: str) -> smc.TransformersLM:
     return load_model(ModelConfig(device=device, adapter=adapter))[0]
 
 
-def sides_on(device: torch.device) -> dict[str, dict[str, Any]]:
-    """Return the sides that use canonical tokenization, with their arguments for `smc.sample`."""
+def sides_on(device: torch.device) -> dict[str, Side]:
+    """Return the sides that use canonical tokenization."""
     return SIDES | CAPTURED if device.type == "cuda" else SIDES
 
 
@@ -158,11 +160,10 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
     """
     prompt = lm.open(case.prompt)
 
-    def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
-        return smc.sample(
+    def run(constraint: gcd.TokenAutomaton, sample: Side) -> smc.Posterior:
+        return sample(
             lm, [prompt], constraint, max_tokens=budget_of("default", constraint),
             particles=particles, proposal=smc.GCD(), algorithm="smc",
-            **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip
 
     def measure(work: Callable[[], object]) -> float:
@@ -171,9 +172,7 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
     passes = [run(case.canonical, SIDES[side]) for side in ("forced runs", "read ahead")]
     tokens = max(len(sample.ids) for sample in passes[0].particles)
     free = measure(lambda: draw_unconstrained(lm, prompt, particles, tokens))
-    sides = [
-        measure(partial(run, case.canonical, settings)) for settings in sides_on(lm.device).values()
-    ]
+    sides = [measure(partial(run, case.canonical, side)) for side in sides_on(lm.device).values()]
     # All tokenizations give another answer, so its time is per token.
     other: list[smc.Posterior] = []
     last = measure(lambda: other.append(run(case.plain, SIDES["forced runs"])))

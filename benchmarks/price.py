@@ -172,7 +172,7 @@ def vote(lm: smc.TransformersLM, some: Requests) -> list[Row]:
     budget, constraint = some[0].budget, gcd.lift(language(some[0]), lm.vocabulary)
     found = smc.sample(
         lm, _prompts(lm, some), constraint, max_tokens=budget, particles=DRAWS,
-        proposal=smc.GCD(), algorithm="smc", ess_threshold=0, seed=0,
+        proposal=smc.GCD(), algorithm=smc.SMC(ess_threshold=0), seed=0,
     )  # fmt: skip
     rows = []
     for request, posterior in zip(some, found, strict=True):

@@ -40,10 +40,7 @@ from experiments.models import ROOT, digest_of
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM, load
 from hmm._checkpoint import check_files
-from hmm._product import MAX_BYTES
-from smc import LanguageModel
-from smc._inference import algorithms
-from smc._inference.algorithms import SMC, Discrete, Options
+from smc import SMC, Discrete, LanguageModel
 from smc._proposals.twisted import belief_of
 
 AUTO = "auto"
@@ -67,7 +64,7 @@ class Method:
         make: makes the proposal from the settings `hmm.*` and the HMM (None unless `needs_hmm`).
         needs_hmm: whether the method looks ahead with an HMM.
         fixed: settings of `hmm.*` that override the configuration.
-        sample: called in place of `smc.sample`, with the same arguments.
+        sample: called in place of `smc.sample`, with the same arguments; None for `smc.sample`.
         in_convergence: whether the convergence task, which ignores `sample`, can run the method.
     """
 
@@ -77,9 +74,7 @@ class Method:
     make: Callable[[HMMConfig, HMM | None], smc.Proposal]
     needs_hmm: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    sample: Callable[..., list[smc.Posterior]] = lambda *args, **options: smc.sample(
-        *args, **options
-    )
+    sample: Callable[..., list[smc.Posterior]] | None = None
     in_convergence: bool = True
 
     def proposal(self, settings: HMMConfig, hmm: HMM | None = None) -> smc.Proposal:
@@ -113,7 +108,7 @@ class HMMAlone(smc.PGCD):
     }
     """Settings `hmm.*` with which sampling is exact."""
 
-    def __init__(self, hmm: HMM, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, hmm: HMM, *, max_bytes: int) -> None:
         super().__init__(hmm, **self.FIXED, max_bytes=max_bytes)
         self._model: smc.HMMLanguageModel | None = None
 
@@ -130,7 +125,7 @@ class HMMAlone(smc.PGCD):
         automata: TokenAutomaton | Sequence[TokenAutomaton],
         *,
         proposal: HMMAlone,
-        finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
+        hooks: smc.Hooks | None = None,
         **options: Any,
     ) -> list[smc.Posterior]:
         """Sample from the HMM, which ignores prompts; arguments as for `smc.sample`.
@@ -139,13 +134,19 @@ class HMMAlone(smc.PGCD):
             Posteriors marked as inexact and without evidence, as both would refer to the HMM. The
             language model wasn't called, so `lm_calls` and `tokens` are zero.
         """
+        hooks = smc.Hooks() if hooks is None else hooks
+        finished = hooks.finished
+
+        def unread(found: Mapping[int, smc.Posterior]) -> None:
+            cast(Any, finished)({index: _unread(each) for index, each in found.items()})
+
         if finished is not None:
-            options["finished"] = lambda found: finished(
-                {index: _unread(posterior) for index, posterior in found.items()}
-            )
-        unread = [(0,)] * len(prompts)
-        model = proposal.model(lm.vocabulary)
-        return list(map(_unread, smc.sample(model, unread, automata, proposal=proposal, **options)))
+            hooks = replace(hooks, finished=unread)
+        found = smc.sample(
+            proposal.model(lm.vocabulary), [(0,)] * len(prompts), automata, proposal=proposal,
+            hooks=hooks, **options,
+        )  # fmt: skip
+        return list(map(_unread, found))
 
 
 def _unread(posterior: smc.Posterior) -> smc.Posterior:
@@ -223,6 +224,9 @@ def methods_of(config: DictConfig) -> list[str]:
 # -- algorithms
 
 
+_KINDS: dict[str, Any] = {"smc": SMC, "discrete": Discrete}
+
+
 @dataclass(frozen=True)
 class Variant:
     """An algorithm of `smc.sample` with some options fixed.
@@ -245,26 +249,17 @@ class Variant:
     @property
     def reads(self) -> list[str]:
         """Configuration keys that the options are read from."""
-        every = fields(algorithms.ALGORITHMS[self.algorithm])
+        every = fields(_KINDS[self.algorithm])
         return [f"{self.algorithm}.{each.name}" for each in every if each.name not in self.fixed]
 
-    def options(self, config: DictConfig) -> Options:
-        """Return the options for `smc.sample`."""
-        read = {key.partition(".")[2]: OmegaConf.select(config, key) for key in self.reads}
-        return cast(Options, {**read, **self.fixed})
-
-    def arguments(self, config: DictConfig) -> dict[str, Any]:
-        """Return the arguments with which `smc.sample` runs this algorithm with its options."""
-        chosen = {"execution": config.smc.execution, "read_ahead": config.smc.read_ahead}
-        return {"algorithm": self.algorithm, **chosen, **self.options(config)}
-
     def make(self, config: DictConfig) -> SMC | Discrete:
-        """Make the algorithm object, for samplers other than `smc.sample`.
+        """Make the algorithm with its options.
 
         Raises:
             ValueError: an option of the configuration is invalid.
         """
-        return algorithms.algorithm(self.algorithm, self.options(config))
+        read = {key.partition(".")[2]: OmegaConf.select(config, key) for key in self.reads}
+        return _KINDS[self.algorithm](**{**read, **self.fixed})
 
 
 _PAPER = {"resampling": "multinomial", "ess_threshold": 1.0, "strata": "none"}
@@ -291,8 +286,7 @@ def is_discrete(name: str) -> bool:
 def unread(config: DictConfig) -> list[str]:
     """Return the keys of options that no algorithm of the run uses."""
     read = {key for name in algorithms_of(config) for key in ALGORITHMS[name].reads}
-    every = [f"{kind}.{each.name}" for kind, options in algorithms.ALGORITHMS.items()
-             for each in fields(options)]  # fmt: skip
+    every = [f"{name}.{each.name}" for name, kind in _KINDS.items() for each in fields(kind)]
     return [key for key in every if key not in read]
 
 

@@ -35,7 +35,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 
 from gcd import ConstraintError, TokenAutomaton
-from smc._inference.algorithms import SMC, Discrete
+from smc import SMC, Discrete
 
 MAX_SKIPPED = 0.01
 """Largest share of malformed records with which a command succeeds."""
@@ -77,22 +77,22 @@ class ModelConfig:
 
 @dataclass
 class SMCConfig:
-    """Options of SMC (`smc._inference.algorithms.SMC`), and options that all algorithms have."""
+    """Options of SMC (`smc.SMC`), and options that all algorithms have."""
 
     resampling: str = SMC.resampling
     ess_threshold: float = SMC.ess_threshold
     strata: str = SMC.strata
 
-    # Options of all algorithms; see `smc.sample`.
+    # Options of all algorithms; see `smc.sample` and `smc.Hooks`.
     temperature: float = 1.0
-    execution: str = "auto"  # "eager", "static"
+    execution: str = "auto"  # "static": `smc.captured.sample`
     read_ahead: Any = 0  # tokens, or "auto"; 0 so that rows count only what the method itself needs
     max_rows: int = 128  # sequences in the running batch; doesn't affect results
 
 
 @dataclass
 class DiscreteConfig:
-    """Options of the discrete particle filter; see `smc._inference.algorithms.Discrete`."""
+    """Options of the discrete particle filter; see `smc.Discrete`."""
 
     count_finished: bool = Discrete.count_finished
     floor: float = Discrete.floor

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from omegaconf import DictConfig
 
 import gcd
-import smc
+import smc.captured
 from experiments import tables, tracking
 from experiments.arms import (
     ALGORITHMS,
@@ -269,8 +269,10 @@ def make_rows(
             store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
             progress(len(found))
 
-        options = {"observe": tracing.of(*trial), "finished": write}
-        sample(trial, due, config, lm, methods[trial.method], **options)
+        hooks = smc.Hooks(
+            observe=tracing.of(*trial), finished=write, read_ahead=config.smc.read_ahead
+        )
+        sample(trial, due, config, lm, methods[trial.method], hooks)
         if after is None or after.method != trial.method:
             # The tables of several methods wouldn't fit into memory together.
             methods[trial.method].free()
@@ -355,8 +357,10 @@ def _warm_up(
     seconds = time.perf_counter() - started
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
     particles = min(max(task.particles), _WARM_PARTICLES)
+    hooks = smc.Hooks(read_ahead=run.config.smc.read_ahead)
     for method, algorithm in product(task.methods, task.algorithms):
-        sample(Trial(method, algorithm, particles), [quick], run.config, lm, methods[method])
+        trial = Trial(method, algorithm, particles)
+        sample(trial, [quick], run.config, lm, methods[method], hooks)
         methods[method].free()  # tables are part of the method's own cost
     examples = [replace(e, prompt=opened.get(e.prompt, e.prompt)) for e in prepared.examples]
     unkept = len(prompts) - len(opened)
@@ -386,26 +390,26 @@ def sample(
     config: DictConfig,
     lm: Model,
     proposal: smc.Proposal,
-    **others: Any,
+    hooks: smc.Hooks,
 ) -> None:
-    """Sample examples with one arm; `others` are further arguments of the sampler."""
+    """Sample examples with one arm."""
     if isinstance(lm, VllmModel):
-        others.pop("observe", None)  # an engine doesn't show its steps
-        lm.sample(trial, examples, config, proposal, **others)
+        lm.sample(trial, examples, config, proposal, hooks.finished)
         return
-    method_of(trial.method).sample(
+    usual = smc.captured.sample if config.smc.execution == "static" else smc.sample
+    (method_of(trial.method).sample or usual)(
         lm,
         [example.prompt for example in examples],
         [example.constraint for example in examples],
         max_tokens=[example.budget for example in examples],
         particles=trial.particles,
         proposal=proposal,
-        **ALGORITHMS[trial.algorithm].arguments(config),
+        algorithm=ALGORITHMS[trial.algorithm].make(config),
         temperature=config.smc.temperature,
         seed=trial.seed(config.seed),
         example_ids=[example.number for example in examples],
         max_rows=config.smc.max_rows,
-        **others,
+        hooks=hooks,
     )
 
 

@@ -43,7 +43,7 @@ from experiments.studies.latency.task import TASK as LATENCY
 from experiments.tasks import ExperimentTask, errors_in_one_line, run_task
 from experiments.tool_calling.task import TASK as XLAM
 from experiments.vllm_model import check_engine
-from smc._inference.settings import COLDEST, EXECUTIONS
+from smc._inference.arguments import COLDEST
 
 TASKS: dict[str, ExperimentTask] = {
     task.name: task for task in (XLAM, JSON_SCHEMA, COMMONGEN, SQL, CONVERGENCE, LATENCY)
@@ -104,7 +104,7 @@ def check_shared(config: DictConfig) -> None:
     temperature = config.smc.temperature
     good = temperature >= COLDEST and math.isfinite(temperature)
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", good)
-    one_of("smc.execution", config.smc.execution, EXECUTIONS)
+    one_of("smc.execution", config.smc.execution, ("auto", "static"))
     ahead = config.smc.read_ahead
     if ahead != "auto" and (type(ahead) is not int or ahead < 0):
         raise ValueError(

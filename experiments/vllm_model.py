@@ -87,7 +87,7 @@ class VllmModel:
         examples: Sequence[Any],
         config: DictConfig,
         proposal: smc.Proposal,
-        finished: Callable[[Mapping[int, smc.Posterior]], object] = lambda _: None,
+        finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
     ) -> None:
         """Sample these examples.
 
@@ -98,10 +98,9 @@ class VllmModel:
             proposal: the proposal of the method.
             finished: called with posteriors, by index of the example.
         """
-        options: dict[str, Any] = {**ALGORITHMS[trial.algorithm].options(config)}
-        chunk = config.model.chunk
-        if trial.particles == 1 or options["ess_threshold"] == 0:  # nothing is resampled
-            options, chunk = {}, None
+        chosen = ALGORITHMS[trial.algorithm].make(config)
+        assert isinstance(chosen, smc.SMC), "check_engine refuses the discrete filter"
+        resampled = trial.particles > 1 and chosen.ess_threshold > 0
         size = max(1, _AT_ONCE // trial.particles)
         for start in range(0, len(examples), size):
             some = examples[start : start + size]
@@ -116,10 +115,11 @@ class VllmModel:
                     temperature=config.smc.temperature,
                     seed=trial.seed(config.seed),
                     example_ids=[example.number for example in some],
-                    chunk=chunk,
-                    **options,
+                    chunk=config.model.chunk if resampled else None,
+                    algorithm=chosen if resampled else None,
                 )
-            finished(dict(enumerate(drawn, start=start)))
+            if finished is not None:
+                finished(dict(enumerate(drawn, start=start)))
 
     def log_probability(self, prompt: Sequence[int], ids: Sequence[int]) -> float:
         """Compute log p_lm(ids | prompt) at temperature one, in nats, without a constraint."""

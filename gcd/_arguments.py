@@ -106,7 +106,7 @@ def _is_tensor(given: Any) -> bool:
     return torch is not None and isinstance(given, torch.Tensor)
 
 
-def check_indices(indices: Tensor, size: int, what: str = "token", *, least: int = 0) -> None:
+def check_indices(indices: Tensor, size: int, what: str = "token", least: int = 0) -> None:
     """Raise `ValueError` for indices outside of `least` to `size` - 1; `what` names an item."""
     if not _is_tensor(indices) or str(indices.dtype) not in _WHOLE:
         kind = indices.dtype if _is_tensor(indices) else type(indices).__name__
@@ -126,6 +126,15 @@ def check_shapes(*expected: tuple[Tensor, tuple[int, ...], str]) -> None:
         if not _is_tensor(given) or tuple(given.shape) != shape:
             found = tuple(given.shape) if _is_tensor(given) else type(given).__name__
             raise ValueError(f"expected {what} of shape {shape}, got {found}")
+
+
+def check_tensors(
+    shapes: Iterable[tuple[Tensor, tuple[int, ...], str]], *indices: tuple[Tensor, int, str, int]
+) -> None:
+    """Check shapes as `check_shapes` does, and then indices as `check_indices` does."""
+    check_shapes(*shapes)
+    for each in indices:
+        check_indices(*each)
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:

@@ -28,9 +28,8 @@ from torch import Tensor
 
 from gcd import TokenAutomaton
 from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end, request_seed
-from smc import Diagnostics, Draw, Posterior, Sample, Weights
-from smc._inference.algorithms import SMC
-from smc._inference.resampling import Strata, resample, scheme
+from smc import SMC, Diagnostics, Draw, Posterior, Sample, Weights
+from smc._inference.resampling import Strata, resample
 from smc._results.posterior import content, posterior
 from smc._results.reliability import cohorts_of_founders
 
@@ -242,7 +241,7 @@ def _resample(
     found = resample(
         Strata.of(running, states, len(system), how.strata, _indices),
         _log_competing(system),
-        scheme=scheme(how.resampling),
+        scheme=how.resampling,
         ess_threshold=float(how.ess_threshold),
         examples=torch.tensor([task.name], device="cpu"),
         step=torch.tensor([number], device="cpu"),

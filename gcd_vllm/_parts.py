@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from gcd import TokenAutomaton, Vocabulary
 from gcd_vllm._hmm_registry import PGCD
-from smc._inference.algorithms import SMC
+from smc import SMC
 
 
 class Plan(NamedTuple):

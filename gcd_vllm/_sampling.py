@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, check_budget
 from gcd_vllm._constraint_cache import ConstraintCache
@@ -14,9 +14,8 @@ from gcd_vllm._particles import ParticleTask, run
 from gcd_vllm._parts import Engine, Plan
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._server_engine import ServerEngine
-from smc import GCD, LCD, CounterDraw, Draw, Posterior
-from smc._inference.algorithms import SMC, Options, algorithm
-from smc._inference.settings import check_temperature, real, whole
+from smc import GCD, LCD, SMC, CounterDraw, Draw, Posterior
+from smc._inference.arguments import check_temperature, per_prompt, real, whole
 from smc._models.protocol import check_ids, check_length, check_list
 from smc._removed import accept_budget
 
@@ -38,8 +37,8 @@ def sample(
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     chunk: int | None = None,
+    algorithm: SMC | None = None,
     draw: Draw | None = None,
-    **options: Unpack[Options],
 ) -> list[Posterior]:
     """Sample answers x to each prompt from p_lm(x | x in C, |x| <= max_tokens), in vLLM.
 
@@ -60,8 +59,8 @@ def sample(
         chunk: minimum number of tokens of a part of an answer. After each part, particles may be
             resampled and are resubmitted with their tokens so far (`gcd_vllm._parts`). None:
             particles are never resampled.
+        algorithm: how particles are resampled; `smc.SMC()` by default.
         draw: random number generator for resampling; None for the default.
-        options: `resampling`, `ess_threshold`, `strata`, as in `smc.sample`.
 
     Returns:
         One posterior per prompt, in order. Its particles are `gcd_vllm.Rollout` objects, and its
@@ -83,7 +82,7 @@ def sample(
     return sample_with(
         engine, engine.cache, prompts, constraint, max_tokens=max_tokens, particles=particles,
         proposal=proposal, temperature=temperature, seed=seed, example_ids=example_ids,
-        chunk=chunk, draw=draw, options=options,
+        chunk=chunk, algorithm=algorithm, draw=draw,
     )  # fmt: skip
 
 
@@ -115,8 +114,8 @@ def sample_from_server(
     model: str | None = None,
     api_key: str | None = None,
     connections: int = 64,
+    algorithm: SMC | None = None,
     draw: Draw | None = None,
-    **options: Unpack[Options],
 ) -> list[Posterior]:
     """Sample as `sample` does, over HTTP, from a vLLM server with OpenAI's API.
 
@@ -127,14 +126,13 @@ def sample_from_server(
 
     Args:
         url: address of the server.
-        prompts, constraint, max_tokens, particles, proposal, seed, example_ids, chunk, draw: as in
-            `sample`.
+        prompts, constraint, max_tokens, particles, proposal, seed: as in `sample`.
+        example_ids, chunk, algorithm, draw: as in `sample`.
         vocabulary: vocabulary of the server's model, such as
             `gcd.Vocabulary.from_tokenizer(tokenizer, size=number_of_logits)`.
         model: name of the model; by default the first model that the server lists.
         api_key: the server's API key, sent as a bearer token.
         connections: maximum number of simultaneous requests.
-        options: as in `sample`.
 
     Raises:
         InfeasibleBudgetError, PromptTooLongError, ConstraintError, EngineStoppedError: as in
@@ -152,7 +150,7 @@ def sample_from_server(
     return sample_with(
         engine, ConstraintCache(vocabulary), prompts, constraint, max_tokens=max_tokens,
         particles=particles, proposal=proposal, temperature=1.0, seed=seed,
-        example_ids=example_ids, chunk=chunk, draw=draw, options=options,
+        example_ids=example_ids, chunk=chunk, algorithm=algorithm, draw=draw,
     )  # fmt: skip
 
 
@@ -169,36 +167,15 @@ def sample_with(
     seed: int,
     example_ids: Sequence[int] | None,
     chunk: int | None,
+    algorithm: SMC | None,
     draw: Draw | None,
-    options: Options,
 ) -> list[Posterior]:
     """Sample as `sample` does, with an engine in this process or on a server.
 
     `cache` compiles the constraints.
     """
     check_list(prompts)
-    names = (
-        list(range(len(prompts)))
-        if example_ids is None
-        else [whole("example_ids", each) for each in example_ids]
-    )
-    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
-        constraints: list[Any] = list(constraint)
-    else:
-        constraints = [constraint] * len(prompts)
-    if isinstance(max_tokens, Sequence) and not isinstance(max_tokens, str):
-        budgets = [whole("max_tokens", each) for each in max_tokens]
-    else:
-        budgets = [whole("max_tokens", max_tokens)] * len(prompts)
-    for what, given in (
-        ("constraints", constraints),
-        ("max_tokens", budgets),
-        ("example_ids", names),
-    ):
-        if len(given) != len(prompts):
-            raise ValueError(
-                f"expected {len(prompts)} {what}, one for each prompt; got {len(given)}"
-            )
+    names, constraints, budgets = per_prompt(len(prompts), constraint, max_tokens, example_ids)
     plan = Plan(
         particles=_positive("particles", particles),
         proposal=_proposal(proposal),
@@ -206,7 +183,7 @@ def sample_with(
         temperature=check_temperature(real("temperature", temperature)),
         seed=whole("seed", seed),
         chunk=None if chunk is None else _positive("chunk", chunk),
-        resampling=_resampling(options, chunk),
+        resampling=_resampling(algorithm, chunk),
     )
     engine.check_plan(plan)
     tasks = []
@@ -271,12 +248,14 @@ def _positive(what: str, value: object) -> int:
     return number
 
 
-def _resampling(options: Options, chunk: int | None) -> SMC:
-    if options and chunk is None:
+def _resampling(algorithm: SMC | None, chunk: int | None) -> SMC:
+    if algorithm is None:
+        return SMC()
+    if not isinstance(algorithm, SMC):
+        raise ValueError(f"expected algorithm to be a smc.SMC(...) or None, got {algorithm!r}")
+    if chunk is None:
         raise ValueError(
-            f"expected chunk= together with {', '.join(options)}, got none; add it, because "
+            f"expected chunk= together with algorithm={algorithm!r}, got none; add it, because "
             "without it particles aren't resampled"
         )
-    found = algorithm("smc", options)
-    assert isinstance(found, SMC), "it is the class of that name"
-    return found
+    return algorithm

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shapes
+from gcd._arguments import check_indices, check_tensors
 from gcd._tokens.distances import fits
 from hmm._kernels import lookahead as kernels
 from hmm._product import LookaheadTable
@@ -144,12 +144,12 @@ def _expect(
 ) -> Expected:
     """Compute the log-probabilities of items (classes or tokens)."""
     R, items = len(states), "token" if emission is table.hmm.emission else "class"
-    check_shapes(
+    shapes = (
         (remaining, (R,), "`remaining` (one number per prefix)"),
         (predicted, (R, table.hmm.num_states), "`predicted` (one distribution per prefix)"),
         (item, (R, *item.shape[1:2]), f"{items} ids (one row per prefix)"),
     )
-    check_indices(item, len(emission), items)
+    check_tensors(shapes, (item, len(emission), items, 0))
     if predicted.device.type in _COMPILED:
         return _expect_compiled(table, predicted, states, remaining, symbol, item, emission)
     batch = table.batch

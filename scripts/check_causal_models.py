@@ -234,7 +234,7 @@ def difference(model: Any) -> float:
     constraint = gcd.lift(gcd.regex("[ab]{1,2}"), vocabulary)
     found = smc.sample(
         lm, PROMPTS, constraint, max_tokens=4, particles=64, proposal=smc.GCD(),
-        algorithm="discrete", count_finished=False, floor=0,
+        algorithm=smc.Discrete(count_finished=False, floor=0),
     )  # fmt: skip
     worst = 0.0
     for prompt, posterior in zip(PROMPTS, found, strict=True):

@@ -3,9 +3,9 @@
     python -m scripts.list_api            # print the listing
     python -m scripts.list_api --write    # update docs/reference/interface.txt
 
-The listing has each name that a package of the library or `smc.testing` exports, with the
-signatures of functions and of public methods, and the fields of classes. It is read from the
-sources by griffe, so it doesn't depend on the versions of Python or of the dependencies.
+The listing has each name that a package of the library, `smc.captured` or `smc.testing` exports,
+with the signatures of functions and of public methods, and the fields of classes. It is read from
+the sources by griffe, so it doesn't depend on the versions of Python or of the dependencies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scripts.packages import EXPORTING
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTING = ROOT / "docs" / "reference" / "interface.txt"
-MODULES = sorted([*EXPORTING, "smc.testing"])
+MODULES = sorted([*EXPORTING, "smc.captured", "smc.testing"])
 
 
 def list_interface() -> str:

@@ -30,8 +30,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gcd._support.optional import missing
+from smc._inference.algorithms import SMC, Discrete
 from smc._inference.bounds import Bounds
 from smc._inference.deadlines import AbandonedError, CancelToken
+from smc._inference.execution import Hooks
 from smc._inference.particles import Observation, Population
 from smc._inference.resampling import Weights
 from smc._interface.asking import Reply, ask, ask_all
@@ -82,6 +84,7 @@ __all__ = [
     "LCD",
     "LM",
     "PGCD",
+    "SMC",
     "AbandonedError",
     "Answer",
     "AutomatonPosition",
@@ -93,6 +96,7 @@ __all__ = [
     "Choice",
     "CounterDraw",
     "Diagnostics",
+    "Discrete",
     "Draw",
     "Expectation",
     "Factors",
@@ -101,6 +105,7 @@ __all__ = [
     "GreedyClose",
     "HMMLanguageModel",
     "HMMLookahead",
+    "Hooks",
     "LanguageModel",
     "Lookahead",
     "MaskProposal",

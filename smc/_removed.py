@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -27,14 +28,34 @@ REMOVED = {
     "TiedGuide": "return its smc.Factors from guide; the sampler computes log Z",
     "score=": "return smc.Factors with `defense` from guide",
     "Walk": "use smc.AutomatonPosition",
+    "execution=": "call smc.captured.sample for captured steps, and omit it otherwise",
+    **{
+        f"{name}=": f"pass hooks=smc.Hooks({name}=...)"
+        for name in (
+            *("abandon", "draw", "finished", "forced_runs", "max_tokens_read", "observe"),
+            "read_ahead",
+        )
+    },
+    **{
+        f"{name}=": f"pass algorithm=smc.SMC({name}=...)"
+        for name in ("ess_threshold", "resampling", "strata")
+    },
+    **{
+        f"{name}=": f"pass algorithm=smc.Discrete({name}=...)"
+        for name in ("count_finished", "floor", "kept")
+    },
 }
 
 
 def accept_budget(function: Callable[P, R]) -> Callable[P, R]:
-    """Accept `budget=`, the former name of `max_tokens=`, with a DeprecationWarning."""
+    """Accept `budget=`, the former name of `max_tokens=`; refuse arguments that were removed."""
+    known = {*inspect.signature(function).parameters}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs.keys() - known:
+            if f"{name}=" in REMOVED:
+                raise ValueError(f"{name} was removed; {REMOVED[f'{name}=']}")
         if "budget" in kwargs:
             if "max_tokens" in kwargs:
                 raise TypeError("expected max_tokens=, got its former name budget= too; omit it")

@@ -13,6 +13,7 @@ import pytest
 
 import gcd
 import gcd_vllm
+import smc
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._weight_table import take
 from tests_vllm.oracle import Oracle, log_sum
@@ -109,7 +110,7 @@ def test_evidence_and_probabilities_are_those_of_enumeration(
     oracle = oracle_of(CHOICE)
     exact = oracle.answers(BUDGET)
     log_evidence = log_sum(exact.values())
-    options = {} if chunk is None else {"ess_threshold": 1.0, "strata": "none"}
+    algorithm = None if chunk is None else smc.SMC(ess_threshold=1.0, strata="none")
     found = [
         gcd_vllm.sample(
             engine,
@@ -120,7 +121,7 @@ def test_evidence_and_probabilities_are_those_of_enumeration(
             seed=seed,
             chunk=chunk,
             proposal=proposal,
-            **options,
+            algorithm=algorithm,
         )[0]
         for seed in range(8)
     ]
@@ -222,8 +223,8 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
         ask(proposal="pgcd")
     with pytest.raises(gcd.ConstraintError, match="GCD_VLLM_HMMS"):
         ask(proposal=gcd_vllm.PGCD("nowhere"))
-    with pytest.raises(ValueError, match="expected chunk= together with strata"):
-        ask(strata="none")
+    with pytest.raises(ValueError, match="expected chunk= together with algorithm"):
+        ask(algorithm=smc.SMC(strata="none"))
     with pytest.raises(gcd.ConstraintError, match="without 'deadline_ms'"):
         ask(constraint=CHOICE | {"deadline_ms": 5})
 

@@ -103,7 +103,7 @@ def sample_runs(
             constraint,
             example_ids=list(numbers),
             max_rows=_ROWS,
-            forced_runs=False,  # so that every token of a run counts as read
+            hooks=smc.Hooks(forced_runs=False),  # so that every token of a run counts as read
             **settings,
         )
 

@@ -211,8 +211,8 @@ def measure(case: Case) -> Iterator[dict[str, Any]]:
 
     for particles in (256,) if case.name.startswith("real") else (256, 4096):
         truth = sample(
-            particles, proposal=smc.GCD(), algorithm="discrete", floor=0, count_finished=False,
-            max_rows=4096,
+            particles, proposal=smc.GCD(), max_rows=4096,
+            algorithm=smc.Discrete(floor=0, count_finished=False),
         )  # fmt: skip
         known = truth.enumerated or (truth.certified or 0.0) >= CERTIFIED
         if known:

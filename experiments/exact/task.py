@@ -284,7 +284,7 @@ class _Bench:
             particles=particles,
             proposal=method.proposal(_settings(config), self.hmm),
             seed=config.seed,
-            **ALGORITHMS[key.algorithm].arguments(config),
+            algorithm=ALGORITHMS[key.algorithm].make(config),
         )
         measured = estimate(found, particles, truth.posterior, truth.log_evidence, config.seed)
         exact: float | None = None

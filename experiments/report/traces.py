@@ -1,6 +1,6 @@
 """Traces of the sampler: every sequence at every step, for a few examples of a run.
 
-A `Recorder` observes batches (`smc._inference.particles`) and converts the steps of the chosen
+A `Recorder` observes batches (`smc.Hooks`) and converts the steps of the chosen
 examples to plain values. `Tracing` writes them to `traces.jsonl`, one line per example and trial. A
 line has the key of the row, `budget`, `prompt`, and
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ from experiments.rows import (
 )
 from gcd import Vocabulary
 from smc import Observation, Population
-from smc._inference.particles import Observe
 
 TOP = 6  # recorded next tokens per prefix under the language model, and under the proposal
 MOST_ENDED = 16  # recorded answers per step, the heaviest; the filter can have thousands
@@ -132,7 +131,9 @@ class Tracing:
             drop_partial_line(self._path)
         self._waiting: list[tuple[set[int], Recorder, dict[int, Key]]] = []
 
-    def of(self, method: str, algorithm: str, particles: int, repeat: int = 0) -> Observe | None:
+    def of(
+        self, method: str, algorithm: str, particles: int, repeat: int = 0
+    ) -> Callable[[Sequence[int]], Recorder | None] | None:
         """Return the observer factory of a trial for `smc.sample`, or None."""
         if not self._named or particles > self._particles or repeat:
             return None

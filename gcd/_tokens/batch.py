@@ -37,7 +37,7 @@ import torch
 from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shapes
+from gcd._arguments import check_indices, check_tensors
 from gcd._errors import ConstraintError
 from gcd._tokens.distances import UNREACHABLE, fits
 from gcd._tokens.token_automaton import TokenAutomaton, check_budget
@@ -195,8 +195,8 @@ class AutomatonBatch:
         Raises:
             ValueError: if a state or a token is out of range; values on a GPU are not checked.
         """
-        self.check_states(states)
-        check_indices(tokens, self.vocabulary.size)
+        indices = (states, self.num_states, "state", -1), (tokens, self.vocabulary.size, "token", 0)
+        check_tensors((), *indices)
         here = states.clamp(min=0)
         classes = self.class_of[self.automaton_of[here], tokens]
         after = self.delta_flat[self.row_start[here] + classes]
@@ -204,7 +204,7 @@ class AutomatonBatch:
 
     def check_states(self, states: Int[Tensor, "*N"]) -> None:
         """Raise `ValueError` unless these are states of this batch, or -1."""
-        check_indices(states, self.num_states, "state", least=-1)
+        check_indices(states, self.num_states, "state", -1)
 
     def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
         """Return the indices in `delta_flat` of each state's row, class by class.
@@ -298,12 +298,12 @@ class BudgetMask:
             ValueError: if a state is out of range, or `remaining` and `states` differ in length.
                 States on a GPU are not checked.
         """
-        self.batch.check_states(states)
-        check_shapes(
+        shapes = (
             (states, tuple(states.shape[:1]), "states, one for each batch row"),
             (remaining, tuple(states.shape), "remaining tokens, one number for each state"),
         )
-        check_indices(remaining, 1 << 63, "number of tokens", least=-(1 << 63))
+        numbers = (remaining, 1 << 63, "number of tokens", -(1 << 63))
+        check_tensors(shapes, (states, self.batch.num_states, "state", -1), numbers)
         # No budget is large enough for unreachable states.
         left = remaining.long().clamp(max=UNREACHABLE)
         return fits(self.steps_after(states), left.unsqueeze(-1))

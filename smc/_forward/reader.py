@@ -41,7 +41,7 @@ from torch import Tensor
 from smc._forward.read_ahead import Draft, decode, make_draft
 from smc._models.protocol import LanguageModel, Rows
 from smc._proposals import AutomatonPosition, Batch, Proposal, State, start_position
-from smc._proposals.masks import binds, compute_removed
+from smc._proposals.masks import Progress, binds, compute_removed
 from smc._vocabulary.factors import Factors
 from smc._vocabulary.passes import VocabularyPass
 
@@ -309,7 +309,7 @@ class Followed(Generic[State]):
     Attributes:
         tokens: the forced tokens of each prefix; -1 beyond the last one.
         log_g: log g of the last forced token; 0 if there are no forced tokens.
-        state: the proposal's state after the forced tokens.
+        state, position: the proposal's state and its position after the forced tokens.
         positions: positions in the automata before each column of `tokens`; empty if the proposal's
             state has no positions.
     """
@@ -317,6 +317,7 @@ class Followed(Generic[State]):
     tokens: Int64[Tensor, "M K"]
     log_g: Float64[Tensor, "M"]
     state: State
+    position: Progress
     positions: tuple[AutomatonPosition, ...] = ()
 
     @property
@@ -341,7 +342,7 @@ def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> 
         state = proposal.advance(state, token.unsqueeze(1))
         position = state.position
         columns.append(token.unsqueeze(1))
-    return Followed(torch.cat(columns, dim=1), log_g, state, tuple(positions))
+    return Followed(torch.cat(columns, dim=1), log_g, state, position, tuple(positions))
 
 
 MOST_READ = 1 << 26
@@ -477,7 +478,7 @@ class EagerReader(Reader[State]):
                 at the start, where no token was chosen.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
-        position, tokens = followed.state.position, followed.tokens
+        position, tokens = followed.position, followed.tokens
         if chosen is not None:
             tokens = torch.cat([chosen, tokens], dim=1)
         # An automaton that ends without EOS may accept the empty answer, which is complete at the
@@ -499,17 +500,13 @@ class EagerReader(Reader[State]):
         log_p = torch.zeros_like(followed.log_g).index_copy(0, due, found.of_tokens)
         possible = ~log_p.isneginf()
         running = running & possible
-        B = len(self.batch.budgets)
-        drafted = count_of(example[due], B, found.num_drafted)
-        used = count_of(example[due], B, found.num_used)
         landed = torch.zeros_like(running).index_copy(0, due, found.num_used > 0)
+        B, of_due = len(self.batch.budgets), example[due]
+        drafted, used = (count_of(of_due, B, n) for n in (found.num_drafted, found.num_used))
         counts = TokenCounts(
-            read=count_of(example, B, read) - used + drafted,
-            forced=count_of(example, B, followed.length),
-            drafted=drafted,
-            used=used,
-            landed=count_of(example, B, landed.long()),
-        )
+            count_of(example, B, read) - used + drafted, count_of(example, B, followed.length),
+            drafted, used, count_of(example, B, landed.long()),
+        )  # fmt: skip
         extension = Extension(
             finished=position.finished & possible,
             running=running,

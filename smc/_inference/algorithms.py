@@ -6,38 +6,24 @@
                 is drawn (`smc._inference.discrete_filter`)
     auto        the discrete filter. It is more accurate than SMC with the same number of particles,
                 and under GCD also at an equal cost (docs/reliability.md). SMC is used with a single
-                particle, which is one answer drawn from the proposal, and with an option that only
-                SMC has
+                particle, which is one answer drawn from the proposal
 
-Each algorithm is a dataclass of its options, so that options of the other algorithm raise an error.
+Each algorithm is a dataclass of its options.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypedDict
 
 from smc._inference.resampling import scheme
-from smc._removed import REMOVED
 
 STRATA = ("none", "state")
 
 
-class Options(TypedDict, total=False):
-    """The options of all algorithms; `SMC` and `Discrete` document them."""
-
-    resampling: str
-    ess_threshold: float | int
-    strata: str
-    count_finished: bool
-    floor: float | int
-    kept: int
-
-
 @dataclass(frozen=True)
 class SMC:
-    """Sequential Monte Carlo with N particles.
+    """Sequential Monte Carlo with N particles, for `smc.sample`.
 
     Args:
         resampling: "systematic" or "multinomial" (`smc._inference.resampling`).
@@ -68,7 +54,7 @@ class SMC:
 
 @dataclass(frozen=True)
 class Discrete:
-    """The discrete particle filter, which keeps N distinct prefixes.
+    """The discrete particle filter, which keeps N distinct prefixes, for `smc.sample`.
 
     Args:
         count_finished: whether finished answers count toward N, so that improbable prefixes are
@@ -113,28 +99,16 @@ ALGORITHMS: dict[str, type[SMC | Discrete]] = {"smc": SMC, "discrete": Discrete}
 AUTO = "auto"
 
 
-def chosen(name: str, options: Options, particles: int) -> str:
-    """Return the name of the algorithm that "auto" stands for; return other names unchanged."""
-    if name != AUTO:
-        return name
-    asks_for_smc = any(field.name in options for field in fields(SMC))
-    return "smc" if asks_for_smc or particles == 1 else "discrete"
-
-
-def algorithm(name: str, options: Options) -> SMC | Discrete:
-    """Return the algorithm with the given name (other than "auto") and options."""
-    if not isinstance(name, str) or name not in ALGORITHMS:
+def algorithm_of(given: object, particles: int) -> SMC | Discrete:
+    """Return an algorithm, given itself or its name."""
+    if isinstance(given, SMC | Discrete):
+        return given
+    if given == AUTO:
+        return SMC() if particles == 1 else Discrete()
+    if not isinstance(given, str) or given not in ALGORITHMS:
         names = ", ".join((AUTO, *ALGORITHMS))
-        raise ValueError(f"expected algorithm to be one of {names}, got {name!r}")
-    kind = ALGORITHMS[name]
-    known = [field.name for field in fields(kind)]
-    for option, value in options.items():
-        if f"{option}=" in REMOVED:
-            raise ValueError(f"{option} was removed; {REMOVED[f'{option}=']}")
-        if option not in known:
-            raise ValueError(
-                f"expected an option of the algorithm {name!r} ({', '.join(known)}), got "
-                f"{option}={value!r}; correct its name, or omit it"
-            )
-    given: dict[str, Any] = dict(options)
-    return kind(**given)
+        raise ValueError(
+            f"expected algorithm to be one of {names}, or smc.SMC(...) or smc.Discrete(...) with "
+            f"options, got {given!r}"
+        )
+    return ALGORITHMS[given]()

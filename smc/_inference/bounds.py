@@ -184,7 +184,7 @@ class Frontier(NamedTuple):
             at = self.first[at]
         # All particles of a row have the same log p. A row without a running particle has -inf.
         log_p = before.log_p.masked_fill(~before.running, -torch.inf)
-        nothing = log_p.new_full((prefixes.num_rows,), -torch.inf)
+        nothing = log_p.new_full(left.shape[:1], -torch.inf)
         log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
         allowed = position.mask.class_mask(position.states, position.remaining)
         classes = position.automata.classes

@@ -38,16 +38,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gcd import AutomatonBatch
 from smc._forward.reader import Extension, Prefixes, Reader, TokenCounts, has_nan, refuse_nan
+from smc._inference.algorithms import Discrete
 from smc._inference.answers import MOST_ANSWERS, Ending, outcome_of
 from smc._inference.closing import Closing, tokens_to_finish
 from smc._inference.deadlines import TimeLimit
-from smc._inference.loop import Stepper
+from smc._inference.execution import Job, Stepper, steps_of
 from smc._inference.particles import NOT_CHOSEN, Outcome, Particles, Population, StepRecord
 from smc._inference.selection import FinishedScores, Selection
 from smc._models.static_cache import Forward, NotStaticError
 from smc._proposals import Batch, Proposal, State
 from smc._vocabulary.draw import Draw
-from smc._vocabulary.passes import VocabularyPass
+from smc._vocabulary.passes import VocabularyPass, pass_of
 
 AHEAD = 4
 """Maximum number of steps on a CUDA device whose flag hasn't arrived on the host yet."""
@@ -298,7 +299,7 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
             raise NotStaticError(
                 f"expected a proposal without host synchronizations, as static shapes require, but "
                 f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; compute "
-                "with masks instead, or set execution='eager'"
+                "with masks instead, or call smc.sample"
             )
 
 
@@ -439,7 +440,7 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
         raise NotStaticError(
             f"expected at most {MOST_ANSWERS} answers per example, as static shapes require, but "
             f"there may be {N * width * most}, from {N} prefixes, {width} possible last tokens and "
-            f"{most} steps; lower particles, or set algorithm='smc' or execution='eager'"
+            f"{most} steps; lower particles, set algorithm='smc', or call smc.sample"
         )
 
 
@@ -505,7 +506,7 @@ class StaticRun:
                 reader = stepper.reader
                 raise NotStaticError(
                     f"expected a step of the language model and {reader.proposal!r} that can be "
-                    f"captured as a CUDA graph, got an error: {error}; set execution='eager'"
+                    f"captured as a CUDA graph, got an error: {error}; call smc.sample"
                 ) from error
         self._seconds = time.perf_counter() - started
 
@@ -583,6 +584,27 @@ class StaticRun:
         with torch.cuda.graph(captured):
             once()
         return captured.replay
+
+
+def run_captured(job: Job, forward: Forward) -> Outcome:
+    """Sample a batch in static shapes; on a CUDA device, a step is captured as a graph."""
+    settings, most = job.settings, int(job.batch.budgets.max())
+    if isinstance(settings.algorithm, Discrete):
+        check_room(job.batch.automata, settings.particles, most)
+    device = job.lm.device
+    reader: StaticReader[Any] = StaticReader(
+        forward,
+        settings.proposal,
+        job.batch,
+        pass_of("auto", device),
+        num_particles=settings.particles,
+        temperature=settings.temperature,
+        spare=WARM_UP,
+    )
+    # An observer runs on the host in every step, so the step can't be captured.
+    graph = device.type == "cuda" and job.watch is None
+    stepper = steps_of(job, reader, AnswerTables)
+    return run_static(stepper, job.prompts, most, job.limit, graph=graph)
 
 
 def run_static(
@@ -673,5 +695,5 @@ def _copy(before: Any, after: Any) -> Any:
         return replace(before, **dict(zip(names, parts, strict=True)))
     raise NotStaticError(
         "expected a proposal's state to consist of tensors, named tuples and dataclasses, got a "
-        f"{type(before).__name__} that changes in a step; change its type, or set execution='eager'"
+        f"{type(before).__name__} that changes in a step; change its type, or call smc.sample"
     )

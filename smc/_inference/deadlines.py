@@ -25,7 +25,7 @@ from statistics import median
 from time import monotonic
 from typing import Any, Protocol, runtime_checkable
 
-from smc._inference.settings import real
+from smc._inference.arguments import real
 
 DELAY = 3.0
 """Seconds until a bar appears."""

@@ -38,14 +38,13 @@ from smc._inference.particles import (
     Selections,
     StepRecord,
     Watch,
-    add_removed_in_step,
     fallbacks_of,
     prefixes_in_use,
     start_particles,
 )
 from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Selection, select
 from smc._proposals import State
-from smc._proposals.masks import add_removed
+from smc._proposals.masks import add_removed, add_removed_in_step
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 from smc._vocabulary.factors import Factors, alive_of, selection_scores
 
@@ -167,9 +166,9 @@ class DiscreteFilter(Generic[State]):
         if removed is not None:
             drawn = before.log_weight[parent] + prefixes.log_p[kept.row, kept.token] - kept.log_pi
             removed = add_removed_in_step(
-                removed, self.reader, prefixes, before.row,
+                removed, prefixes.state.position, prefixes.log_p, self.reader.indices, before.row,
                 before.log_weight.masked_fill(~before.running, -torch.inf),
-                torch.where(kept.kept, drawn, -torch.inf), extension,
+                torch.where(kept.kept, drawn, -torch.inf), extension.log_removed,
             )  # fmt: skip
         after = self._advance(before.take(parent), kept, prefixes, extension)
         if self.watch is not None:

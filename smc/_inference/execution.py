@@ -1,26 +1,16 @@
-"""Choice between eager execution and static shapes.
+"""Settings of a `smc.sample` call, and the run of one of its batches.
 
-    eager     rows are distinct prefixes, and ended rows are removed; consecutive forced tokens take
-              one forward pass
-    static    there is one row per particle and no host synchronization; on CUDA devices, a step is
-              captured as a graph
-    auto      static on a CUDA device if `forced_runs` is off and static shapes are supported;
-              otherwise eager
-
-With forced runs, neither mode is always faster on a CUDA device. Static shapes are faster for few
-rows, and eager execution for hundreds (`benchmarks/claims.md`). "auto" doesn't depend on the batch,
-so that a prompt gives the same result alone and in a batch.
-
-Both modes have the same target, and give the same tokens for the same seed if no tokens are forced.
+Rows of the language model are distinct prefixes, and ended rows are removed. Consecutive forced
+tokens take one forward pass. `smc.captured` runs the same steps in constant shapes, which a CUDA
+graph can capture.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int64
@@ -28,150 +18,229 @@ from torch import Tensor
 
 from smc._forward.read_ahead import AUTO
 from smc._forward.reader import EagerReader, Reader
-from smc._inference.algorithms import SMC, Discrete
+from smc._inference.algorithms import SMC, Discrete, algorithm_of
 from smc._inference.answers import Pool
-from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, check_room, run_static
-from smc._inference.deadlines import TimeLimit
+from smc._inference.arguments import check_temperature, real, whole
+from smc._inference.closing import Closing
+from smc._inference.deadlines import CancelToken, TimeLimit
 from smc._inference.discrete_filter import DiscreteFilter
-from smc._inference.loop import Stepper, run_eagerly
 from smc._inference.particle_filter import ParticleFilter
-from smc._inference.particles import Outcome, Watch
-from smc._inference.settings import Settings
+from smc._inference.particles import Observe, Outcome, StepRecord, Watch
 from smc._models.protocol import LanguageModel
-from smc._models.static_cache import Forward, NotStaticError, StaticLanguageModel
-from smc._proposals import Batch
-from smc._vocabulary.draw import Draw
-from smc._vocabulary.passes import VocabularyPass, pass_of
+from smc._proposals import Batch, Proposal
+from smc._vocabulary.draw import CounterDraw, Draw
+from smc._vocabulary.passes import pass_of
 
-_LOG = logging.getLogger(__name__)
+MAX_TOKENS_READ = 1000
+"""Default limit on the tokens computed after sampling, for `certify`."""
 
 
-@dataclass(frozen=True)
-class Executor:
-    """Sampler of a batch of examples in the chosen execution mode.
+class Job(NamedTuple):
+    """A batch of B examples to sample.
 
-    Args:
+    Attributes:
         lm: the language model.
-        settings: the settings of `smc.sample`.
-        forward: the model in static shapes; None for eager execution.
-        vocabulary_pass: implementation of the passes over the vocabulary.
+        settings: the settings of the call.
+        prompts: token ids of each prompt.
+        batch: constraints and budgets.
+        examples: number of each example, which is part of the keys of its random numbers.
+        watch: function that is called after each step; None for none.
+        limit: the time limit; None for none.
     """
 
     lm: LanguageModel
     settings: Settings
-    forward: Forward | None
-    vocabulary_pass: VocabularyPass
-
-    @property
-    def device(self) -> torch.device:
-        """The model's device, on which all computations run."""
-        return self.lm.device
-
-    def __call__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        batch: Batch,
-        examples: Int64[Tensor, "B"],
-        draw: Draw,
-        watch: Watch | None = None,
-        limit: TimeLimit | None = None,
-    ) -> Outcome:
-        """Sample answers to the prompts (token ids)."""
-        given, on_cuda = self.settings, self.device.type == "cuda"
-        # Graphs, events and kernels are created on the current device.
-        with torch.cuda.device(self.device) if on_cuda else nullcontext():
-            if self.forward is not None:
-                try:
-                    static = self._static(self.forward, batch)
-                    steps = steps_of(
-                        given.algorithm, static, examples, given.particles, draw, watch
-                    )
-                    # An observer runs on the host in every step, so the step can't be captured.
-                    most, graph = int(batch.budgets.max()), on_cuda and watch is None
-                    return run_static(steps, prompts, most, limit, graph=graph)
-                except NotStaticError as error:
-                    if given.execution == "static":
-                        raise
-                    _LOG.info("using eager execution, because static shapes failed: %s", error)
-            ahead = given.read_ahead
-            if isinstance(ahead, str):
-                ahead = AUTO if getattr(self.lm, "reads_ahead", False) else 0
-            reader = EagerReader(
-                self.lm,
-                given.proposal,
-                batch,
-                self.vocabulary_pass,
-                temperature=given.temperature,
-                forced_runs=given.forced_runs,
-                ahead=ahead,
-            )
-            steps = steps_of(given.algorithm, reader, examples, given.particles, draw, watch)
-            return run_eagerly(steps, prompts, limit)
-
-    def _static(self, forward: Forward, batch: Batch) -> StaticReader[Any]:
-        """Create the reader of static shapes."""
-        given = self.settings
-        if isinstance(given.algorithm, Discrete):
-            check_room(batch.automata, given.particles, int(batch.budgets.max()))
-        return StaticReader(
-            forward,
-            given.proposal,
-            batch,
-            self.vocabulary_pass,
-            num_particles=given.particles,
-            temperature=given.temperature,
-            spare=WARM_UP,
-        )
+    prompts: Sequence[Sequence[int]]
+    batch: Batch
+    examples: Int64[Tensor, "B"]
+    watch: Watch | None
+    limit: TimeLimit | None
 
 
-def steps_of(
-    algorithm: SMC | Discrete,
-    reader: Reader[Any],
-    examples: Int64[Tensor, "B"],
-    particles: int,
-    draw: Draw,
-    watch: Watch | None = None,
-) -> Stepper:
-    """Return the object that takes the steps of an algorithm.
+@dataclass(frozen=True)
+class Hooks:
+    """Parts of `smc.sample` that tests, experiments and servers replace or observe.
 
     Args:
-        watch: function that is called after each step; None for none.
+        draw: generator of random numbers that replaces the default one and `seed`.
+        forced_runs: whether the model computes consecutive forced tokens in a single forward pass
+            (`smc._forward.reader`). This doesn't change the target or the weight of any text.
+        read_ahead: number of draft tokens, copied from the prompt, that the model computes in
+            passes over a single row (`smc._forward.read_ahead`). This reduces the number of passes.
+            Answers and weights stay the same up to rounding. With "auto", there are up to four if
+            the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models).
+        max_tokens_read: maximum number of tokens computed for `certify`, per prompt.
+        finished: function that is called after each batch with the batch's posteriors, as a mapping
+            from the index in `prompts`. `smc.sample` then returns an empty list.
+        observe: function that is called for each batch, and returns a function to call after each
+            step (`smc._inference.particles`).
+        abandon: a `threading.Event`. Once another thread sets it, the next step raises
+            `smc.AbandonedError`.
+        run: function that samples a batch in place of `smc._inference.execution.run_eagerly`.
+
+    Raises:
+        ValueError: a value is invalid.
     """
-    if isinstance(algorithm, Discrete):
-        store = AnswerTables if reader.is_static else Pool
-        return DiscreteFilter(algorithm, reader, examples, particles, draw, watch, store)
-    return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
+
+    draw: Draw | None = None
+    forced_runs: bool = True
+    read_ahead: int | str = "auto"
+    max_tokens_read: int = MAX_TOKENS_READ
+    finished: Callable[[Mapping[int, Any]], object] | None = None
+    observe: Observe | None = None
+    abandon: CancelToken | None = None
+    run: Callable[[Job], Outcome] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.forced_runs, bool):
+            raise ValueError(f"expected forced_runs to be True or False, got {self.forced_runs!r}")
+        if self.read_ahead != "auto" and (
+            isinstance(self.read_ahead, str) or whole("read_ahead", self.read_ahead) < 0
+        ):
+            raise ValueError(
+                "expected read_ahead to be a number of tokens (at least 0) or 'auto', got "
+                f"{self.read_ahead!r}"
+            )
+        if whole("max_tokens_read", self.max_tokens_read) < 1:
+            raise ValueError(
+                f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; to "
+                "compute no tokens after sampling, omit certify"
+            )
 
 
-def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
-    """Choose the execution mode.
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a `smc.sample` call that apply to all examples; see `smc.sample`.
 
-    If "auto" can't use static shapes, the reason is logged.
+    Raises:
+        ValueError: a value is invalid.
     """
-    chosen, forward = settings.execution, None
-    if chosen == "auto":
-        captured = lm.device.type == "cuda" and not settings.forced_runs
-        chosen = "static" if captured else "eager"
-    if chosen == "static":
-        try:
-            forward = _forward(lm, settings)
-        except NotStaticError as error:
-            if settings.execution == "static":
-                raise
-            _LOG.info("using eager execution, because static shapes failed: %s", error)
-    return Executor(lm, settings, forward, pass_of("auto", lm.device))
+
+    proposal: Proposal[Any]
+    particles: int
+    algorithm: SMC | Discrete
+    temperature: float
+    max_rows: int
+    certify: float | None
+    draw: Draw
+    hooks: Hooks
+
+    def __post_init__(self) -> None:
+        if self.particles < 1:
+            raise ValueError(f"expected particles to be at least 1, got {self.particles}")
+        if self.max_rows < 1:
+            raise ValueError(f"expected max_rows to be at least 1, got {self.max_rows}")
+        if isinstance(self.algorithm, Discrete) and self.algorithm.kept > self.particles:
+            raise ValueError(
+                f"expected kept to be at most the number of particles, {self.particles}, got "
+                f"{self.algorithm.kept}"
+            )
+        check_temperature(self.temperature)
+        if self.certify is not None and not 0 < self.certify <= 1:
+            raise ValueError(
+                f"expected certify to be in (0, 1], got {self.certify}; use 1 for the whole "
+                "posterior"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        proposal: object,
+        particles: object,
+        algorithm: object,
+        max_rows: object,
+        temperature: object = 1.0,
+        certify: object = None,
+        seed: object = 0,
+        hooks: object = None,
+    ) -> Settings:
+        """Validate the arguments of `smc.sample`, and return them as settings."""
+        if isinstance(proposal, type) or not isinstance(proposal, Proposal):
+            raise ValueError(
+                f"expected proposal to be an instance such as smc.GCD(), got {proposal!r}"
+            )
+        hooks = Hooks() if hooks is None else hooks
+        if not isinstance(hooks, Hooks):
+            raise ValueError(f"expected hooks to be a smc.Hooks(...), got {hooks!r}")
+        count = whole("particles", particles)
+        return cls(
+            proposal=proposal,
+            particles=count,
+            algorithm=algorithm_of(algorithm, count),
+            temperature=real("temperature", temperature),
+            max_rows=whole("max_rows", max_rows),
+            certify=None if certify is None else real("certify", certify),
+            draw=CounterDraw(whole("seed", seed)) if hooks.draw is None else hooks.draw,
+            hooks=hooks,
+        )
 
 
-def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """Return the language model in static shapes."""
-    if settings.read_ahead not in (0, "auto"):
-        raise NotStaticError(
-            "expected read_ahead to be 0 or 'auto', as static shapes require, got "
-            f"{settings.read_ahead}; set execution='eager' or read_ahead=0"
-        )
-    if not isinstance(lm, StaticLanguageModel):
-        raise NotStaticError(
-            "expected a language model with static_forward(), as static shapes require, got "
-            f"{type(lm).__name__}; set execution='eager'"
-        )
-    return lm.static_forward()
+@runtime_checkable
+class Stepper(Protocol):
+    """The steps of an algorithm for one batch: a `ParticleFilter` or a `DiscreteFilter`."""
+
+    @property
+    def reader(self) -> Reader[Any]:
+        """The reader, which runs the language model and updates the proposal's state."""
+        ...
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
+        """Run the model on the prompts; return the first state, and the record of forced tokens."""
+        ...
+
+    def step(self, carry: Any) -> tuple[Any, StepRecord]:
+        """Take a step; return the next state, and the record of this step.
+
+        Parts of the state that no step changes must be the same tensors afterward, because a graph
+        copies all other tensors.
+        """
+        ...
+
+    def outcome(self, carry: Any, history: StepRecord) -> Outcome:
+        """Return the answers of all examples, ordered by example.
+
+        Args:
+            carry: the state after the last step.
+            history: the records of all steps.
+        """
+        ...
+
+
+def steps_of(job: Job, reader: Reader[Any], store: Any = Pool) -> Stepper:
+    """Return the steps of an algorithm; `store` is the discrete filter's store of answers."""
+    settings = job.settings
+    given = (reader, job.examples, settings.particles, settings.draw, job.watch)
+    if isinstance(settings.algorithm, Discrete):
+        return DiscreteFilter(settings.algorithm, *given, store)
+    return ParticleFilter(settings.algorithm, *given)
+
+
+@torch.inference_mode()
+def run_eagerly(job: Job) -> Outcome:
+    """Sample a batch with one row for each prefix, and host synchronizations in each step."""
+    settings, hooks = job.settings, job.settings.hooks
+    ahead = hooks.read_ahead
+    if isinstance(ahead, str):
+        ahead = AUTO if getattr(job.lm, "reads_ahead", False) else 0
+    reader = EagerReader(
+        job.lm,
+        settings.proposal,
+        job.batch,
+        pass_of("auto", job.lm.device),
+        temperature=settings.temperature,
+        forced_runs=hooks.forced_runs,
+        ahead=ahead,
+    )
+    stepper = steps_of(job, reader)
+    started = time.perf_counter()
+    carry, record = stepper.start(job.prompts)
+    records, seconds = [record], time.perf_counter() - started
+    closing = None if job.limit is None else Closing(reader, job.limit)
+    while carry.prefixes.num_rows:
+        if closing is not None:
+            carry = closing.check_eagerly(carry, record)
+        carry, record = stepper.step(carry)
+        records.append(record)
+    history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
+    outcome = stepper.outcome(carry, history)._replace(start_seconds=seconds)
+    return outcome if closing is None else closing.mark(outcome)

@@ -27,9 +27,9 @@ after the draw.
 Resampling replaces the weights of competing particles by their mean, so the evidence is always the
 mean of the weights. Examples are independent, and each has a separate step number.
 
-The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.reader`),
-eagerly or in static shapes. `smc._inference.loop` repeats the step until all particles have ended.
-Cost: one forward pass over R prefixes, and O(R V) memory traffic.
+The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.reader`).
+`smc._inference.execution` repeats the step until all particles have ended. Cost: one forward pass
+over R prefixes, and O(R V) memory traffic.
 """
 
 from __future__ import annotations
@@ -53,14 +53,13 @@ from smc._inference.particles import (
     Population,
     StepRecord,
     Watch,
-    add_removed_in_step,
     fallbacks_of,
     prefixes_in_use,
     start_particles,
 )
-from smc._inference.resampling import Strata, Weights, resample, scheme
+from smc._inference.resampling import Strata, Weights, resample
 from smc._proposals import State
-from smc._proposals.masks import add_removed
+from smc._proposals.masks import add_removed, add_removed_in_step
 from smc._vocabulary.draw import Draw, Draws, Keys, Purpose, categorical
 from smc._vocabulary.factors import Factors, defend
 
@@ -160,9 +159,9 @@ class ParticleFilter(Generic[State]):
             if not self.reader.proposal.potential:
                 drawn = drawn + draws.log_z[chosen.row]
             removed = add_removed_in_step(
-                removed, self.reader, prefixes, before.row,
+                removed, prefixes.state.position, prefixes.log_p, self.reader.indices, before.row,
                 torch.where(before.running, reached, -torch.inf),
-                torch.where(chosen.running, drawn, -torch.inf), extension,
+                torch.where(chosen.running, drawn, -torch.inf), extension.log_removed,
             )  # fmt: skip
         after = self._advance(chosen, token, draws, log_g, prefixes, extension)
         if self.watch is not None:
@@ -236,7 +235,7 @@ class ParticleFilter(Generic[State]):
         found = resample(
             Strata.of(particles.running, states, N, self.options.strata, indices, width),
             particles.log_weight,
-            scheme=scheme(self.options.resampling),
+            scheme=self.options.resampling,
             ess_threshold=float(self.options.ess_threshold),
             examples=self.examples,
             step=step,

@@ -5,10 +5,10 @@ step: a finished or dead particle keeps its slot and is masked. Data that depend
 stored per prefix (`smc._forward.reader`). A particle has the row number of its prefix, `row`. The N
 prefixes that the discrete filter keeps are stored as particles, too.
 
-**Observers.** `smc.sample(..., observe=...)` calls `observe` once for each batch of examples. The
-function that `observe` returns is called after every step. An observer can't change answers or
-weights, because random numbers are functions of their keys. The observer's time is not included in
-`Diagnostics.seconds`. With an observer, no graph is captured.
+**Observers.** `smc.Hooks.observe` is called once for each batch of examples. The function that it
+returns is called after every step. An observer can't change answers or weights, because random
+numbers are functions of their keys. The observer's time is not included in `Diagnostics.seconds`.
+With an observer, no graph is captured.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.reader import Extension, Prefixes, Reader, count_of
-from smc._proposals import AutomatonPosition, Proposal, State
-from smc._proposals.masks import add_removed, compute_removed
+from smc._forward.reader import Extension, Prefixes, count_of
+from smc._proposals import Proposal, State
 
 NOT_CHOSEN = 1.0
 """Value in `Particles.log_pi` for tokens that were not selected."""
@@ -127,25 +126,6 @@ def start_particles(
         founder=torch.arange(P, device=device) % num_particles,
         log_pi=zero.new_full((P, budget + 1 if selects else 0), NOT_CHOSEN),
     )
-
-
-def add_removed_in_step(
-    total: Float64[Tensor, "B"],
-    reader: Reader[State],
-    prefixes: Prefixes[State],
-    row: Int64[Tensor, "P"],
-    reached: Float64[Tensor, "P"],
-    drawn: Float64[Tensor, "P"],
-    extension: Extension,
-) -> Float64[Tensor, "B"]:
-    """Add the probability that the budget removes after each prefix and along its forced run.
-
-    `reached` and `drawn` are the weights of the particles before the step and after their draw.
-    """
-    position = prefixes.state.position
-    assert isinstance(position, AutomatonPosition)  # as Frontier.start has checked
-    mass = compute_removed(position, prefixes.log_p, reader.indices)
-    return add_removed(add_removed(total, reached, mass[row]), drawn, extension.log_removed)
 
 
 def fallbacks_of(

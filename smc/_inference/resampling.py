@@ -201,7 +201,7 @@ def resample(
     strata: Strata,
     log_weight: Float64[Tensor, "P"],
     *,
-    scheme: Scheme,
+    scheme: str,
     ess_threshold: float,
     examples: Int64[Tensor, "B"],
     step: Int64[Tensor, "B"],
@@ -227,7 +227,7 @@ def resample(
         keys = Keys(examples[named // N], named % N, step[named // N], Purpose.ANCESTOR)
         return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
 
-    chosen = members.gather(1, scheme(weights.normalized, uniform, strata.size))
+    chosen = members.gather(1, SCHEMES[scheme](weights.normalized, uniform, strata.size))
     # The mean over the members of a stratum, which may be fewer than the columns of a row.
     size = strata.size.clamp(min=1).double()
     log_mean = weights.log_mean + (members.shape[1] / size).log()

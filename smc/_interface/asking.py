@@ -53,8 +53,8 @@ from gcd._languages.json_schema.schema import is_class
 from gcd._languages.tools.native_calls import format_of
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
-from smc._inference.algorithms import chosen
-from smc._inference.settings import COLDEST, check_options, whole
+from smc._inference.algorithms import SMC, Discrete, algorithm_of
+from smc._inference.arguments import COLDEST, check_options, whole
 from smc._interface.interface import sample
 from smc._models.protocol import (
     LanguageModel,
@@ -351,7 +351,7 @@ def ask(
     thinking: int | None = None,
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
-    algorithm: str = "auto",
+    algorithm: str | SMC | Discrete = "auto",
     whitespace: str | None = None,
     literals: str | None = None,
     temperature: float | int = 1.0,
@@ -386,7 +386,7 @@ def ask(
         literals: the tokenizations of fixed text, as for `gcd.lift`; "all" by default.
         temperature: as for `smc.sample`; 0 means greedy decoding under the constraint.
         chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
-        options: other arguments of `smc.sample`, such as `seed` or `deadline`, but not `finished`.
+        options: other arguments of `smc.sample`, such as `seed` or `deadline`.
 
     Raises:
         ConstraintError: the type can't be converted to a constraint.
@@ -424,7 +424,7 @@ def ask_all(
     thinking: int | None = None,
     particles: int | None = None,
     proposal: Proposal[Any] | None = None,
-    algorithm: str = "auto",
+    algorithm: str | SMC | Discrete = "auto",
     whitespace: str | None = None,
     literals: str | None = None,
     temperature: float | int = 1.0,
@@ -435,16 +435,16 @@ def ask_all(
     check_model(lm)
     check_list(prompts)
     check_options("smc.ask", options, ask, sample)
-    if "finished" in options:
+    if getattr(options.get("hooks"), "finished", None) is not None:
         raise ValueError(
-            f"expected no argument finished, got {options['finished']!r}; use the replies that "
+            "expected hooks without finished, which takes the answers; use the replies that "
             "smc.ask returns, or call smc.sample"
         )
     if temperature == 0:  # a single particle, which is almost certain to draw the best token
-        if particles is not None or algorithm != "auto" or "kept" in options:
+        if particles is not None or algorithm != "auto":
             raise ValueError(
-                f"expected no particles, algorithm or kept with temperature=0, which is greedy "
-                f"decoding, got particles={particles}, algorithm={algorithm!r}; omit them"
+                f"expected no particles or algorithm with temperature=0, which is greedy decoding, "
+                f"got particles={particles}, algorithm={algorithm!r}; omit them"
             )
         temperature, particles = COLDEST, 1
     elif tools is not None and particles is None:
@@ -459,11 +459,11 @@ def ask_all(
     most = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * len(written)
     for lifted, n in zip(lifts, most, strict=False):
         lifted.check(thinking, whole("max_tokens", n))
-    N, algorithm, settings = _search_options(particles, algorithm, options)
+    N, algorithm = _search_by(particles, algorithm)
     posteriors = sample(
         lm, written, [each.constraint for each in lifts], max_tokens=max_tokens, particles=N,
         proposal=GCD() if proposal is None else proposal, algorithm=algorithm,
-        temperature=temperature, **settings,
+        temperature=temperature, **options,
     )  # fmt: skip
     every = zip(lifts, posteriors, most, strict=True)
     return [request.reply(lifted, each, int(n)) for lifted, each, n in every]
@@ -597,25 +597,17 @@ def _style_of(tokenizer: Any, template: Any) -> str:
     return call_format("" if tokenizer is None else tokenizer)
 
 
-def _search_options(
-    particles: int | None, algorithm: str, options: Mapping[str, Any]
-) -> tuple[int, str, dict[str, Any]]:
-    """Return the number of particles, the algorithm and its options for `smc.sample`."""
-    given = dict(options)
+def _search_by(
+    particles: int | None, algorithm: str | SMC | Discrete
+) -> tuple[int, SMC | Discrete]:
+    """Return the number of particles, and the algorithm with its options."""
     count = whole("particles", _PARTICLES if particles is None else particles)
-    name = chosen(algorithm, given, count)  # type: ignore[arg-type]
-    if name != "discrete":
-        return count, name, given
+    found = algorithm_of(algorithm, count)
+    if isinstance(found, SMC) or not isinstance(algorithm, str):
+        return count, found
     if particles is None:
-        kept = whole("kept", given.setdefault("kept", BEAMS))
-        if kept and "floor" in given:
-            raise ValueError(
-                f"expected no floor without particles, got {given['floor']!r}, as no prefix is "
-                "dropped at random; pass particles=16"
-            )
-        return kept or _PARTICLES, name, given  # nothing is random, unless nothing is kept
-    given.setdefault("kept", min(BEAMS, max(0, count) // 2))
-    return count, name, given
+        return BEAMS, Discrete(kept=BEAMS)  # nothing is random
+    return count, Discrete(kept=min(BEAMS, max(0, count) // 2))
 
 
 def constraint_of(

@@ -1,7 +1,6 @@
 """Entry point of sampling: from prompts and constraints to posteriors.
 
-All arguments are checked before any forward pass, with one exception: a step that can't be captured
-as a CUDA graph is only detected when the first batch starts.
+All arguments are checked before any forward pass.
 
 Examples are sampled in batches of prompts with similar lengths (`in_batches`). The
 results are returned in the order of the prompts. The division into batches affects only the speed,
@@ -14,23 +13,24 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import compress
 from threading import Event
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
-from smc._inference.algorithms import Discrete, Options
+from smc._inference.algorithms import SMC, Discrete
+from smc._inference.arguments import per_prompt
 from smc._inference.deadlines import CancelToken, TimeLimit, progress, time_limit
-from smc._inference.execution import Executor, executor_of
-from smc._inference.particles import Observe, Outcome, Timed
-from smc._inference.settings import MAX_TOKENS_READ, Settings, check_options, settings_of, whole
+from smc._inference.execution import Hooks, Job, Settings, run_eagerly
+from smc._inference.particles import Outcome, Timed
 from smc._models.protocol import (
     LanguageModel,
     Messages,
@@ -47,7 +47,6 @@ from smc._removed import accept_budget
 from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc._results.reliability import Cohort, cohorts_of_founders, cohorts_of_selections
 from smc._search.certifying import Sampled, read_on
-from smc._vocabulary.draw import CounterDraw, Draw
 
 MOST_AUTOMATA = 2 << 30
 """Maximum size of the tables of all automata in a batch, in bytes."""
@@ -62,23 +61,15 @@ def sample(
     max_tokens: int | Sequence[int],
     particles: int,
     proposal: Proposal[Any],
-    algorithm: str = "auto",
+    algorithm: str | SMC | Discrete = "auto",
     temperature: float | int = 1.0,
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     max_rows: int = 256,
-    forced_runs: bool = True,
-    execution: str = "auto",
-    read_ahead: int | str = "auto",
     certify: float | int | None = None,
-    max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
     cancel: CancelToken | None = None,
-    abandon: CancelToken | None = None,
-    draw: Draw | None = None,
-    finished: Callable[[Mapping[int, Posterior]], object] | None = None,
-    observe: Observe | None = None,
-    **options: Unpack[Options],
+    hooks: Hooks | None = None,
 ) -> list[Posterior]:
     """Sample answers x to each prompt from p_lm(x | x in C, |x| <= max_tokens).
 
@@ -93,8 +84,8 @@ def sample(
         particles: N, the number of particles per prompt. For the discrete filter, the number of
             distinct prefixes that it keeps at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
-        algorithm: "smc", "discrete" or "auto". "auto" is the discrete filter, unless there is only
-            one particle or `options` has an option that only SMC has (`smc._inference.algorithms`).
+        algorithm: "smc", "discrete" or "auto"; or, with options, `smc.SMC(...)` or
+            `smc.Discrete(...)`. "auto" is the discrete filter, unless there is only one particle.
             `Posterior.algorithm` is the algorithm that was used.
         temperature: sampling temperature. It is part of p_lm, and therefore of the target.
         seed: seed of all random numbers.
@@ -102,41 +93,21 @@ def sample(
             default. With the same integer, a prompt gives the same result alone and in a batch.
         max_rows: maximum number of particles in one batch. The remaining prompts are sampled in
             later batches. The particles of a prompt are never split.
-        forced_runs: whether the model computes consecutive forced tokens in a single forward pass
-            (`smc._forward.reader`). This doesn't change the target or the weight of any text.
-        execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow
-            CUDA graphs, but compute forced tokens one by one. On CUDA devices they are often faster
-            for a single prompt, and slower for hundreds of particles.
-        read_ahead: number of draft tokens, copied from the prompt, that the model computes in
-            passes over a single row (`smc._forward.read_ahead`). This reduces the number of passes.
-            Answers and weights stay the same up to rounding. With "auto", there are up to four if
-            the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models).
-            Reading ahead requires eager execution.
         certify: minimum share of the posterior to find, such as 0.9. If sampling is certain to have
             found a smaller share (`Posterior.certified`), the model computes further prefixes, the
-            most probable first. The computation stops at this share, `max_tokens_read` or the
-            deadline. The answers' probabilities are then their probabilities under the model,
-            divided by the sum of these (`smc._search.certifying`).
-        max_tokens_read: maximum number of tokens computed for `certify`, per prompt.
+            most probable first. The computation stops at this share, at 1,000 tokens per prompt
+            (`Hooks.max_tokens_read`), or at the deadline. The answers' probabilities are then their
+            probabilities under the model, divided by the sum of these (`smc._search.certifying`).
         deadline: seconds from now until the answers should be complete. Unfinished answers switch
             to a shortest completion early enough to meet it, if the model is fast enough. Zero
             gives shortest answers. `Posterior.stopped` reports whether answers were shortened
             (`docs/serving.md`).
         cancel: a `threading.Event`. Once another thread sets it, unfinished answers switch to a
             shortest completion.
-        abandon: a `threading.Event`. Once another thread sets it, the next step raises
-            `smc.AbandonedError`.
-        draw: generator of random numbers that replaces the default one and `seed`.
-        finished: function that is called after each batch with the batch's posteriors, as a mapping
-            from the index in `prompts`. `sample` then returns an empty list.
-        observe: function that is called for each batch, and returns a function to call after each
-            step (`smc._inference.particles`).
-        options: options of the algorithm. For "smc": `resampling`, `ess_threshold`, `strata`
-            (`smc._inference.algorithms.SMC`). For "discrete": `count_finished`, `floor`, `kept`
-            (`smc._inference.algorithms.Discrete`).
+        hooks: parts that tests, experiments and servers replace or observe.
 
     Returns:
-        One posterior per prompt, in the order of `prompts`; an empty list if `finished` is given.
+        One posterior per prompt, in the order of `prompts`; an empty list with `hooks.finished`.
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
@@ -145,52 +116,23 @@ def sample(
         ConstraintError: a constraint was lifted to another vocabulary than the model's, or the
             proposal doesn't support it. For example, the tables of `PGCD` may exceed its memory
             limit.
-        ValueError: another argument is invalid, or the algorithm doesn't have an option. The
-            message names the argument.
+        ValueError: another argument is invalid. The message names the argument.
         FloatingPointError: the model's log-probabilities are NaN or +inf.
-        AbandonedError: `abandon` was set.
+        AbandonedError: `hooks.abandon` was set.
     """
     check_model(lm)
-    check_options("smc.sample", options, sample)
-    limit = time_limit(deadline, cancel, abandon)
-    check_list(prompts)
-    names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
-    automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
-    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
-        automata = constraint
-    budgets = _one_each("max_tokens", max_tokens, len(prompts))
-    for what, given in (("constraints", automata), ("max_tokens", budgets), ("example_ids", names)):
-        if len(given) != len(prompts):
-            raise ValueError(
-                f"expected as many {what} as prompts ({len(prompts)}), got {len(given)}"
-            )
-    # An error message names the example if there are several, or if the caller named the example.
-    called: Sequence[int | None] = names
-    if example_ids is None and len(prompts) == 1:
-        called = [None]
-    for name, automaton in zip(called, automata, strict=True):
-        check_lifted(automaton, name)
-    settings = settings_of(
-        proposal=proposal, particles=particles, algorithm=algorithm, options=options,
-        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, execution=execution,
-        read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
-    )  # fmt: skip
-    tasks = [
-        PromptTask(name, encode_prompt(lm, prompt), automaton, n)
-        for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
-    ]
-    for name, task in zip(called, tasks, strict=True):
-        check_example(lm, task.prompt, task.automaton, task.budget, name)
-
-    draw = CounterDraw(whole("seed", seed)) if draw is None else draw
+    settings = Settings.of(
+        proposal, particles, algorithm, max_rows, temperature, certify, seed, hooks
+    )
+    hooks = settings.hooks
+    limit = time_limit(deadline, cancel, hooks.abandon)
+    tasks = _tasks_of(lm, prompts, constraint, max_tokens, example_ids)
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    needs = _needs_of(tasks, settings)
-    batches = in_batches(order, needs, room)
+    batches = in_batches(order, _needs_of(tasks, settings), room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
-    executor = executor_of(lm, settings)
     results: dict[int, Posterior] = {}
     left = len(tasks)
     steps = [max(tasks[i].budget for i in batch) for batch in batches]
@@ -201,25 +143,14 @@ def sample(
         for number, batch in enumerate(batches):
             part = None if limit is None else limit.share(len(batch) / left)
             left -= len(batch)
-            some = [tasks[i] for i in batch]
-            posteriors = _certify(some, executor, draw, observe, part)
+            posteriors = _certify(lm, [tasks[i] for i in batch], settings, part)
             if limit is not None:
                 posteriors = _with_overrun(posteriors, limit.overrun())
             if bar is not None:
                 bar.update(sum(steps[: number + 1]) - bar.n)
             found = dict(zip(batch, posteriors, strict=True))
-            if finished is None:
-                results.update(found)
-            else:
-                finished(found)
+            (results.update if hooks.finished is None else hooks.finished)(found)
     return [results[i] for i in sorted(results)]
-
-
-def _one_each(what: str, values: object, count: int) -> list[int]:
-    """Return a list of integers: the given ones, or one integer repeated `count` times."""
-    if isinstance(values, Iterable) and not isinstance(values, str):
-        return [whole(what, value) for value in values]
-    return [whole(what, values)] * count
 
 
 @dataclass(frozen=True)
@@ -230,6 +161,26 @@ class PromptTask:
     prompt: tuple[int, ...]
     automaton: TokenAutomaton
     budget: int
+
+
+def _tasks_of(
+    lm: LanguageModel, prompts: Any, constraint: Any, max_tokens: Any, example_ids: Any
+) -> list[PromptTask]:
+    """Return the checked arguments of each prompt."""
+    check_list(prompts)
+    names, automata, budgets = per_prompt(len(prompts), constraint, max_tokens, example_ids)
+    # An error message names the example if there are several, or if the caller named the example.
+    alone = example_ids is None and len(prompts) == 1
+    called: list[int | None] = [None] if alone else [*names]
+    for name, automaton in zip(called, automata, strict=True):
+        check_lifted(automaton, name)
+    tasks = [
+        PromptTask(name, encode_prompt(lm, prompt), automaton, n)
+        for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
+    ]
+    for name, task in zip(called, tasks, strict=True):
+        check_example(lm, task.prompt, task.automaton, task.budget, name)
+    return tasks
 
 
 def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequence[int]], Room]:
@@ -256,45 +207,40 @@ def _needs_of(tasks: Sequence[PromptTask], settings: Settings) -> Callable[[Sequ
 
 
 def _certify(
-    tasks: Sequence[PromptTask],
-    executor: Executor,
-    draw: Draw,
-    observe: Observe | None,
-    limit: TimeLimit | None,
+    lm: LanguageModel, tasks: Sequence[PromptTask], settings: Settings, limit: TimeLimit | None
 ) -> list[Posterior]:
     """Sample the examples of one batch, and find the requested share of each posterior."""
-    posteriors, settings = _sample(tasks, executor, draw, observe, limit), executor.settings
+    posteriors = _sample(lm, tasks, settings, limit)
     if settings.certify is None:
         return posteriors
     return read_on(
-        executor.lm,
+        lm,
         [
             Sampled(task.prompt, task.automaton, task.budget, each)
             for task, each in zip(tasks, posteriors, strict=True)
         ],
-        certify=settings.certify, max_tokens_read=settings.max_tokens_read,
+        certify=settings.certify, max_tokens_read=settings.hooks.max_tokens_read,
         temperature=settings.temperature, max_rows=settings.max_rows, limit=limit,
     )  # fmt: skip
 
 
 def _sample(
-    tasks: Sequence[PromptTask],
-    executor: Executor,
-    draw: Draw,
-    observe: Observe | None,
-    limit: TimeLimit | None,
+    lm: LanguageModel, tasks: Sequence[PromptTask], settings: Settings, limit: TimeLimit | None
 ) -> list[Posterior]:
     """Sample the examples of one batch, and record the seconds in the diagnostics."""
-    started = time.perf_counter()
-    watch = None if observe is None else observe([task.name for task in tasks])
+    started, device, hooks = time.perf_counter(), lm.device, settings.hooks
+    watch = None if hooks.observe is None else hooks.observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
     batch = Batch(
-        AutomatonBatch([task.automaton for task in tasks], device=executor.device),
-        torch.tensor([task.budget for task in tasks], device=executor.device),
+        AutomatonBatch([task.automaton for task in tasks], device=device),
+        torch.tensor([task.budget for task in tasks], device=device),
     )
-    names = torch.tensor([task.name for task in tasks], device=executor.device)
-    outcome = executor([task.prompt for task in tasks], batch, names, draw, timed, limit)
-    posteriors = _posteriors(tasks, executor.settings, outcome)
+    names = torch.tensor([task.name for task in tasks], device=device)
+    job = Job(lm, settings, [task.prompt for task in tasks], batch, names, timed, limit)
+    # Graphs, events and kernels are created on the current device.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        outcome = (hooks.run or run_eagerly)(job)
+    posteriors = _posteriors(tasks, settings, outcome)
     unseen = 0.0 if timed is None else timed.seconds
     return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)
 
@@ -337,20 +283,6 @@ def _posteriors(
         outcome.example, torch.arange(len(tasks) + 1, device="cpu").to(outcome.example)
     )
     bounds = ends.tolist()
-    # Over all examples at once, because an operation on a small tensor takes microseconds.
-    record = outcome.history
-    took = record.running > 0
-    steps = took.T.tolist()
-    ess_of, resampled, running, alive = (
-        field.T.tolist() for field in (record.ess, record.resampled, record.running, record.alive)
-    )
-    calls, read, fallbacks, forced, drafted, used, landed = (
-        (field * took).sum(dim=0).tolist()
-        for field in (
-            record.read > 0, record.read, record.fallbacks, record.forced, record.drafted,
-            record.used, record.landed,
-        )
-    )  # fmt: skip
     founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
     enumerated = outcome.enumerated.tolist()
     log_upper = [None] * len(tasks) if outcome.log_upper is None else outcome.log_upper.tolist()
@@ -363,29 +295,13 @@ def _posteriors(
         effects = [*map(BudgetEffect.of, outcome.log_removed.tolist(), evidence)]
 
     results = []
-    for b, task in enumerate(tasks):
+    for b, (task, diagnostics) in enumerate(zip(tasks, _diagnostics(outcome), strict=True)):
         eos = set(task.automaton.vocabulary.eos_ids)
         samples = []
         for p in range(bounds[b], bounds[b + 1]):
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
             samples.append(Sample(ids, answer, log_weights[p], finished[p], log_p[p]))
-        diagnostics = Diagnostics(
-            ess=tuple(compress(ess_of[b], steps[b])),
-            resampled=tuple(compress(resampled[b], steps[b])),
-            running=tuple(compress(running[b], steps[b])),
-            alive=tuple(compress(alive[b], steps[b])),
-            lm_calls=1 + calls[b],
-            tokens=len(task.prompt) + read[b],
-            generated=sum(len(sample.ids) for sample in samples),
-            share_finished=sum(sample.finished for sample in samples) / max(1, len(samples)),
-            seconds=0.0,
-            fallbacks=fallbacks[b],
-            forced=forced[b],
-            drafted=drafted[b],
-            used=used[b],
-            landed=landed[b],
-        )
         results.append(
             posterior(
                 samples,
@@ -393,7 +309,12 @@ def _posteriors(
                 log_evidence=evidence[b],
                 ess=ess[b],
                 enumerated=enumerated[b],
-                diagnostics=diagnostics,
+                diagnostics=replace(
+                    diagnostics,
+                    tokens=len(task.prompt) + diagnostics.tokens,
+                    generated=sum(len(sample.ids) for sample in samples),
+                    share_finished=sum(each.finished for each in samples) / max(1, len(samples)),
+                ),
                 log_upper=log_upper[b],
                 algorithm="discrete" if isinstance(algorithm, Discrete) else "smc",
                 cohorts=_cohorts_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N)
@@ -405,6 +326,32 @@ def _posteriors(
             )
         )
     return results
+
+
+def _diagnostics(outcome: Outcome) -> Iterator[Diagnostics]:
+    """Yield the records of each example's steps, without its prompt and its answers."""
+    # Over all examples at once, because an operation on a small tensor takes microseconds.
+    record = outcome.history
+    took = record.running > 0
+    every = {
+        name: getattr(record, name).T.tolist() for name in ("ess", "resampled", "running", "alive")
+    }
+    sums = {
+        name: (getattr(record, name) * took).sum(dim=0).tolist()
+        for name in ("fallbacks", "forced", "drafted", "used", "landed")
+    }
+    calls, read = ((field * took).sum(dim=0).tolist() for field in (record.read > 0, record.read))
+    for b, steps in enumerate(took.T.tolist()):
+        own: dict[str, Any] = {name: values[b] for name, values in sums.items()}
+        own |= {name: tuple(compress(values[b], steps)) for name, values in every.items()}
+        yield Diagnostics(
+            **own,
+            lm_calls=1 + calls[b],
+            tokens=read[b],
+            generated=0,
+            share_finished=0.0,
+            seconds=0.0,
+        )
 
 
 def _cohorts_of(
@@ -480,6 +427,8 @@ async def sample_async(
     lm: LanguageModel,
     prompts: Sequence[Prompt | Messages],
     constraint: TokenAutomaton | Sequence[TokenAutomaton],
+    *,
+    hooks: Hooks | None = None,
     **options: Any,
 ) -> list[Posterior]:
     """Run `smc.sample` in a thread, and await its result.
@@ -489,14 +438,14 @@ async def sample_async(
     `deadline` instead, or pass an event as `cancel` and set it.
 
     Args:
-        lm, prompts, constraint: as for `smc.sample`.
-        options: keyword arguments of `smc.sample` except `abandon`.
+        lm, prompts, constraint, hooks, options: as for `smc.sample`.
 
     Raises:
         ValueError: an argument is invalid. Other errors of `smc.sample` are raised, too.
     """
     abandon = Event()
-    call = partial(sample, lm, prompts, constraint, abandon=abandon, **options)
+    hooks = replace(Hooks() if hooks is None else hooks, abandon=abandon)
+    call = partial(sample, lm, prompts, constraint, hooks=hooks, **options)
     thread = asyncio.get_running_loop().run_in_executor(None, call)
     thread.add_done_callback(_look_at)
     try:

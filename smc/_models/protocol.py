@@ -113,9 +113,9 @@ class Rows(Protocol):
 class LanguageModel(Protocol):
     """Interface of a language model that the samplers use.
 
-    A language model may have two more members. `reads_ahead` is whether `read_ahead="auto"` enables
-    reading ahead (by default it doesn't). `static_forward` supports static shapes
-    (`smc._models.static_cache.StaticLanguageModel`).
+    A language model may have two more members. `reads_ahead` is whether
+    `smc.Hooks(read_ahead="auto")` reads ahead (by default it doesn't). `static_forward` supports
+    `smc.captured` (`smc._models.static_cache.StaticLanguageModel`).
     """
 
     @property

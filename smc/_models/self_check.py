@@ -240,6 +240,6 @@ def check_static(model: Any, forward: StaticTransformer) -> None:
         if apart > truth.tolerance:
             raise NotStaticError(
                 f"expected correct log-probabilities in static shapes, but those of "
-                f"{type(model).__name__} are wrong by {apart:.2g} nats on average; set "
-                "execution='eager'"
+                f"{type(model).__name__} are wrong by {apart:.2g} nats on average; call "
+                "smc.sample"
             )

@@ -117,7 +117,7 @@ class StaticTransformer:
             raise NotStaticError(
                 "expected a model that attends to all columns in every layer, as static shapes "
                 f"require, but {type(model).__name__} has a sliding window or a recurrent state; "
-                "set execution='eager'"
+                "call smc.sample"
             )
         attention = attention_name(model.config) or "eager"
         if attention not in ("sdpa", "eager"):
@@ -128,12 +128,12 @@ class StaticTransformer:
         if torch.is_autocast_enabled(model.device.type):
             raise NotStaticError(
                 "expected no torch.autocast, because static shapes don't support keys and values "
-                "of several types; set execution='eager', or load the model in the lower precision"
+                "of several types; call smc.sample, or load the model in the lower precision"
             )
         if len({parameter.device for parameter in model.parameters()}) > 1:
             raise NotStaticError(
                 "expected the model on one device, as static shapes require, got several devices; "
-                "set execution='eager'"
+                "call smc.sample"
             )
         self.model = model
         self._grouped = with_grouped_queries(model)
@@ -231,7 +231,7 @@ class StaticTransformer:
             cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotStaticError(
                 f"expected torch.compile to compile a step of {type(self.model).__name__}, but it "
-                f"fails: {cause}; leave out `compile`, or set execution='eager'"
+                f"fails: {cause}; leave out `compile`, or call smc.sample"
             ) from error
         apart = float((found - expected).abs().nanmean())
         spread = float((expected - log_p).abs().nanmean())

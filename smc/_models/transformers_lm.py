@@ -83,10 +83,10 @@ class TransformersLM:
         tokenizer: the model's tokenizer. It encodes text prompts with its special tokens, unless
             the text already begins with them, as the output of a chat template does.
         vocabulary: the bytes of each token; by default they are read from the tokenizer.
-        compile: whether to fuse the kernels of a step in static shapes (`execution="static"`) with
+        compile: whether to fuse the kernels of a step of `smc.captured.sample` with
             `torch.compile`; or arguments of `torch.compile`, such as `{"mode":
             "max-autotune-no-cudagraphs"}`. Each new number of particles is compiled once, usually
-            in less than a minute. Eager execution isn't compiled.
+            in less than a minute. `smc.sample` doesn't compile.
 
     Raises:
         ValueError: the model or the tokenizer is unsuitable, such as a path, an encoder-decoder or
@@ -184,7 +184,7 @@ class TransformersLM:
 
     @cached_property
     def reads_ahead(self) -> bool:
-        """True if `read_ahead="auto"` reads ahead: on a CPU, unless the model is small."""
+        """True if passes read ahead by default: on a CPU, unless the model is small."""
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -208,7 +208,7 @@ class TransformersLM:
 
         Pass the result as a prompt to `smc.sample`, `smc.distribution` and similar functions. It
         holds the keys and values of the prompt, so it becomes invalid when the weights or adapters
-        of the model change. Static shapes (`execution="static"`) compute the prompt again.
+        of the model change. `smc.captured.sample` computes the prompt again.
 
         Args:
             prompt: text, token ids, or messages for the chat template.

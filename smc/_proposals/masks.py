@@ -478,3 +478,21 @@ def add_removed(
     """Add the removed mass after each particle to the sum of its example, in log space."""
     example = torch.arange(len(mass), device=mass.device) // (len(mass) // len(total))
     return torch.logaddexp(total, sums_by(log_weight + mass, example, len(total)))
+
+
+def add_removed_in_step(
+    total: Float64[Tensor, "B"],
+    position: AutomatonPosition,
+    log_p: Float[Tensor, "R V"],
+    indices: Callable[[Bool[Tensor, "R"]], Int64[Tensor, "K"]],
+    row: Int64[Tensor, "P"],
+    reached: Float64[Tensor, "P"],
+    drawn: Float64[Tensor, "P"],
+    along: Float64[Tensor, "P"],
+) -> Float64[Tensor, "B"]:
+    """Add the probability that the budget removes after each prefix and along its forced run.
+
+    `reached` and `drawn` are the weights of the particles before the step and after their draw.
+    """
+    mass = compute_removed(position, log_p, indices)
+    return add_removed(add_removed(total, reached, mass[row]), drawn, along)

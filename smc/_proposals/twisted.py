@@ -320,7 +320,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def counts(self) -> Counts:
         """Number of prefixes where g was zero, since this object was created.
 
-        Warm-up calls (`smc._inference.loop`) and repeated steps are included.
+        Warm-up calls (`smc._inference.captured`) and repeated steps are included.
         """
         none = torch.zeros(3, dtype=torch.int64, device="cpu")
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())

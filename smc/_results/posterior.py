@@ -393,29 +393,19 @@ def posterior(
     total = sum(mass.values())
     # Ties are broken by the bytes, so that the order is reproducible.
     ranked = sorted(mass.items(), key=lambda item: (-item[1], item[0]))
-    eos = set(automaton.vocabulary.eos_ids)
-    bounds = None
-    if log_upper is not None:
-        bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_upper)
+    log_found = _log_sum(_log_p_found(samples).values())
+    bounds = None if log_upper is None else bounds_of(log_found, log_upper)
     ancestry = None
     if cohorts is not None and alive:
         number = {answer: i for i, (answer, _) in enumerate(ranked)}
-        log_weights = np.array([sample.log_weight for sample in samples], dtype=float)
-        ancestry = Ancestry(
-            np.exp(log_weights - top) / total,
-            np.array([number.get(sample.answer, 0) for sample in samples], dtype=np.int64),
-            tuple(cohorts),
-        )
+        weights = np.exp(np.array([each.log_weight for each in samples]) - top) / total
+        answers = np.array([number.get(each.answer, 0) for each in samples])
+        ancestry = Ancestry(weights, answers, tuple(cohorts))
     reliability = reliability_of(
-        ancestry,
-        len(ranked),
-        num_particles=num_particles or max(1, len(samples)),
-        log_evidence=log_evidence,
-        bounds=bounds,
-        enumerated=enumerated,
-        stopped=stopped is not None,
-    )
-    # Particles are often equal.
+        ancestry, len(ranked), num_particles=num_particles or max(1, len(samples)), bounds=bounds,
+        log_evidence=log_evidence, enumerated=enumerated, stopped=stopped is not None,
+    )  # fmt: skip
+    eos = set(automaton.vocabulary.eos_ids)  # particles are often equal
     texts = dict.fromkeys(tuple(content(sample.ids, eos)) for sample in alive)
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),

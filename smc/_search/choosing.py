@@ -34,7 +34,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, choice, json_schema, lift
 from gcd._tokens.spellings import LITERALS
-from smc._inference.settings import whole
+from smc._inference.arguments import whole
 from smc._models.protocol import (
     LanguageModel,
     Messages,

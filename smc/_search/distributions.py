@@ -39,8 +39,8 @@ from gcd import Automaton, ConstraintError, EmptyLanguageError, TokenAutomaton, 
 from gcd._tokens.distances import fits
 from gcd._tokens.spellings import LITERALS, canonical
 from smc._forward.revisiting import TreeReader
+from smc._inference.arguments import check_temperature, real, whole
 from smc._inference.deadlines import progress
-from smc._inference.settings import check_temperature, real, whole
 from smc._models.protocol import (
     LanguageModel,
     Messages,

@@ -17,7 +17,7 @@ real models are rounded differently in other batches. Ties within rounding aren'
 Cost: one forward pass over at most `max_rows` prefixes per step, with the forced tokens after them.
 The number of steps may be exponential in the length of the answers. For answers that need no proof,
 `smc.ask` keeps a few prefixes in each step (beam search), and so does `smc.sample` with
-`particles=N, kept=N`, whose proposal may look ahead.
+`particles=N, algorithm=smc.Discrete(kept=N)`, whose proposal may look ahead.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import torch
 
 from gcd import TokenAutomaton
 from smc._forward.revisiting import TreeReader
+from smc._inference.arguments import check_temperature, real, whole
 from smc._inference.deadlines import time_limit
-from smc._inference.settings import check_temperature, real, whole
 from smc._models.protocol import (
     LanguageModel,
     Messages,

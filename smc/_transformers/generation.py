@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -33,16 +33,10 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
-from smc._inference.algorithms import Options
+from smc._inference.algorithms import SMC, Discrete
+from smc._inference.arguments import check_temperature, real, whole
 from smc._inference.deadlines import CancelToken, time_limit
-from smc._inference.settings import (
-    MAX_TOKENS_READ,
-    check_options,
-    check_temperature,
-    real,
-    settings_of,
-    whole,
-)
+from smc._inference.execution import Hooks, Settings
 from smc._interface.interface import sample
 from smc._models.suitability import check_kind, check_state, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
@@ -77,15 +71,12 @@ def generate(
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
     seed: int | None = None,
-    algorithm: str = "auto",
+    algorithm: str | SMC | Discrete = "auto",
     max_rows: int = 256,
-    forced_runs: bool = True,
-    read_ahead: int | str = "auto",
     certify: float | int | None = None,
-    max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
     cancel: CancelToken | None = None,
-    **options: Unpack[Options],
+    hooks: Hooks | None = None,
 ) -> Callable[..., Tensor | GenerateSMCOutput]:
     """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
 
@@ -99,13 +90,12 @@ def generate(
     Args:
         constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's
             vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
-        particles, proposal, algorithm, max_rows, forced_runs, read_ahead: as for
-            `smc.sample`. The default proposal is `smc.GCD()`.
-        certify, max_tokens_read, deadline, cancel: as for `smc.sample`. The deadline in seconds
-            begins again with each call of `generate`. A function with `cancel` can't be pickled.
+        particles, proposal, algorithm, max_rows, certify, hooks: as for `smc.sample`. The default
+            proposal is `smc.GCD()`.
+        deadline, cancel: as for `smc.sample`. The deadline in seconds begins again with each call
+            of `generate`. A function with `cancel` can't be pickled.
         seed: seed of all random numbers. By default it is drawn from torch's generator, which
             `torch.manual_seed` controls.
-        options: options of the algorithm; see `smc.sample`.
 
     Returns:
         A function for `custom_generate`, which can be used several times and pickled. It raises the
@@ -113,23 +103,17 @@ def generate(
 
     Raises:
         ConstraintError: a constraint is not lifted to tokens.
-        ValueError: another argument is invalid, or the algorithm doesn't have an option.
+        ValueError: another argument is invalid.
     """
-    check_options("smc.generate", options, generate)
     check_constraints(constraint)
     chosen = GCD() if proposal is None else proposal
-    settings_of(
-        chosen, particles, algorithm, options, max_rows, forced_runs,
-        read_ahead=read_ahead, certify=certify, max_tokens_read=max_tokens_read,
-    )  # fmt: skip
+    Settings.of(chosen, particles, algorithm, max_rows, certify=certify, hooks=hooks)
     time_limit(deadline, cancel)
     if seed is not None:
         whole("seed", seed)
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
-        "forced_runs": forced_runs, "read_ahead": read_ahead,
-        "certify": certify, "max_tokens_read": max_tokens_read,
-        "deadline": deadline, "cancel": cancel, **options,
+        "certify": certify, "deadline": deadline, "cancel": cancel, "hooks": hooks,
     }  # fmt: skip
     return _Decoding(constraint, seed, settings)
 

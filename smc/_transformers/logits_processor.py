@@ -37,7 +37,7 @@ from transformers import LogitsProcessor
 
 from gcd import AutomatonBatch, ConstraintError, TokenAutomaton, check_budget
 from smc._forward.reader import has_nan, refuse_nan
-from smc._inference.settings import whole
+from smc._inference.arguments import whole
 from smc._proposals import GCD, AutomatonPosition, Batch
 from smc._proposals.twisted import Lookahead, Twisted, looking_ahead
 from smc._removed import accept_budget

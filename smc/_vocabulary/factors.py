@@ -42,7 +42,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from gcd._arguments import check_indices, check_shapes
+from gcd._arguments import check_tensors
 from gcd._tokens.batch import TokenClasses
 from hmm._threads import share_out
 from smc._vocabulary.kernels.loops import Lines, tilt
@@ -165,13 +165,7 @@ class Factors(NamedTuple):
 
     def check(self, log_p: Float[Tensor, "R V"]) -> None:
         """Raise ValueError if compiled code would read outside of these arrays or of `log_p`."""
-        check_rows(log_p, self.classes, self.automaton_of_row, self.by_class)
-        R, V = log_p.shape
-        check_shapes(
-            (self.tokens, (R, *self.tokens.shape[1:2]), "`tokens` (one row per prefix)"),
-            (self.by_token, tuple(self.tokens.shape), "`by_token` (one factor per token)"),
-        )
-        check_indices(self.tokens, V)
+        check_rows(log_p, self.classes, self.automaton_of_row, self.by_class, self)
 
 
 def check_rows(
@@ -179,17 +173,26 @@ def check_rows(
     classes: TokenClasses,
     automaton_of_row: Int64[Tensor, "R"],
     by_class: Shaped[Tensor, "R C"],
+    factors: Factors | None = None,
 ) -> None:
     """Raise ValueError if the arrays of R prefixes don't match the token classes."""
     (R, V), B, C = log_p.shape, len(classes.of), classes.start.shape[1] - 1
     if log_p.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected log_p in float32 or float64, got {log_p.dtype}")
-    check_shapes(
+    shapes: list[tuple[Tensor, tuple[int, ...], str]] = [
         (classes.of, (B, V), "token classes (one column per token)"),
         (by_class, (R, C), "factors (one row per prefix, one column per token class)"),
         (automaton_of_row, (R,), "automata of rows (one per prefix)"),
-    )
-    check_indices(automaton_of_row, B, "automaton")
+    ]
+    indices = [(automaton_of_row, B, "automaton", 0)]
+    if factors is not None:
+        tokens, by_token = factors.tokens, factors.by_token
+        shapes += [
+            (tokens, (R, *tokens.shape[1:2]), "`tokens` (one row per prefix)"),
+            (by_token, tuple(tokens.shape), "`by_token` (one factor per token)"),
+        ]
+        indices.append((tokens, V, "token", 0))
+    check_tensors(shapes, *indices)
 
 
 FEW = 32  # if less than 1/FEW of the tokens are allowed, only these tokens are read

@@ -9,16 +9,17 @@ import torch
 from torch.utils._pytree import tree_map
 
 import smc
-import smc._inference.execution
+import smc._inference.captured
 from gcd import AutomatonBatch, lift, regex
 from hmm import HMM
-from smc import Batch, CounterDraw, HMMLanguageModel
+from smc import Batch, HMMLanguageModel
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.captured import WARM_UP, StaticReader, StaticRun, run_static
-from smc._inference.execution import steps_of
+from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, StaticRun, run_static
+from smc._inference.execution import Job, Settings, steps_of
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.devices.device import DEVICE, NAME
+from tests.smc.calls import sample_with
 from tests.smc.cases import PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, stories, tiny_model
 
@@ -73,7 +74,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
         lm = smc.TransformersLM(model, None, vocabulary=VOCABULARY)
         assert lm.device.type == "cpu"
         automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
-        return smc.sample(
+        return sample_with(
             lm, [[0, 1], [2]], automata, max_tokens=6, particles=8, proposal=smc.GCD(),
             ess_threshold=1.0, **{"algorithm": "smc", **options},
         )  # fmt: skip
@@ -105,9 +106,9 @@ def test_the_same_answers_as_on_the_cpu(
         return run_static(*given, graph=False)
 
     # The toy's numbers come from the host; steps are captured in tests/smc/test_gpu.py.
-    monkeypatch.setattr(smc._inference.execution, "run_static", uncaptured)
+    monkeypatch.setattr(smc._inference.captured, "run_static", uncaptured)
     found, expected = (
-        smc.sample(
+        sample_with(
             toy(device), **examples(), particles=5, seed=2, temperature=0.8,
             proposal=proposal(name, device), execution=execution,
             **{"algorithm": "smc", **ALGORITHMS[algorithm]},
@@ -124,7 +125,7 @@ def test_the_same_answers_as_on_the_cpu(
 def test_options_of_the_eager_way(options: dict[str, Any], algorithm: str) -> None:
     shown: dict[Any, list[Any]] = {DEVICE: [], "cpu": []}
     found, expected = (
-        smc.sample(
+        sample_with(
             toy(device), **examples(), particles=5, seed=3, proposal=smc.GCD(),
             observe=lambda _, device=device: shown[device].append, execution="eager",
             **options, **{"algorithm": "smc", **ALGORITHMS[algorithm]},
@@ -154,7 +155,10 @@ def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
     )  # fmt: skip
     reader.forward = _Quiet(6 * 2, VOCABULARY.size)
     kind = (Discrete if algorithm == "discrete" else SMC)(**given)
-    steps = steps_of(kind, reader, torch.arange(2, device=DEVICE), 6, CounterDraw(3))
+    settings = Settings.of(reader.proposal, 6, kind, 12, seed=3)
+    examples = torch.arange(2, device=DEVICE)
+    job = Job(toy(DEVICE), settings, [[0], [1]], batch, examples, None, None)
+    steps = steps_of(job, reader, AnswerTables)
     run = StaticRun(steps, [[0], [1]], 12, graph=False)
     run.step()  # tables that are made once, at first use
     with counted_waits() as waits:
@@ -197,7 +201,7 @@ def test_a_model_of_transformers(both: Any, options: dict[str, Any]) -> None:
     automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), both["cpu"].vocabulary)
     prompts = ["A story. ", "The ", "A story. "]  # one of them is kept
     found, expected = (
-        smc.sample(
+        sample_with(
             lm,
             prompts,
             automaton,
@@ -250,7 +254,7 @@ def test_an_hmm_as_the_language_model(algorithm: str) -> None:
     generator = torch.Generator().manual_seed(1)
     hmm = HMM.random(4, VOCABULARY.size, generator=generator, dtype=torch.float64)
     found, expected = (
-        smc.sample(
+        sample_with(
             HMMLanguageModel(hmm.to(device), VOCABULARY), **examples(), particles=5, seed=2,
             proposal=smc.GCD(), **{"algorithm": "smc", **ALGORITHMS[algorithm]},
         )

@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-import gcd
-import smc
 from experiments import run as experiment
 from experiments.arms import ALGORITHMS, unread
 from experiments.config import DiscreteConfig, SMCConfig
 from experiments.rows import results_config
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
-from smc.testing import ToyLM
 from tests.experiments import composing
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -50,30 +47,6 @@ def test_algorithms_agree_with_their_names():
     assert made["discrete"] == Discrete(floor=0.125)
     paper = composed("smc=paper")
     assert ALGORITHMS["smc"].make(paper) == made["smc_paper"]
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_arguments_are_those_of_the_library(name):
-    """Sampling with them is sampling with the algorithm itself: the seam of both samplers."""
-    vocabulary = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos_ids=[0])
-    constraint = gcd.lift(gcd.choice(["ab", "ba", "abba"]), vocabulary)
-    config, seen = composed(), []
-    kind = algorithms.ALGORITHMS[ALGORITHMS[name].algorithm]
-    expected = ALGORITHMS[name].make(config)
-
-    class Watched(kind):
-        def __post_init__(self):
-            super().__post_init__()
-            seen.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(algorithms.ALGORITHMS, ALGORITHMS[name].algorithm, Watched)
-        [posterior] = smc.sample(
-            ToyLM(vocabulary), [[1]], constraint, max_tokens=4, particles=8, proposal=smc.GCD(),
-            **ALGORITHMS[name].arguments(config),
-        )  # fmt: skip
-    assert [vars(each) for each in seen] == [vars(expected)]
-    assert not posterior.dead
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_table_by_hmms_goes_on_from_its_rows(tiny, tmp_path, monkeypatch):
     sample, calls = smc.sample, []
 
     def interrupted(*args, **kwargs):
-        if "finished" not in kwargs:  # it warms up
+        if kwargs["hooks"].finished is None:  # it warms up
             return sample(*args, **kwargs)
         calls.append(None)
         if len(calls) == 5:

@@ -13,6 +13,7 @@ from experiments.arms import METHODS
 from experiments.config import HMMConfig
 from hmm._model import HMM
 from smc.testing import ToyLM, target, walk
+from tests.smc.calls import arguments
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
 GENERATOR = torch.Generator().manual_seed(5)
@@ -42,7 +43,7 @@ def sample(**options: object) -> list[smc.Posterior]:
     method = METHODS["hmm"]
     proposal = method.proposal(HMMConfig(), HMM_)
     return method.sample(
-        _Untouchable(VOCABULARY), proposal=proposal, **{"algorithm": "smc", **options}
+        _Untouchable(VOCABULARY), proposal=proposal, **{"algorithm": "smc", **arguments(options)}
     )
 
 

@@ -89,7 +89,7 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
                 max_tokens=5,
                 particles=key.particles,
                 proposal=METHODS[key.method].proposal(hmm_settings(run.config)),
-                **ALGORITHMS[key.algorithm].arguments(run.config),
+                algorithm=ALGORITHMS[key.algorithm].make(run.config),
                 seed=run.config.seed,
                 example_ids=[number],
             )

@@ -17,6 +17,7 @@ import gcd
 import smc
 from gcd import Vocabulary
 from smc.testing import ToyLM, target
+from tests.smc.calls import sample_with
 
 TOKENS = [bytes([b]) for b in range(32, 127)]
 VOCABULARY = Vocabulary.from_bytes([*TOKENS, b'{"day": ', b'"yes"', b"null", b""], [98])
@@ -192,7 +193,7 @@ def test_every_call_takes_messages() -> None:
     ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
     options: Any = {"max_tokens": 4, "particles": 3, "proposal": smc.GCD()}
     calls: list[Callable[[Any], Any]] = [
-        lambda prompt: smc.sample(lm, [prompt], constraint, **options)[0].probabilities,
+        lambda prompt: sample_with(lm, [prompt], constraint, **options)[0].probabilities,
         lambda prompt: smc.distribution(lm, [prompt], constraint, max_tokens=4)[0].probabilities,
         lambda prompt: smc.search(lm, prompt, constraint, max_tokens=4).best,
         lambda prompt: smc.choose(lm, [prompt], ["a", "b"])[0].probabilities,
@@ -332,7 +333,7 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
             ids.append(max(allowed, key=lambda v, p=log_p: float(p[v])))
             state = constraint.step(state, ids[-1])
         assert reply.text == VOCABULARY.decode(ids[1:]).decode()
-    for given in ({"particles": 4}, {"kept": 2}, {"algorithm": "smc"}):
+    for given in ({"particles": 4}, {"algorithm": smc.Discrete(kept=2)}, {"algorithm": "smc"}):
         with pytest.raises(ValueError, match="omit them"):
             smc.ask(LM, "hello", kind, max_tokens=16, temperature=0, **given)
 
@@ -343,7 +344,6 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
         (["a", "b"], {"whitespace": "compact"}),
         (gcd.regex("[ab]"), {"whitespace": "compact"}),
         (gcd.lift(gcd.regex("[ab]"), VOCABULARY), {"literals": "canonical"}),
-        ({"type": "integer"}, {"floor": 0.1}),
     ],
 )
 def test_options_without_effect_are_refused(kind: Any, given: dict[str, Any]) -> None:
@@ -365,16 +365,6 @@ def test_odd_answers_can_be_shown() -> None:
     assert raw.confidence_interval is None
     empty = smc.ask(LM, "hello", gcd.regex("a?"), max_tokens=4)
     assert "no answer" not in empty._repr_html_()
-
-
-def test_static_shapes_give_the_same_without_forced_runs() -> None:
-    for prompt in range(4):
-        given = {"max_tokens": 40, "forced_runs": False}
-        eager = smc.ask(LM, [prompt], SEVERAL, execution="eager", **given)
-        static = smc.ask(LM, [prompt], SEVERAL, execution="static", **given)
-        assert static.text is not None
-        assert static.text == eager.text
-        assert len(static.posterior.particles) == len(eager.posterior.particles)
 
 
 @pytest.mark.parametrize("particles", [None, 2, 16])

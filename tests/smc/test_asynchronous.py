@@ -13,6 +13,7 @@ import gcd
 import smc
 from gcd import Vocabulary
 from smc.testing import ToyLM, ToyRows
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS
 from tests.smc.walks import PROMPT, TOY
 
@@ -22,7 +23,7 @@ BYTES = Vocabulary.from_bytes([*(bytes([i]) for i in range(256)), b""], [256])
 def test_the_answers_are_those_of_the_plain_call() -> None:
     every: dict[str, Any] = {"max_tokens": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
     automaton = CONSTRAINTS["few_words"]()
-    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
+    expected = sample_with(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
     found = asyncio.run(
         smc.sample_async(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
     )

@@ -23,6 +23,7 @@ from hmm import HMM
 from smc._interface.interface import Room, in_batches
 from smc.testing import ToyLM, ToyRows
 from tests.smc import toys
+from tests.smc.calls import sample_with
 from tests.smc.cases import PROPOSALS
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless
 
@@ -75,7 +76,7 @@ def examples() -> dict[str, Any]:
 def sample(lm: smc.LanguageModel, which: Sequence[int], **options: Any) -> list[smc.Posterior]:
     given = {name: [values[i] for i in which] for name, values in examples().items()}
     given["constraint"] = options.pop("constraint", given["constraint"])
-    return smc.sample(lm, **given, example_ids=list(which), **{"algorithm": "smc", **options})
+    return sample_with(lm, **given, example_ids=list(which), **{"algorithm": "smc", **options})
 
 
 def assert_same(found: smc.Posterior, expected: smc.Posterior, proposal: str) -> None:
@@ -225,11 +226,11 @@ def test_a_transformer_to_rounding(
     lm = smc.TransformersLM(stories.model, stories.tokenizer)
     lm._shares_prompts = lambda: sharing
     options = {"proposal": made, "particles": 4, "seed": 2, **ALGORITHMS[algorithm]}
-    found = smc.sample(
+    found = sample_with(
         lm, texts, kinds, max_tokens=budgets, max_rows=8, **{"algorithm": "smc", **options}
     )
     for i, same in enumerate(found):
-        (expected,) = smc.sample(
+        (expected,) = sample_with(
             lm,
             [texts[i]],
             kinds[i],

@@ -21,6 +21,7 @@ from smc._inference.bounds import Frontier
 from smc._inference.particles import Particles, Watch
 from smc.testing import ToyLM
 from tests.smc import rules
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 from tests.smc.walks import (
     EVERY_STEP,
@@ -101,7 +102,7 @@ def observed(count: int) -> tuple[list[set[Ids]], Callable[[Sequence[int]], Watc
 def close_to_definition(lm: ToyLM, rule: str, seed: int, options: dict[str, Any]) -> bool:
     """Return whether the bounds of several examples match the definition; assert that they hold."""
     read, observe = observed(len(rules.PROMPTS))
-    posteriors = smc.sample(
+    posteriors = sample_with(
         lm, rules.PROMPTS, rules.automata(), max_tokens=rules.BUDGETS, seed=seed,
         proposal=rules.RULES[rule].proposal, observe=observe, **{"algorithm": "smc", **options},
     )  # fmt: skip

@@ -15,6 +15,7 @@ from gcd._tokens.distances import UNREACHABLE
 from smc.testing import ToyLM
 from tests.gcd.oracles import checked_inside_strategies, token_automata
 from tests.smc import rules
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 from tests.smc.walks import EVERY_STEP, PROMPT, PROPOSALS, TOY, outcomes
 
@@ -88,7 +89,7 @@ def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
         rules.PROMPTS, rules.automata(), rules.BUDGETS, strict=True
     ):
         for n in {max(budget - fewer, automaton.fewest_tokens) for fewer in (0, 2)}:
-            (found,) = smc.sample(
+            (found,) = sample_with(
                 lm, [prompt], automaton, max_tokens=n, **{"algorithm": "smc", **every}
             )
             mass, sufficient = truth(lm, prompt, automaton, n)
@@ -111,7 +112,7 @@ def test_small_masses_are_not_lost() -> None:
             log_p[1] = 0.0
             return log_p.log_softmax(dim=0)
 
-    (found,) = smc.sample(
+    (found,) = sample_with(
         Sharp(VOCABULARY),
         [PROMPT],
         lift(choice("b", "aaaa"), VOCABULARY),
@@ -131,7 +132,7 @@ def test_a_language_that_ends_by_itself() -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"b"], [])
     automaton = lift(regex("a{0,6}b"), vocabulary, eos="accept")
     lm = ToyLM(vocabulary, seed=2)
-    (found,) = smc.sample(
+    (found,) = sample_with(
         lm, [(0,)], automaton, max_tokens=4, particles=30, proposal=smc.GCD(), algorithm="discrete",
         floor=0.0,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 import smc
 import smc._inference.deadlines
 from smc.testing import ToyLM
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 from tests.smc.walks import (
     PROMPT,
@@ -71,7 +72,7 @@ def _pairs(posterior: smc.Posterior) -> list[tuple[bytes, float]]:
 
 def sample(lm: smc.LanguageModel = FLAT, count: int = 1, **options: Any) -> list[smc.Posterior]:
     given = {"max_tokens": 5, "particles": 2, "proposal": smc.GCD(), "certify": 0.95, **options}
-    return smc.sample(lm, [PROMPT] * count, CONSTRAINTS["few_words"](), **given)
+    return sample_with(lm, [PROMPT] * count, CONSTRAINTS["few_words"](), **given)
 
 
 def test_reading_on_finds_answers_that_sampling_missed() -> None:

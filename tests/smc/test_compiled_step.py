@@ -12,6 +12,7 @@ import torch
 import gcd
 import smc
 from smc._models.static_cache import CompiledStep, NotStaticError
+from tests.smc.calls import sample_with
 
 transformers = pytest.importorskip("transformers")
 dynamo = pytest.importorskip("torch._dynamo")
@@ -69,7 +70,7 @@ def negative(tokens: torch.Tensor) -> torch.Tensor:
 
 def answers_of(lm: Any, prompts: list[list[int]]) -> list[smc.Answer]:
     rule = gcd.lift(gcd.regex("[a-m]{2,6}(xyz)?"), VOCABULARY)
-    return smc.sample(
+    return sample_with(
         lm, prompts, rule, max_tokens=8, particles=3, seed=1, proposal=smc.GCD(),
         algorithm="smc", ess_threshold=0.9, execution="static",
     )  # fmt: skip

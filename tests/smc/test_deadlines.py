@@ -15,6 +15,7 @@ import smc
 import smc._inference.deadlines
 from gcd import TokenAutomaton, Vocabulary, lift, regex
 from smc.testing import ToyLM, ToyRows, target
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 from tests.smc.walks import EVERY_STEP, PROMPT, PROPOSALS, TOY, Ids, holds, masses, outcomes, sums
 
@@ -135,7 +136,7 @@ def test_forced_tokens_are_read_along() -> None:
     """A shortest completion also takes one forward pass per choice."""
     automaton = lift(regex("a*bababbab"), VOCABULARY)
     every = {"max_tokens": 20, "particles": 3, "proposal": smc.GCD(), "cancel": After(2)}
-    (found,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
+    (found,) = sample_with(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     passes, most = found.diagnostics.lm_calls, max(len(each.ids) for each in found.particles)
     assert found.valid
     assert passes < most
@@ -191,7 +192,7 @@ def test_a_slow_model_finishes_in_time(clock: Clock, algorithm: str) -> None:
     automaton = lift(LONG, VOCABULARY)
     for seed in range(2):
         clock.now = 100.0
-        (found,) = smc.sample(
+        (found,) = sample_with(
             SlowLM(clock), [PROMPT], automaton, max_tokens=64, particles=4, proposal=smc.GCD(),
             seed=seed, algorithm=algorithm, deadline=20, forced_runs=False,
         )  # fmt: skip
@@ -224,9 +225,9 @@ def test_a_deadline_below_the_shortest_answer_is_exceeded_and_reported(clock: Cl
 def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
     every = {"max_tokens": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
     automaton = CONSTRAINTS["few_words"]()
-    (plain,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
+    (plain,) = sample_with(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     for deadline in (1e6, math.inf):
-        (found,) = smc.sample(
+        (found,) = sample_with(
             TOY,
             [PROMPT],
             automaton,
@@ -243,7 +244,7 @@ def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
 def test_batches_share_the_time(clock: Clock) -> None:
     """Later batches keep their share of the time."""
     automaton = lift(LONG, VOCABULARY)
-    found = smc.sample(
+    found = sample_with(
         SlowLM(clock), [PROMPT] * 3, automaton, max_tokens=64, particles=4, max_rows=4,
         proposal=smc.GCD(), deadline=60, forced_runs=False, algorithm="smc",
     )  # fmt: skip
@@ -282,7 +283,7 @@ def test_an_abandoned_call_raises() -> None:
     abandon = Event()
     abandon.set()
     with pytest.raises(smc.AbandonedError):
-        smc.sample(
+        sample_with(
             TOY,
             [PROMPT],
             CONSTRAINTS["few_words"](),

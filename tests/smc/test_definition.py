@@ -22,6 +22,7 @@ from smc._inference import answers as pool
 from smc._inference.particles import Watch
 from smc._transformers.generation import restrict
 from smc._vocabulary.draw import Breaks, Keys, Purpose
+from tests.smc.calls import sample_with
 from tests.smc.definition import Example, answers_of, effective, log_sum, particles_of
 from tests.smc.rules import BUDGETS, NAMES, PROMPTS, RULES, TOY, Rule, automata
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 def sampled(rule: Rule, top_p: float = 1.0, **options: Any) -> list[smc.Posterior]:
     proposal = rule.proposal if top_p == 1 else restrict(rule.proposal, top_p)
-    return smc.sample(
+    return sample_with(
         TOY, PROMPTS, automata(), max_tokens=BUDGETS, example_ids=NAMES, proposal=proposal,
         **{"algorithm": "smc", **options},
     )  # fmt: skip

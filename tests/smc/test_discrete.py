@@ -27,6 +27,7 @@ from smc._inference.selection import Selection
 from smc._vocabulary import passes
 from smc._vocabulary.factors import selection_scores
 from smc.testing import ToyLM, target
+from tests.smc.calls import arguments
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless
 from tests.smc.walks import (
     PROMPT,
@@ -87,7 +88,7 @@ PAIRS = [
 
 def sample(prompts: Any, automata: Any, lm: Any = TOY, **options: Any) -> list[smc.Posterior]:
     defaults = {"max_tokens": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "discrete"}
-    return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
+    return inspect.unwrap(smc.sample)(lm, prompts, automata, **arguments({**defaults, **options}))
 
 
 # -- unbiased ------------------------------------------------------------------------------------

@@ -11,17 +11,14 @@ import pytest
 import torch
 
 import smc
-import smc._inference.execution
+import smc._inference.captured
 from gcd import AutomatonBatch, lift, regex
 from smc import Batch
 from smc._inference.captured import WARM_UP, StaticRun, ending_tokens, move, run_static
-from smc._inference.execution import Executor
-from smc._inference.particles import Outcome
-from smc._inference.settings import settings_of
 from smc._models.static_cache import NotStaticError
-from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
 from tests.smc import toys
+from tests.smc.calls import sample_with
 from tests.smc.cases import FILTER, PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
 from tests.smc.walks import TOY, assert_exact, never
@@ -31,7 +28,7 @@ def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
     """Sample in both modes; return the result of static shapes."""
     options = {"forced_runs": False, **options}
     found, expected = (
-        smc.sample(lm, *given, execution=way, **{"algorithm": "smc", **options})
+        sample_with(lm, *given, execution=way, **{"algorithm": "smc", **options})
         for way in ("static", "eager")
     )
     for one, other in zip(found, expected, strict=True):
@@ -118,7 +115,7 @@ def test_prefixes_without_a_continuation_are_no_fallbacks() -> None:
     counts = {
         way: [
             each.diagnostics.fallbacks
-            for each in smc.sample(
+            for each in sample_with(
                 TOY, **examples(), proposal=smc.PGCD(never([3, 5])), particles=3,
                 algorithm="discrete", execution=way, forced_runs=False,
             )
@@ -231,15 +228,14 @@ def test_refusals_name_the_problem() -> None:
 
     def refused(message: str, lm: Any = TOY, **options: Any) -> None:
         with pytest.raises(ValueError, match=message):
-            smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
+            sample_with(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
-    refused(r"`guide` of Waiting\(\) calls nonzero; .*execution='eager'", proposal=Waiting())
-    refused(r"static_forward\(\), .* got Bare", lm=Bare())
+    refused(r"`guide` of Waiting\(\) calls nonzero; .*call smc.sample", proposal=Waiting())
+    refused(r"static_forward\(\) .* got Bare", lm=Bare())
     refused(
         r"at most 65536 answers .* there may be \d+, .*; lower particles", particles=1 << 15,
         algorithm="discrete",
     )  # fmt: skip
-    refused("execution to be one of auto, eager, static, got 'graph'", execution="graph")
     transformers = pytest.importorskip("transformers")
     config = transformers.MistralConfig(
         vocab_size=VOCABULARY.size, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
@@ -247,17 +243,6 @@ def test_refusals_name_the_problem() -> None:
     )  # fmt: skip
     windowed = smc.TransformersLM(transformers.MistralForCausalLM(config), None, VOCABULARY)
     refused("MistralForCausalLM has a sliding window", lm=windowed)
-
-
-def test_auto_is_eager_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked() -> None:
-        raise AssertionError("asked for static shapes")
-
-    monkeypatch.setattr(TOY, "static_forward", asked)
-    run = partial(smc.sample, TOY, [[0]], a_star_b(), max_tokens=4, particles=2, proposal=smc.GCD())
-    run(forced_runs=False)
-    with pytest.raises(AssertionError, match="asked for static shapes"):
-        run(execution="static")
 
 
 class Broken(ToyLM):
@@ -275,7 +260,7 @@ class Broken(ToyLM):
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_non_numbers_are_refused(name: str, algorithm: str, execution: str) -> None:
     with pytest.raises(FloatingPointError, match="NaN"):
-        smc.sample(
+        sample_with(
             Broken(VOCABULARY), [[0]], a_star_b(), max_tokens=4, particles=9,
             proposal=PROPOSALS[name](), execution=execution, algorithm=algorithm, forced_runs=False,
         )  # fmt: skip
@@ -309,7 +294,7 @@ def test_an_observer_is_shown_the_same(algorithm: str) -> None:
     """Compare tokens, weights, ancestors and allowed tokens; rows may have equal prefixes."""
     seen: dict[str, list[Any]] = {"eager": [], "static": []}
     for way, steps in seen.items():
-        smc.sample(
+        sample_with(
             TOY, **examples(), proposal=smc.GCD(), particles=3, algorithm=algorithm,
             forced_runs=False, execution=way, observe=lambda _, steps=steps: steps.append,
         )  # fmt: skip
@@ -331,70 +316,49 @@ def test_an_observer_is_shown_the_same(algorithm: str) -> None:
 
 
 def execute(
-    execution: str, proposal: smc.Proposal | None = None, lm: ToyLM = TOY, budget: int = 5
-) -> Outcome:
-    """Run one example in static shapes, as on a CUDA device."""
-    given = settings_of(proposal or smc.GCD(), 3, "smc", {}, 8, False, execution=execution)
-    batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([budget]))
-    executor = Executor(lm, given, lm.static_forward(), TENSORS)
-    return executor([[0]], batch, torch.tensor([3]), smc.CounterDraw(1))
+    proposal: smc.Proposal | None = None, lm: ToyLM = TOY, budget: int = 5
+) -> list[smc.Posterior]:
+    """Sample one example in static shapes, as on a CUDA device."""
+    with pytest.MonkeyPatch.context() as patch:
+        run = partial(run_static, graph=True)
+        patch.setattr(smc._inference.captured, "run_static", lambda *given, graph: run(*given))
+        return smc.captured.sample(
+            lm, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=budget, particles=3,
+            proposal=proposal or smc.GCD(), algorithm="smc",
+        )  # fmt: skip
 
 
-@pytest.mark.parametrize("execution", ["auto", "static"])
-def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
-    execution: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing"), NotStaticError,
+         r"GCD.* can be captured .*stream is capturing.*; call smc.sample"),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory"), torch.cuda.OutOfMemoryError, "memory"),
+    ],
+)  # fmt: skip
+def test_a_step_that_cannot_be_captured_is_refused(
+    fault: Exception, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate a CUDA device whose graph capture fails."""
 
     def fails(self: StaticRun) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    def on_cuda(*args: Any, graph: bool) -> Any:
-        return run_static(*args, graph=True)
+        raise fault
 
     monkeypatch.setattr(StaticRun, "_capture", fails)
-    monkeypatch.setattr(smc._inference.execution, "run_static", on_cuda)
-    if execution == "static":
-        with pytest.raises(NotStaticError, match=r"GCD.* can be captured .*stream is capturing"):
-            execute(execution)
-        return
-    found, options = execute(execution), {"forced_runs": False, "seed": 1}
-    [expected] = smc.sample(
-        TOY, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=5, particles=3, proposal=smc.GCD(),
-        example_ids=[3], **{"algorithm": "smc", **options},
-    )  # fmt: skip
-    assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]
+    with pytest.raises(error, match=message):
+        execute()
 
 
-def test_a_device_without_memory_is_no_reason_to_go_on_eagerly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(self: StaticRun) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(StaticRun, "_capture", full)
-    monkeypatch.setattr(
-        smc._inference.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
-    )
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        execute("auto")
-
-
-class RaisesOnce(smc.GCD):
-    """A user's proposal with a mistake in its first call only."""
-
-    asked = 0
+class Mistaken(smc.GCD):
+    """A user's proposal with a mistake."""
 
     def start(self, batch: Batch) -> smc.AutomatonPosition:
-        self.asked += 1
-        if self.asked == 1:
-            raise ValueError("a mistake of mine")
-        return super().start(batch)
+        raise ValueError("a mistake of mine")
 
 
-def test_an_error_of_the_proposal_is_no_reason_to_go_on_eagerly() -> None:
+def test_an_error_of_the_proposal_is_shown_as_it_is() -> None:
     with pytest.raises(ValueError, match="a mistake of mine"):
-        execute("auto", RaisesOnce())
+        execute(Mistaken())
 
 
 class Narrow(ToyLM):
@@ -431,9 +395,7 @@ def test_there_are_columns_for_the_steps_before_a_capture(
         monkeypatch.setattr(torch.cuda, name, Mock())
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph", Mock(side_effect=RuntimeError("no device")))
-    monkeypatch.setattr(
-        smc._inference.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
-    )
     lm = Narrow(VOCABULARY)
-    execute("auto", lm=lm, budget=budget)
+    with pytest.raises(NotStaticError, match="no device"):
+        execute(lm=lm, budget=budget)
     assert 1 + min(WARM_UP, budget) == lm.used <= lm.columns == budget + WARM_UP

@@ -15,6 +15,7 @@ import smc
 import smc._forward.reader
 from gcd import TokenAutomaton, lift, regex
 from smc.testing import ToyLM, ToyRows, target
+from tests.smc.calls import sample_with
 from tests.smc.cases import FORCED, LANGUAGES, NoPotential, automaton_of, budget_of
 from tests.smc.toys import choice
 from tests.smc.walks import PROMPT, outcomes, random_hmm
@@ -126,7 +127,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
     )
 
     lm = Counted()
-    (slow,) = smc.sample(
+    (slow,) = sample_with(
         lm, [PROMPT], automaton, max_tokens=9, particles=3, proposal=smc.GCD(), algorithm=algorithm,
         forced_runs=False,
     )  # fmt: skip
@@ -211,7 +212,7 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
 @pytest.mark.parametrize("proposal", ["gcd", "no_potential"])
 def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal: str) -> None:
     """After `a` the only allowed token is impossible; all other particles continue to `ba`."""
-    (found,) = smc.sample(
+    (found,) = sample_with(
         Refusing(FORCED, seed=3), [PROMPT], lift(choice("ac", "ba"), FORCED), max_tokens=4,
         particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
         ess_threshold=1.0, algorithm="smc",
@@ -230,8 +231,8 @@ def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
     automaton = lift(regex(r"Once upon a (time|day), there was a (cat|dog)\."), lm.vocabulary)
     budget = automaton.fewest_tokens  # few spellings fit
     options = {"max_tokens": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
-    ours = smc.sample(lm, ["Lily", "A big"], automaton, **{"algorithm": "smc", **options})  # type: ignore[arg-type]
-    slow = smc.sample(
+    ours = sample_with(lm, ["Lily", "A big"], automaton, **{"algorithm": "smc", **options})  # type: ignore[arg-type]
+    slow = sample_with(
         lm, ["Lily", "A big"], automaton, forced_runs=False, **{"algorithm": "smc", **options}
     )  # type: ignore[arg-type]
     checked = 0

@@ -20,6 +20,7 @@ import smc
 from gcd import AutomatonBatch, ConstraintError, InfeasibleBudgetError, Vocabulary, lift
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -48,13 +49,15 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     """Use left padding, a constraint per prompt, temperature and top_p."""
     found = model().generate(
         **INPUTS,
-        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="multinomial"),
+        custom_generate=smc.generate(
+            automata(), particles=8, seed=5, algorithm=smc.SMC(resampling="multinomial")
+        ),
         max_new_tokens=6,
         temperature=0.7,
         top_p=0.95,
         return_dict_in_generate=True,
     )
-    expected = smc.sample(
+    expected = sample_with(
         smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), max_tokens=6,
         particles=8, proposal=restrict(smc.GCD(), 0.95), seed=5, temperature=0.7,
         resampling="multinomial",
@@ -107,12 +110,10 @@ def test_guesses_are_read_ahead_and_change_nothing(monkeypatch: pytest.MonkeyPat
         return model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6).tolist()
 
     monkeypatch.setattr("smc._forward.read_ahead.look_up", watched)
-    plain = sequences(read_ahead=0)
+    plain = sequences(hooks=smc.Hooks(read_ahead=0))
     assert not asked
-    assert sequences(read_ahead=4) == plain
+    assert sequences(hooks=smc.Hooks(read_ahead=4)) == plain
     assert asked
-    with pytest.raises(ValueError, match=r"expected read_ahead .*got -1"):
-        smc.generate(automata(), read_ahead=-1)
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])

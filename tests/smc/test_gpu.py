@@ -11,13 +11,14 @@ import torch
 import smc
 from gcd import AutomatonBatch, lift, regex
 from hmm import HMM
-from smc import Batch, CounterDraw
+from smc import Batch
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.captured import WARM_UP, StaticReader, StaticRun
-from smc._inference.execution import steps_of
+from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, StaticRun
+from smc._inference.execution import Job, Settings, steps_of
 from smc._models.static_cache import move_rows
 from smc._vocabulary.passes import pass_of
 from tests.smc import passes, toys
+from tests.smc.calls import sample_with
 
 pytestmark = [
     pytest.mark.gpu,
@@ -74,7 +75,7 @@ def test_a_captured_step_is_the_eager_one(
 ) -> None:
     automaton = lift(regex(CONSTRAINT), stories.vocabulary)
     found, expected = (
-        smc.sample(
+        sample_with(
             stories, ["A story. ", "The "], automaton, max_tokens=[12, 9], particles=6, seed=3,
             proposal=proposal_of(name, stories), execution=way, forced_runs=False,
             **{"algorithm": "smc", **OPTIONS[algorithm]},
@@ -91,7 +92,7 @@ def test_a_compiled_step_is_the_plain_one(stories: smc.TransformersLM) -> None:
     single = deepcopy(stories.model).float()
     automaton = lift(regex(CONSTRAINT), stories.vocabulary)
     found, expected = (
-        smc.sample(
+        sample_with(
             smc.TransformersLM(single, stories.tokenizer, compile=compile), ["A story. ", "The "],
             automaton, max_tokens=[12, 9], particles=6, seed=3, proposal=smc.GCD(),
             execution="static", forced_runs=False, algorithm="smc", ess_threshold=0.9,
@@ -121,8 +122,11 @@ def test_nothing_waits_for_the_device(
     )  # fmt: skip
     given = {} if algorithm == "discrete" else {"ess_threshold": 0.9}
     kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)
-    steps = steps_of(kind, reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
+    settings = Settings.of(reader.proposal, 6, kind, 12, seed=3)
     prompts = [stories.encode("A story. "), stories.encode("The ")]
+    examples = torch.arange(2, device="cuda")
+    job = Job(stories, settings, prompts, batch, examples, None, None)
+    steps = steps_of(job, reader, AnswerTables)
     run = StaticRun(steps, prompts, 12, graph=graph)
     run.advance()  # creates the tables that are made at first use
     torch.cuda.set_sync_debug_mode("error")

@@ -12,6 +12,7 @@ import gcd
 import smc
 from smc.testing import ToyLM
 from tests.gcd.spellings import EXTRA, spellings, vocabulary_of
+from tests.smc.calls import sample_with
 from tests.smc.walks import PROMPT, HMMAsLM, random_hmm
 
 
@@ -50,7 +51,7 @@ def test_evidence_and_posterior_over_all_spellings(extra, before, after, words, 
 
     texts = [rest.before + word.encode() + after.encode() for word in words]
     expected = by_enumeration(lm, prompt, texts, budget)
-    (found,) = smc.sample(
+    (found,) = sample_with(
         lm, [prompt], constraint, max_tokens=budget, particles=500, proposal=smc.GCD(),
         algorithm="discrete", count_finished=False, floor=0,
     )  # fmt: skip

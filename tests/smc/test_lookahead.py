@@ -20,6 +20,7 @@ from smc import AutomatonPosition
 from smc._proposals.twisted import TWISTS
 from smc._vocabulary.factors import LEAST_DEFENSE, defend
 from smc.testing import ToyLM, check_lookahead, target
+from tests.smc.calls import sample_with
 from tests.smc.cases import LANGUAGES, automaton_of, budget_of
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 from tests.smc.walks import PROMPT, assert_exact
@@ -139,7 +140,7 @@ def test_in_no_step_do_weights_differ_forced_runs_included(
     bigram = table(automaton.vocabulary, seed=4)
     lm = BigramLM(automaton.vocabulary, bigram)
     weights: list[torch.Tensor] = []
-    [found] = smc.sample(
+    [found] = sample_with(
         lm, [PROMPT], automaton, max_tokens=budget, particles=8, strata=strata, ess_threshold=1.0,
         proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defense=0),
         forced_runs=forced_runs,
@@ -159,7 +160,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
     lm = BigramLM(VOCABULARY, table(VOCABULARY))
     model = Bigram(table(VOCABULARY, options.pop("seed", 0)))
     proposal = smc.Twisted(model, exact_top_k=None, defense=0, **options)
-    [found] = smc.sample(
+    [found] = sample_with(
         lm,
         [PROMPT],
         few_words(),

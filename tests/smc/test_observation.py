@@ -13,6 +13,7 @@ from gcd import TokenAutomaton
 from smc import Observation
 from smc._inference.particles import Watch
 from smc.testing import ToyLM, target
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, timeless
 
 LM = ToyLM(VOCABULARY, seed=5, spread=1.5)
@@ -34,7 +35,7 @@ def watched(only: set[int] | None = None, **options: Any):
         batches.append((list(names), []))
         return batches[-1][1].append
 
-    found = smc.sample(
+    found = sample_with(
         LM,
         PROMPTS,
         constraints(),
@@ -64,7 +65,7 @@ def mass_within(
 def test_looking_on_changes_nothing(algorithm):
     options = {"algorithm": algorithm, "particles": 4, "max_rows": 8}
     found, batches = watched(**options)
-    unseen = smc.sample(
+    unseen = sample_with(
         LM,
         PROMPTS,
         constraints(),

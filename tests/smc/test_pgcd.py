@@ -33,6 +33,7 @@ from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 from tests.smc.walks import HMMAsLM, assert_exact, never, random_hmm
 
@@ -186,7 +187,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
     hmm = random_hmm(seed=1)
     proposal = PGCD(hmm, **{"exact_top_k": None, "defense": 0.0, **options})
     automaton = lift(choice("ab", "ba", "bbb", "aab", "bab"), VOCABULARY)
-    [found] = smc.sample(
+    [found] = sample_with(
         HMMAsLM(VOCABULARY, hmm),
         [PROMPT],
         automaton,
@@ -264,7 +265,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
     evidence = {}
     for lookahead in TWISTS:
         proposal = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defense=0)
-        posteriors = smc.sample(
+        posteriors = sample_with(
             ToyLM(VOCABULARY),
             [PROMPT] * 50,
             automaton,
@@ -375,7 +376,7 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
 @pytest.mark.parametrize("execution", ["eager", "static"])
 def test_the_users_own_object_counts(execution: str) -> None:
     proposal = PGCD(never([3, 5]), defense=0)
-    smc.sample(
+    sample_with(
         ToyLM(VOCABULARY, seed=4),
         [(0,)],
         few_words(),

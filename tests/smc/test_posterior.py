@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import smc
 from gcd import Automaton, Vocabulary, lift
 from smc import GCD, Diagnostics, Posterior, Sample, sample
 from smc._results.posterior import posterior
@@ -69,10 +70,10 @@ def test_the_best_text_is_the_model_s_own() -> None:
     assert make(one([1, 3], 0, False, p=0.4)).best is None
 
 
-@pytest.mark.parametrize("options", [{"ess_threshold": 0}, {"algorithm": "discrete"}], ids=str)
-def test_the_best_of_a_whole_language_is_found(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("algorithm", [smc.SMC(ess_threshold=0), "discrete"], ids=str)
+def test_the_best_of_a_whole_language_is_found(algorithm: Any) -> None:
     lm = ToyLM(VOCABULARY, seed=1)
-    [p] = sample(lm, [[0]], WORDS, max_tokens=4, particles=64, seed=0, proposal=GCD(), **options)
+    [p] = sample(lm, [[0]], WORDS, max_tokens=4, particles=64, proposal=GCD(), algorithm=algorithm)
     mass: dict[bytes, float] = defaultdict(float)
     for ids, probability in target(lm, [0], WORDS, 4).items():
         mass[VOCABULARY.decode(ids)] += probability

@@ -18,6 +18,7 @@ from gcd import Automaton, Vocabulary, lift, regex
 from smc._forward import read_ahead
 from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
 from smc.testing import ToyLM
+from tests.smc.calls import sample_with
 from tests.smc.cases import FILTER, FORCED, LANGUAGES, PROPOSALS, Anything
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
 from tests.smc.walks import TOY
@@ -45,7 +46,7 @@ def sampled(lm: Any, *given: Any, guesses: Any = None, **options: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         if guesses is not None:
             patch.setattr(read_ahead, "look_up", guesses)
-        return smc.sample(lm, *given, **{"algorithm": "smc", **options})
+        return sample_with(lm, *given, **{"algorithm": "smc", **options})
 
 
 class CountingRows:
@@ -86,7 +87,7 @@ def assert_same(
 ) -> Any:
     """Sample with and without reading ahead; return the result with it."""
     found = sampled(lm, *given, **ahead, **options)
-    expected = expected or smc.sample(lm, *given, read_ahead=0, **{"algorithm": "smc", **options})
+    expected = expected or sample_with(lm, *given, read_ahead=0, **{"algorithm": "smc", **options})
     for one, other in zip(found, expected, strict=True):
         assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
         assert [s.finished for s in one.particles] == [s.finished for s in other.particles]
@@ -380,7 +381,7 @@ def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
 
     def drafted(lm: Any, **more: Any) -> int:
-        [found] = smc.sample(
+        [found] = sample_with(
             lm, [[1, 0, 1, 0, 1]], automaton, **options, **{"algorithm": "smc", **more}
         )
         return found.diagnostics.drafted

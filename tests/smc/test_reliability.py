@@ -16,6 +16,7 @@ import smc
 from smc._results import reliability
 from smc._results.reliability import Ancestry, cohorts_of_founders, cohorts_of_selections
 from smc.testing import ToyLM
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 from tests.smc.walks import PROMPT, PROPOSALS, TOY, SometimesImpossible, masses, outcomes
 
@@ -135,7 +136,9 @@ def test_candidates_are_distinguished_by_their_selection() -> None:
 
 def sample(**options: Any) -> smc.Posterior:
     automaton = CONSTRAINTS["few_words"]()
-    (found,) = smc.sample(TOY, [PROMPT], automaton, max_tokens=3, **{"algorithm": "smc", **options})
+    (found,) = sample_with(
+        TOY, [PROMPT], automaton, max_tokens=3, **{"algorithm": "smc", **options}
+    )
     return found
 
 
@@ -159,7 +162,7 @@ def test_few_particles_are_unknown_and_advice_names_another_way(
     options = {"particles": particles, "algorithm": algorithm, "ess_threshold": 0}
     if algorithm == "discrete":
         del options["ess_threshold"]
-    (found,) = smc.sample(
+    (found,) = sample_with(
         ToyLM(VOCABULARY, seed=1, spread=20.0), [PROMPT], CONSTRAINTS["a_star_b"](), max_tokens=9,
         proposal=smc.LCD(), **options,
     )  # fmt: skip

@@ -31,6 +31,7 @@ VOCABULARY = replace(gcd.Vocabulary.from_bytes(TOKENS, [7]), special_ids=SPECIAL
 PARAMETERS = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
 TOOLS = [{"name": "f", "description": "", "parameters": PARAMETERS}]
 CALLS = "(TfA[yn])+"
+EVERYTHING: dict[str, Any] = {"particles": 4000, "algorithm": smc.Discrete(floor=0)}
 
 
 class Flag(BaseModel):
@@ -92,7 +93,7 @@ def test_branches_and_values_are_those_of_enumeration(name: str, seed: int) -> N
     known = {"is_json": kind is Flag, "is_plain": thinking is None}
     lm = ToyLM(VOCABULARY, seed=seed, spread=2.0)
     given: dict[str, Any] = {"tools": TOOLS, "style": "mistral", "thinking": thinking}
-    reply = smc.ask(lm, prompt, kind, max_tokens=budget, particles=4000, floor=0.0, **given)
+    reply = smc.ask(lm, prompt, kind, max_tokens=budget, **EVERYTHING, **given)
     assert reply.posterior.enumerated
     exact: dict[str, float] = defaultdict(float)
     every = truth(lm, prompt, pattern, budget)
@@ -124,7 +125,7 @@ def test_branches_and_values_are_those_of_enumeration(name: str, seed: int) -> N
 
 def test_a_thought_before_an_answer_without_tools() -> None:
     lm = ToyLM(VOCABULARY, seed=1)
-    reply = smc.ask(lm, [1], Flag, thinking=3, max_tokens=7, particles=4000, floor=0.0)
+    reply = smc.ask(lm, [1], Flag, thinking=3, max_tokens=7, **EVERYTHING)
     exact: dict[str, float] = defaultdict(float)
     for letters, p in truth(lm, [1], "K[fyn]?k[yn]", 7).items():
         exact[letters[-1]] += p

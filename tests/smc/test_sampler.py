@@ -27,6 +27,7 @@ from gcd import (
 from hmm import HMM
 from smc import HMMLanguageModel
 from smc.testing import ToyLM
+from tests.smc.calls import arguments
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, timeless, tiny_model
 
 TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
@@ -41,7 +42,7 @@ def sample(
 ) -> list[smc.Posterior]:
     defaults = {"max_tokens": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
     # As users call it, without the type checks of the tests.
-    return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
+    return inspect.unwrap(smc.sample)(lm, prompts, automata, **arguments({**defaults, **options}))
 
 
 words = st.lists(st.text("ab", min_size=0, max_size=5), min_size=1, max_size=4)

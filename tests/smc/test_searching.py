@@ -15,6 +15,7 @@ import gcd
 import smc
 from gcd import TokenAutomaton, Vocabulary, lift
 from smc.testing import ToyLM, target
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 from tests.smc.walks import HMMAsLM, never
 
@@ -154,7 +155,7 @@ def test_a_model_of_transformers(name, monkeypatch):
         "smc._forward.revisiting.MOST_READ", 2 * VOCABULARY.size
     )  # several passes per run
     automaton = AUTOMATA[name]
-    (whole,) = smc.sample(
+    (whole,) = sample_with(
         lm,
         [PROMPT],
         automaton,

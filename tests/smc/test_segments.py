@@ -15,6 +15,7 @@ import gcd
 import smc
 from gcd import Segment
 from tests.gcd.tokens.splits import truth
+from tests.smc.calls import sample_with
 from tests.smc.toys import VOCABULARY
 from tests.smc.walks import PROMPT, TOY, assert_exact, random_hmm
 
@@ -77,7 +78,7 @@ def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str
     automaton = gcd.lift(plan, VOCABULARY)
     budget = automaton.fewest_tokens + 3
     options = {"max_tokens": budget, "particles": 8, "algorithm": algorithm}
-    (posterior,) = smc.sample(
+    (posterior,) = sample_with(
         TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **{"algorithm": "smc", **options}
     )
     assert posterior.valid
@@ -86,7 +87,7 @@ def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str
         thought, answer = plan.split(sample.ids, VOCABULARY)
         assert sample.answer == thought + answer
         assert answer in (b"b", b"ab")
-    (local,) = smc.sample(
+    (local,) = sample_with(
         TOY, [PROMPT], automaton, proposal=smc.LCD(), **{"algorithm": "smc", **options}
     )
     assert local.diagnostics.share_finished < 1 or algorithm == "discrete"

@@ -11,6 +11,7 @@ import torch
 import smc
 from hmm import HMM
 from smc._models.static_cache import NotStaticError
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -25,7 +26,7 @@ def sampled(**options: Any) -> Callable[[], Any]:
     chosen = {"max_tokens": 5, "particles": 4, "proposal": smc.GCD(), **options}
 
     def call() -> Any:
-        found = smc.sample(lm, PROMPTS, AUTOMATON, **chosen)
+        found = sample_with(lm, PROMPTS, AUTOMATON, **chosen)
         return [(each.texts, each.log_evidence) for each in found]
 
     return call

@@ -18,6 +18,7 @@ from smc._proposals import pgcd
 from smc._proposals.pgcd import TableCache
 from smc.testing import ToyLM
 from tests.hmm.oracles import log_completed
+from tests.smc.calls import sample_with
 from tests.smc.toys import VOCABULARY, a_star_b, choice, few_words
 
 HMM_ = HMM.random(
@@ -144,7 +145,7 @@ def test_another_call_computes_no_table(built: list[int]) -> None:
     proposal = smc.PGCD(HMM_)
     for particles in (2, 8):
         for options in ({}, {"resampling": "multinomial", "ess_threshold": 1}):
-            smc.sample(
+            sample_with(
                 lm,
                 [(0,), (1,)],
                 automata,

@@ -15,6 +15,7 @@ from gcd import Vocabulary, lift, regex
 from smc._models.self_check import shares_prompts
 from smc._models.sharing_rows import SharedPrompts, SharingRows
 from smc.testing import ToyLM
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -340,13 +341,13 @@ def test_all_calls_take_opened_prompts() -> None:
     plain, opened = [2, 1], lm.open([2, 1])
     options = {"max_tokens": 3, "particles": 4, "proposal": smc.GCD()}
     for call in (
-        lambda prompt: smc.sample(lm, [prompt], constraint, **options)[0].log_evidence,
+        lambda prompt: sample_with(lm, [prompt], constraint, **options)[0].log_evidence,
         lambda prompt: smc.distribution(lm, [prompt], constraint, max_tokens=3)[0].log_evidence,
         lambda prompt: smc.search(lm, prompt, constraint, max_tokens=3).answers[0].log_p,
     ):
         assert call(plain) == pytest.approx(call(opened), abs=1e-4)
     other = smc.TransformersLM(tiny_model(), None, VOCABULARY)
-    for call in (lambda: smc.sample(other, [opened], constraint, **options),
+    for call in (lambda: sample_with(other, [opened], constraint, **options),
                  lambda: other.prefill([opened])):  # fmt: skip
         with pytest.raises(ValueError, match="prompt opened by this TransformersLM"):
             call()

@@ -19,10 +19,10 @@ import smc
 import smc._vocabulary.factors
 from gcd import Automaton, AutomatonBatch, Vocabulary, lift
 from hmm import HMM
-from smc import Batch, CounterDraw
+from smc import Batch
 from smc._inference.algorithms import SMC, Discrete
-from smc._inference.captured import StaticReader, StaticRun, Waits
-from smc._inference.execution import steps_of
+from smc._inference.captured import AnswerTables, StaticReader, StaticRun, Waits
+from smc._inference.execution import Job, Settings, steps_of
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
 
@@ -75,7 +75,9 @@ def run_of(proposal: smc.Proposal, algorithm: str, B: int) -> StaticRun:
     reader = StaticReader(
         Outside(ToyLM(VOCABULARY)), proposal, batch, TENSORS, num_particles=3, temperature=1.0
     )
-    steps = steps_of(ALGORITHMS[algorithm], reader, torch.arange(B), 3, CounterDraw(1))
+    settings = Settings.of(proposal, 3, ALGORITHMS[algorithm], 8, seed=1)
+    job = Job(reader.forward, settings, [[0]] * B, batch, torch.arange(B), None, None)
+    steps = steps_of(job, reader, AnswerTables)
     return StaticRun(steps, [[0]] * B, 5, graph=False)
 
 

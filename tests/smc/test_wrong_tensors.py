@@ -21,6 +21,7 @@ import smc
 from hmm._initialize import counts_of_states
 from smc import MaskProposal
 from smc._models.protocol import token_ids
+from tests.smc.calls import sample_with
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
@@ -113,7 +114,7 @@ def test_spoilt_log_probabilities_are_refused(way: str, how: str, after_prompt: 
             continue  # its first token may end all particles
         lm = Model(spoil, after_prompt=after_prompt)
         with pytest.raises(error, match=message):
-            smc.sample(  # type: ignore[arg-type]
+            sample_with(  # type: ignore[arg-type]
                 lm, [[1], [2, 3]], AUTOMATON, max_tokens=BUDGET, particles=4, proposal=proposal(),
                 **WAYS[way],
             )  # fmt: skip
@@ -312,7 +313,7 @@ class Wide(MaskProposal):
 def test_guides_of_another_width_are_refused(way: str, change: int) -> None:
     lm = Model(lambda x: x, after_prompt=True)
     with pytest.raises(ValueError, match=f"{V}.*{V + change}"):
-        smc.sample(  # type: ignore[arg-type]
+        sample_with(  # type: ignore[arg-type]
             lm, [[1]], AUTOMATON, max_tokens=BUDGET, particles=2, proposal=Wide(change), **WAYS[way]
         )
 
@@ -323,7 +324,7 @@ def test_guides_of_another_type_are_refused(way: str) -> None:
     proposal.guide = lambda state, log_p: torch.zeros_like(log_p)  # type: ignore[method-assign]
     lm = Model(lambda x: x, after_prompt=True)
     with pytest.raises(ValueError, match=r"expected a smc\.Factors .* got Tensor; .*dense"):
-        smc.sample(  # type: ignore[arg-type]
+        sample_with(  # type: ignore[arg-type]
             lm, [[1]], AUTOMATON, max_tokens=BUDGET, particles=2, proposal=proposal, **WAYS[way]
         )
 

@@ -17,6 +17,7 @@ from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM
 from smc import AutomatonPosition, Reliability
 from smc.testing import ToyLM, target, walk
+from tests.smc.calls import sample_with
 from tests.smc.toys import VOCABULARY
 
 TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
@@ -110,7 +111,7 @@ def outcomes(
     """Yield the probability and the result of every walk over the random choices."""
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
+        return sample_with(
             lm, [prompt] * len(ids), automaton, max_tokens=budget, example_ids=ids,
             max_rows=1 << 20, draw=draw, cancel=cancel(), **{"algorithm": "smc", **options},
         )  # fmt: skip

@@ -13,7 +13,7 @@ import gcd
 import smc
 from experiments.models import SHAPE, load_model, resolve_device
 from smc import TransformersLM
-from smc._models.static_cache import Forward
+from smc.captured import Forward
 from smc.testing import ToyLM
 
 SHAPE_TOKENS = 128_256
@@ -109,7 +109,7 @@ class Scripted:
 
 
 class _ScriptedForward:
-    """The scripted model in static shapes; see `smc._models.static_cache.Forward`."""
+    """The scripted model in static shapes; see `smc.captured.Forward`."""
 
     def __init__(self, forward: Forward, tokens: torch.Tensor) -> None:
         self._forward, self._tokens = forward, tokens

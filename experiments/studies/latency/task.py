@@ -1,6 +1,6 @@
 """Task `+task=latency`: milliseconds per token, as in the paper's Table 2.
 
-The task times the steps of `smc.sample(execution="static")` with the paper's proposals for
+The task times the steps of `smc.captured.sample` with the paper's proposals for
 `task.batch` particles of one prompt, and the discrete filter with as many prefixes. On a CUDA
 device a step, including the model's forward pass, is one captured graph. The baselines are the same
 loop without a constraint, also captured, and `transformers.generate`. Tokens are fixed in advance,
@@ -32,14 +32,14 @@ from experiments.tables import as_markdown, group_rows, number
 from experiments.tasks import ExperimentTask, Run
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
-"""Kinds to time: `transformers.generate`; `smc.sample` in static shapes with each proposal; and the
+"""Kinds to time: `transformers.generate`; `smc.captured.sample` with each proposal; and the
 discrete filter under GCD in static shapes, with `task.batch` prefixes."""
 LOOKAHEADS = ("conditional", "in_time")
 
 
 @dataclass
 class LatencyConfig:
-    """Milliseconds per token of `smc.sample` in static shapes, with fixed tokens."""
+    """Milliseconds per token of `smc.captured.sample`, with fixed tokens."""
 
     name: str = "latency"
     kinds: list[str] = field(default_factory=lambda: list(KINDS))

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 
 import gcd
-import smc
+import smc.captured
 from experiments.arms import ALGORITHMS
 from experiments.studies.latency.models import SCHEMA, Scripted, draw_tokens
 from hmm import HMM
@@ -66,14 +66,14 @@ class Bench:
         """Return the seconds per token of one run of a method, without the time to start it."""
         if method == "generate":
             return self._generate(seed) / len(self.tokens)
-        algorithm: dict[str, Any] = {"algorithm": "smc", **ALGORITHMS["smc"].options(self.config)}
+        algorithm: smc.SMC | smc.Discrete = ALGORITHMS["smc"].make(self.config)
         base = self.lm if method == UNCOMPILED else self._compiled
         lm: smc.LanguageModel = Scripted(base, self.tokens)
         if method == "discrete":
             # All particles run until the end of the budget.
-            algorithm = {"algorithm": "discrete", "count_finished": False, "floor": 0.0}
+            algorithm = smc.Discrete(count_finished=False, floor=0.0)
             lm = base
-        (found,) = smc.sample(
+        (found,) = smc.captured.sample(
             lm,
             [self.prompt],
             self.constraint,
@@ -82,8 +82,7 @@ class Bench:
             proposal=self._proposal(method),
             temperature=self.config.smc.temperature,
             seed=seed,
-            execution="static",
-            **algorithm,
+            algorithm=algorithm,
         )
         how = found.diagnostics
         if method != "discrete":

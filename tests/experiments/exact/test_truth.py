@@ -24,6 +24,7 @@ from experiments.exact.measures import Runs, sample_runs
 from experiments.exact.truth import Level, count_prefixes, levels_of, solve, total_variation
 from hmm._model import HMM
 from smc.testing import ToyLM, target, walk
+from tests.smc.calls import sample_with
 
 # Two ids that say the same, tokens no constraint here has a use for, ids without bytes, two ends.
 VOCABULARY = gcd.Vocabulary.from_bytes(
@@ -148,8 +149,8 @@ def test_restricted_runs_are_those_of_the_whole_vocabulary(name, proposal, algor
     }
     cached = CachedLM(LM, PROMPT, restriction)
     own = proposal(restriction.hmm(HMM_))
-    found = smc.sample(cached, [[0]] * 6, restriction.automaton, proposal=own, **given)
-    whole = smc.sample(LM, [PROMPT] * 6, constraint, proposal=proposal(HMM_), **given)
+    found = sample_with(cached, [[0]] * 6, restriction.automaton, proposal=own, **given)
+    whole = sample_with(LM, [PROMPT] * 6, constraint, proposal=proposal(HMM_), **given)
     for one, other in zip(found, whole, strict=True):
         assert one.answers == other.answers
         assert one.probabilities == pytest.approx(other.probabilities)
@@ -183,9 +184,9 @@ def test_each_distribution_is_computed_once():
     _, restriction = restricted("words")
     lm = CachedLM(model, PROMPT, restriction)
     given = {"max_tokens": 3, "particles": 8, "proposal": smc.LCD(), "algorithm": "smc"}
-    [*_, first] = smc.sample(lm, [[0]] * 20, restriction.automaton, **given)
+    [*_, first] = sample_with(lm, [[0]] * 20, restriction.automaton, **given)
     size, asked = lm.num_nodes, model.prompts
-    [*_, again] = smc.sample(lm, [[0]] * 20, restriction.automaton, **given)
+    [*_, again] = sample_with(lm, [[0]] * 20, restriction.automaton, **given)
     assert again.particles == first.particles
     assert (lm.num_nodes, model.prompts) == (size, asked)
 
@@ -253,7 +254,7 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
     proposal = {"lcd": smc.LCD(), "gcd": smc.GCD()}[method]
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
-        return smc.sample(
+        return sample_with(
             LM,
             [PROMPT] * len(ids),
             constraint,
