@@ -202,36 +202,3 @@ def test_all_baselines_stand_side_by_side_in_one_run(tiny, tmp_path):
         if row["method"] == "hmm":
             assert row["log_evidence"] is None
             assert row["tokens"] == row["read"] == 0
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task.methods=[gcd:H64]"], "expected gcd in task.methods, got gcd:H64"),
-        (["task.methods=[gcd,pgcd:H9]"], "expected the HMM 'H9' of pgcd:H9"),
-        (["task.methods=[pgcd]", "+hmm.paths.H64=DIR"], "hmm.paths=.* would be ignored"),
-        (["task.methods=[pgcd:H_4]", "+hmm.paths.H_4=DIR"], "1 to 12 letters and digits"),
-        (
-            ["task.methods=[pgcd:H64]", "+hmm.paths.H64=DIR", "hmm.path=DIR"],
-            "hmm.path=DIR would be ignored",
-        ),
-        (["task.methods=[gcd]", "+hmm.paths.H64=DIR"], "hmm.paths=.* would be ignored"),
-        (["task.methods=[wild:H64]"], "expected task.methods to be .*got 'wild'"),
-    ],
-)
-def test_hmms_by_name_are_checked(overrides, message):
-    with pytest.raises(ValueError, match=message):
-        experiment.check(composed("+task=xlam", *overrides))
-
-
-@pytest.mark.parametrize("task", ["xlam", "json_schema"])
-@pytest.mark.parametrize("setting", ["task.formats=none", "task.max_bytes=0"])
-def test_options_of_languages_are_checked(task, setting):
-    with pytest.raises(ValueError, match=setting.partition("=")[0]):
-        experiment.check(composed(f"+task={task}", setting))
-
-
-@pytest.mark.parametrize("method", ["greedy_close", "hmm"])
-def test_what_cannot_be_tabulated_is_refused_where_it_must_be(method):
-    with pytest.raises(ValueError, match=f"that .task=convergence can run .*got {method}"):
-        experiment.check(composed("+task=convergence", f"task.methods=[gcd,{method}]"))

@@ -10,7 +10,7 @@ import pytest
 import smc
 import smc._inference.deadlines
 from smc.testing import ToyLM
-from tests.smc.calls import arguments, sample_with
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 from tests.smc.walks import (
     PROMPT,
@@ -149,19 +149,3 @@ def test_reading_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     (closed,) = sample(lm, certify=1.0, deadline=0)
     assert closed.stopped == "deadline"
     assert closed.diagnostics.read_on == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"certify": 0}, r"expected certify to be in \(0, 1\], got 0"),
-        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
-        ({"certify": "all"}, "expected certify .*got 'all'"),
-        ({"max_tokens_read": 0}, "expected max_tokens_read to be at least 1, got 0"),
-    ],
-)
-def test_arguments_without_sense(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sample(**options)
-    with pytest.raises(ValueError, match=message):
-        smc.generate(CONSTRAINTS["few_words"](), **arguments({"certify": 0.9, **options}))

@@ -293,26 +293,3 @@ def test_an_abandoned_call_raises() -> None:
             abandon=abandon,
             algorithm="smc",
         )
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"deadline": -1}, "expected deadline to be at least 0 .* got -1.0"),
-        ({"deadline": math.nan}, "expected deadline .*got nan"),
-        ({"deadline": "soon"}, "expected deadline to be a number, got 'soon'"),
-        ({"cancel": True}, "expected cancel to be a threading.Event, got True"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked_annotations")
-def test_limits_that_make_no_sense(limits: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sample_with(
-            TOY,
-            [PROMPT],
-            CONSTRAINTS["few_words"](),
-            max_tokens=4,
-            particles=2,
-            proposal=smc.GCD(),
-            **{"algorithm": "smc", **limits},
-        )

@@ -498,22 +498,6 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, .* got 'beam'"),
-        ({"algorithm": "smc", "strata": "budget"}, "strata to be one of none, state, got 'budget'"),
-        ({"particles": 0}, "particles to be at least 1, got 0"),
-        ({"floor": math.nan}, "expected floor .*got nan"),
-        ({"floor": 1}, r"expected floor to be in \[0, 1\), got 1"),
-        ({"floor": -0.1}, "expected floor .*got -0.1"),
-    ],
-)
-def test_arguments_without_sense(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sample([PROMPT], many_words(), **options)
-
-
-@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("count_finished", 1),

@@ -295,49 +295,6 @@ def test_extents() -> None:
 # -- bad input -----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"constraint": CONSTRAINTS["a_star_b"]()},
-            "answers of any length; pass budget",
-        ),
-        ({"constraint": gcd.regex("a*")}, "expected a finite language"),
-        ({"max_tokens": 1}, "needs at least 2 tokens"),
-        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
-        ({"max_tokens": [4, 4]}, r"as many max_tokens as prompts \(1\)"),
-        ({"constraint": [FINITE["few"]] * 2}, r"as many constraints as prompts \(1\)"),
-        ({"constraint": "a|b"}, "to be a TokenAutomaton, got str"),
-        ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),
-        ({"max_rows": 0}, "max_rows to be at least 1, got 0"),
-        ({"max_prefixes": 1.5}, "expected max_prefixes .*got 1.5"),
-        ({"certify": 0}, r"expected certify to be in \(0, 1\], got 0"),
-        ({"certify": 1.1}, "expected certify"),
-        ({"certify": "all"}, "expected certify .*got 'all'"),
-        ({"temperature": 0}, "expected temperature .*got 0"),
-        ({"spellings": "both"}, "expected spellings to be one of all, canonical"),
-        ({"spellings": "canonical"}, "made from a tokenizer"),
-        ({"prompts": "yes"}, "got a single string"),
-        ({"prompts": [1, 2]}, "got a list of token ids"),
-        ({"prompts": [()]}, "at least one token in the prompt"),
-        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got 'model'"),
-        (
-            {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
-            "to be lifted to the model's vocabulary",
-        ),
-    ],
-)
-def test_what_is_refused(options: dict[str, Any], message: str) -> None:
-    class Unread(ToyLM):
-        def prefill(self, prompts: Any) -> Any:
-            raise AssertionError("the model was asked")
-
-    usual = {"lm": Unread(VOCABULARY), "prompts": [PROMPT], "constraint": FINITE["few"]}
-    with pytest.raises(ValueError, match=message):
-        smc.distribution(**{**usual, **options})
-
-
 def test_an_example_is_named() -> None:
     lm = ToyLM(VOCABULARY)
     with pytest.raises(

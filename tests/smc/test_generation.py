@@ -412,27 +412,6 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         idle.train().generate(**INPUTS, custom_generate=smc.generate(one), max_new_tokens=6)
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"particles": 0}, "expected particles to be at least 1"),
-        ({"particles": 2.0}, "expected particles to be a whole number, got 2.0"),
-        ({"particles": True}, "expected particles to be a whole number, got True"),
-        ({"max_rows": 0}, "expected max_rows .*got 0"),
-        ({"seed": 1.5}, "expected seed to be a whole number, got 1.5"),
-        ({"proposal": smc.GCD}, r"expected proposal .*such as smc.GCD\(\)"),
-        ({"algorithm": "best"}, "expected algorithm to be one of .*got 'best'"),
-        ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused_at_once(
-    options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        smc.generate(CONSTRAINTS["a_star_b"](), **options)
-
-
 def test_transformers_is_loaded_when_it_is_needed() -> None:
     """Modules that import it eagerly are imported by name or by one another only."""
     lazy = {"generate_call", "generation", "logits_processor"}

@@ -380,20 +380,6 @@ def test_members_that_need_not_be_given() -> None:
         assert proposal.max_bytes is None
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize(
-    ("lookahead", "options", "message"),
-    [
-        ("bigram", {}, "got str.*smc.PGCD"),
-        (Bigram(table(VOCABULARY)), {"twist": "both"}, "twist to be one of conditional"),
-        (Bigram(table(VOCABULARY)), {"exact_top_k": -1}, "exact_top_k"),
-    ],
-)
-def test_arguments_without_sense(lookahead: object, options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        smc.Twisted(lookahead, **options)  # type: ignore[arg-type]
-
-
 def test_in_time_needs_a_model_that_knows_of_no_budget() -> None:
     model = Bigram(table(VOCABULARY))
     model.eventual = False

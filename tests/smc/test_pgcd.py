@@ -478,28 +478,6 @@ def test_any_number_of_threads_gives_the_same(
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
-        ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
-        ({"lookahead": math.nan}, "lookahead to be one of"),
-        ({"lookahead": True}, "lookahead to be one of"),
-        ({"exact_top_k": -1}, "exact_top_k"),
-        ({"exact_top_k": True}, "exact_top_k"),
-        ({"exact_top_k": 64.0}, "exact_top_k"),
-        ({"exact_top_k": "all"}, "exact_top_k"),
-        ({"max_bytes": -1}, "max_bytes"),
-        ({"defense": 1.5}, "defense"),
-        ({"defense": math.nan}, "defense"),
-    ],
-)
-def test_arguments_without_sense(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PGCD(random_hmm(), **options)
-
-
-@pytest.mark.usefixtures("unchecked_annotations")
 def test_bad_hmms() -> None:
     hmm = random_hmm()
     with pytest.raises(ValueError, match="emission"):

@@ -376,25 +376,6 @@ def test_look_up_gives_the_tokens_that_followed() -> None:
     assert look_up(b"q", vocabulary) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"read_ahead": -1}, "expected read_ahead .*got -1"),
-        ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
-        ({"read_ahead": 1.5}, "expected read_ahead .*got 1.5"),
-        ({"read_ahead": True}, "expected read_ahead .*got True"),
-        ({"read_ahead": 2, "execution": "static"}, "in captured steps, got 2"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked_annotations")
-def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sample_with(
-            TOY, [[0]], CONSTRAINTS["a_star_b"](), max_tokens=4, particles=1, proposal=smc.GCD(),
-            **{"algorithm": "smc", **options},
-        )  # fmt: skip
-
-
 def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
     options = {"max_tokens": 9, "particles": 1, "proposal": smc.GCD()}
     automaton = lift(regex("[ab]{8}"), VOCABULARY)

@@ -171,38 +171,6 @@ OTHER_BYTES = Vocabulary.from_bytes([b"b", b"a", b"ab", b"", b"", b""], [3, 5])
 NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"particles": 0}, "expected particles .*got 0"),
-        ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
-        ({"temperature": -1.0}, "expected temperature .*got -1"),
-        ({"temperature": math.nan}, "expected temperature .*got nan"),
-        ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
-        ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
-        ({"max_rows": 0}, "expected max_rows .*got 0"),
-        ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
-        ({"max_tokens": [4, 4]}, r"expected as many max_tokens as prompts \(1\), got 2"),
-        ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
-        ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
-        ({"max_tokens": 8.7}, "expected max_tokens to be a whole number, got 8.7"),
-        ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
-        ({"particles": 4.0}, "expected particles to be a whole number, got 4.0"),
-        ({"max_rows": 4.5}, "expected max_rows to be a whole number, got 4.5"),
-        ({"proposal": smc.GCD}, r"an instance such as smc.GCD\(\), got <class"),
-        ({"proposal": "gcd"}, r"an instance such as smc.GCD\(\), got 'gcd'"),
-        ({"particles": True}, "expected particles to be a whole number, got True"),
-        ({"max_tokens": True}, "expected max_tokens to be a whole number, got True"),
-        ({"seed": 0.5}, "expected seed to be a whole number, got 0.5"),
-        ({"temperature": None}, "expected temperature to be a number, got None"),
-        ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
-    ],
-)
-def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sample([[0]], FORCED, **options)
-
-
 MESSAGES = [{"role": "user", "content": "Hello!"}]
 
 
@@ -232,35 +200,6 @@ def test_what_a_tokenizer_returns_is_no_list_of_prompts() -> None:
     with pytest.raises(ValueError, match="BatchEncoding with the keys input_ids, attention_mask"):
         sample(encoded, FORCED)
     assert len(sample(torch.tensor([[0, 1], [1, 0]]), FORCED)) == 2
-
-
-@pytest.mark.usefixtures("unchecked_annotations")
-def test_a_bare_model_is_to_be_wrapped() -> None:
-    with pytest.raises(ValueError, match=r"got LlamaForCausalLM.*smc.TransformersLM\(model"):
-        sample([[0]], FORCED, tiny_model())
-
-
-def test_prompts_given_as_one_string() -> None:
-    with pytest.raises(ValueError, match="single string"):
-        sample("abc", FORCED)
-
-
-@pytest.mark.parametrize("flat", [[0, 1], np.array([0, 1])])
-def test_prompts_given_as_one_list_of_ids(flat: Any) -> None:
-    with pytest.raises(ValueError, match=r"got a list of token ids; pass \[token_ids\]"):
-        sample(flat, FORCED)
-
-
-@pytest.mark.parametrize("token", [-1, 6])
-def test_ids_that_the_model_does_not_know(token: int) -> None:
-    with pytest.raises(ValueError, match=f"0 to 5 in the prompt of example 1, got {token};"):
-        sample([[0], [1, token]], FORCED, Untouchable(VOCABULARY))
-
-
-def test_a_constraint_over_bytes_is_to_be_lifted() -> None:
-    for automata in (choice("ba"), [choice("ba")]):
-        with pytest.raises(ConstraintError, match=r"got Automaton.*gcd.lift\(automaton, lm"):
-            sample([[0]], automata, Untouchable(VOCABULARY))  # type: ignore[arg-type]
 
 
 def test_integers_may_be_those_of_numpy() -> None:

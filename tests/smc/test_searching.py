@@ -173,44 +173,6 @@ def test_a_model_of_transformers(name, monkeypatch):
         assert found.proved == len(found.answers)
 
 
-def test_log_probabilities_that_are_not_numbers():
-    class Broken(ToyLM):
-        def log_p(self, tokens):
-            return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
-
-    with pytest.raises(FloatingPointError, match="NaN"):
-        search(Broken(VOCABULARY), AUTOMATA["all"], max_tokens=6, answers=20)
-
-
-@pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_rows": 0}, "expected max_rows .*got 0"),
-        ({"max_rows": 1.5}, "expected max_rows to be a whole number, got 1.5"),
-        ({"answers": 0}, "expected answers .*got 0"),
-        ({"max_reads": 0}, "expected max_reads .*got 0"),
-        ({"temperature": 0}, "expected temperature .*got 0"),
-        ({"temperature": True}, "expected temperature .*got True"),
-        ({"max_tokens": 1}, "needs at least 2 tokens"),
-        ({"deadline": -1}, "expected deadline .*got -1"),
-        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
-        ({"prompt": ()}, "at least one token in the prompt"),
-        ({"prompt": (77,)}, "in the prompt, got 77"),
-        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got 'model'"),
-        ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
-        (
-            {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
-            "to be lifted to the model's vocabulary",
-        ),
-    ],
-)
-def test_what_is_refused(options, message):
-    given = {"lm": ToyLM(VOCABULARY), "prompt": PROMPT, "constraint": AUTOMATA["few_words"]}
-    with pytest.raises(ValueError, match=message):
-        smc.search(**{**given, "max_tokens": 5, **options})
-
-
 @pytest.mark.parametrize("name", list(AUTOMATA))
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_search_ends_in_time(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:

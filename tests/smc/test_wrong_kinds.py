@@ -1,26 +1,40 @@
-"""Every entry point refuses a wrong kind of model, prompt, constraint or option in one sentence."""
+"""Every entry point refuses a wrong model, prompt, constraint or option in one sentence, unread."""
 
 from __future__ import annotations
 
 import io
+import math
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gcd
 import smc
 from gcd import Vocabulary
+from hmm import HMM
 from smc._inference import deadlines
+from smc._removed import REMOVED
 from smc.testing import ToyLM
-from tests.smc.calls import sample_with
+from tests.smc.calls import arguments, sample_with
+from tests.smc.cases import JSON_VOCABULARY
+from tests.smc.toys import VOCABULARY
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
-VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b""], [2])
-LM = ToyLM(VOCABULARY)
+
+class Unread(ToyLM):
+    """A model that fails on any forward pass."""
+
+    def prefill(self, prompts: Any) -> Any:
+        raise AssertionError("refusals come before any model work")
+
+
+LM, UNREAD = ToyLM(VOCABULARY), Unread(VOCABULARY)
 LIFTED = gcd.lift(gcd.regex("a|b"), VOCABULARY)
 SAMPLED = {"max_tokens": 3, "particles": 2, "proposal": smc.GCD()}
 ENTRIES: dict[str, Callable[..., Any]] = {
@@ -46,6 +60,199 @@ def refused(call: Callable[[], Any], *words: str) -> str:
     for word in words:
         assert word in text
     return text
+
+
+def lifted(pattern: str, vocabulary: Vocabulary = VOCABULARY) -> gcd.TokenAutomaton:
+    return gcd.lift(gcd.regex(pattern), vocabulary)
+
+
+def written(options: Sequence[str]) -> list[int]:
+    return [len(options)]
+
+
+HMM_ = HMM.random(3, VOCABULARY.size)
+BIGRAMS = smc.HMMLookahead(HMM_)
+OTHER = lifted("a", Vocabulary.from_bytes([b"a", b""], 1))
+GIVEN = {"lm": UNREAD, "prompts": [[0]], "constraint": LIFTED}
+CALLS: dict[str, Callable[..., Any]] = {
+    "sample": lambda **options: sample_with(**{**GIVEN, **SAMPLED, **options}),
+    "a removed argument": lambda **options: smc.sample(**GIVEN, **SAMPLED, **options),
+    "generate": lambda **options: smc.generate(LIFTED, **arguments(options)),
+    "distribution": lambda **options: smc.distribution(**{**GIVEN, **options}),
+    "search": lambda **options: smc.search(
+        **{"lm": UNREAD, "prompt": [0], "constraint": LIFTED, "max_tokens": 5, **options}
+    ),
+    "choose": lambda **options: smc.choose(
+        **{"lm": UNREAD, "prompts": [[0]], "options": ["a", "b"], **options}
+    ),
+    "joint": lambda fields: smc.joint(Unread(JSON_VOCABULARY), [0], fields),
+    "PGCD": lambda **options: smc.PGCD(HMM_, **options),
+    "Twisted": lambda lookahead=BIGRAMS, **options: smc.Twisted(lookahead, **options),
+}
+REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "sample": [
+        ({"particles": 0}, "expected particles .*got 0"),
+        ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
+        ({"temperature": -1.0}, "expected temperature .*got -1"),
+        ({"temperature": math.nan}, "expected temperature .*got nan"),
+        ({"temperature": None}, "expected temperature to be a number, got None"),
+        ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
+        ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
+        ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
+        ({"max_tokens": [4, 4]}, r"expected as many max_tokens as prompts \(1\), got 2"),
+        ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
+        ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
+        ({"max_tokens": 8.7}, "expected max_tokens to be a whole number, got 8.7"),
+        ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
+        ({"max_tokens": True}, "expected max_tokens to be a whole number, got True"),
+        ({"particles": 4.0}, "expected particles to be a whole number, got 4.0"),
+        ({"particles": True}, "expected particles to be a whole number, got True"),
+        ({"max_rows": 4.5}, "expected max_rows to be a whole number, got 4.5"),
+        ({"seed": 0.5}, "expected seed to be a whole number, got 0.5"),
+        ({"proposal": smc.GCD}, r"an instance such as smc.GCD\(\), got <class"),
+        ({"proposal": "gcd"}, r"an instance such as smc.GCD\(\), got 'gcd'"),
+        ({"prompts": [[0], [1, -1]]}, "0 to 5 in the prompt of example 1, got -1;"),
+        ({"prompts": [[0], [1, 6]]}, "0 to 5 in the prompt of example 1, got 6;"),
+        ({"prompts": np.array([0, 1])}, r"got a list of token ids; pass \[token_ids\]"),
+        ({"constraint": gcd.regex("a")}, r"got Automaton.*gcd.lift\(automaton, lm"),
+        ({"constraint": [gcd.regex("a")]}, r"got Automaton.*gcd.lift\(automaton, lm"),
+        ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, .* got 'beam'"),
+        ({"algorithm": "smc", "strata": "budget"}, "to be one of none, state, got 'budget'"),
+        ({"floor": math.nan}, "expected floor .*got nan"),
+        ({"floor": 1}, r"expected floor to be in \[0, 1\), got 1"),
+        ({"floor": -0.1}, "expected floor .*got -0.1"),
+        ({"certify": 0}, r"expected certify to be in \(0, 1\], got 0"),
+        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
+        ({"certify": "all"}, "expected certify .*got 'all'"),
+        ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
+        ({"deadline": -1}, "expected deadline to be at least 0 .* got -1.0"),
+        ({"deadline": math.nan}, "expected deadline .*got nan"),
+        ({"deadline": "soon"}, "expected deadline to be a number, got 'soon'"),
+        ({"cancel": True}, "expected cancel to be a threading.Event, got True"),
+        ({"read_ahead": -1}, "expected read_ahead .*got -1"),
+        ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
+        ({"read_ahead": 1.5}, "expected read_ahead .*got 1.5"),
+        ({"read_ahead": True}, "expected read_ahead .*got True"),
+        ({"read_ahead": 2, "execution": "static"}, "in captured steps, got 2"),
+    ],
+    "a removed argument": [
+        ({name.removesuffix("="): None}, f"was removed; {re.escape(advice)}$")
+        for name, advice in REMOVED.items()
+        if name.endswith("=")
+    ],
+    "generate": [
+        ({"particles": 0}, "expected particles to be at least 1"),
+        ({"particles": 2.0}, "expected particles to be a whole number, got 2.0"),
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"seed": 1.5}, "expected seed to be a whole number, got 1.5"),
+        ({"proposal": smc.GCD}, r"expected proposal .*such as smc.GCD\(\)"),
+        ({"algorithm": "best"}, "expected algorithm to be one of .*got 'best'"),
+        ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
+        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
+        ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
+    ],
+    "distribution": [
+        ({"constraint": lifted("a*b")}, "answers of any length; pass budget"),
+        ({"constraint": gcd.regex("a*")}, "expected a finite language"),
+        ({"max_tokens": 1}, "needs at least 2 tokens"),
+        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
+        ({"max_tokens": [4, 4]}, r"as many max_tokens as prompts \(1\)"),
+        ({"constraint": [LIFTED] * 2}, r"as many constraints as prompts \(1\)"),
+        ({"constraint": "a|b"}, "to be a TokenAutomaton, got str"),
+        ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),
+        ({"max_rows": 0}, "max_rows to be at least 1, got 0"),
+        ({"max_prefixes": 1.5}, "expected max_prefixes .*got 1.5"),
+        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
+        ({"temperature": 0}, "expected temperature .*got 0"),
+        ({"spellings": "both"}, "expected spellings to be one of all, canonical"),
+        ({"spellings": "canonical"}, "made from a tokenizer"),
+        ({"prompts": "yes"}, "got a single string"),
+        ({"prompts": [()]}, "at least one token in the prompt"),
+        ({"constraint": OTHER}, "to be lifted to the model's vocabulary"),
+    ],
+    "search": [
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
+        ({"max_rows": 1.5}, "expected max_rows to be a whole number, got 1.5"),
+        ({"answers": 0}, "expected answers .*got 0"),
+        ({"max_reads": 0}, "expected max_reads .*got 0"),
+        ({"temperature": 0}, "expected temperature .*got 0"),
+        ({"temperature": True}, "expected temperature .*got True"),
+        ({"max_tokens": 1}, "needs at least 2 tokens"),
+        ({"deadline": -1}, "expected deadline .*got -1"),
+        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
+        ({"prompt": ()}, "at least one token in the prompt"),
+        ({"prompt": (77,)}, "in the prompt, got 77"),
+        ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
+        ({"constraint": OTHER}, "to be lifted to the model's vocabulary"),
+    ],
+    "choose": [
+        ({"options": []}, "expected at least one option, got none"),
+        ({"options": [[]]}, "expected at least one option, got none"),
+        ({"options": "yes"}, "expected a list of options, got str"),
+        ({"options": {"a": 1}}, "expected a list of options, got dict"),
+        ({"options": {"a", "b"}}, "expected a list of options, got set"),
+        ({"options": ["a", "b", "a"]}, "distinct options, got 'a' at indices 0 and 2"),
+        ({"options": ["a", 3]}, "got 3 at index 1; convert it to text, as in '3'"),
+        ({"options": [["a"], ["b"]]}, r"expected as many lists of options as prompts \(1\), got 2"),
+        ({"options": ["a", "\ud800"]}, "lone surrogate"),
+        ({"options": ["c"]}, "can be written with the tokens"),
+        ({"prompts": [[0]] * 2, "options": [["a"], []]}, "option of example 1, got none"),
+        ({"orders": 2}, "to be a function of the options, as orders=2 requires, got list"),
+        ({"orders": 3, "prompts": [written]}, "orders to be at most 2 .* for 2 options, got 3"),
+        ({"orders": 0}, "expected orders to be at least 1"),
+        ({"spellings": "both"}, "expected spellings to be one of"),
+        ({"spellings": "canonical"}, "got one without"),
+        ({"certify": 2}, r"expected certify to be in \(0, 1\]"),
+        ({"temperature": math.nan}, "expected temperature .*got nan"),
+    ],
+    "joint": [
+        ({"fields": {}}, "expected at least one field"),
+        ({"fields": [("a", bool)]}, "expected a mapping"),
+        ({"fields": {1: bool}}, "expected field names as strings"),
+        ({"fields": {"a": []}}, "expected field 'a' to have at least one value"),
+        ({"fields": {"a": range(0)}}, "at least one value"),
+        ({"fields": {"a": str}}, "expected field 'a' to be bool, a range"),
+        ({"fields": {"a": "yes"}}, "to be bool, a range.*got 'yes'"),
+        ({"fields": {"a": [1, 1.0]}}, "got 1 and 1.0, which are equal"),
+        ({"fields": {"a": [math.inf]}}, "finite numbers"),
+        ({"fields": {"a": [[1]]}}, "finite numbers, booleans or None"),
+    ],
+    "PGCD": [
+        ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
+        ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
+        ({"lookahead": math.nan}, "lookahead to be one of"),
+        ({"lookahead": True}, "lookahead to be one of"),
+        ({"exact_top_k": -1}, "exact_top_k"),
+        ({"exact_top_k": True}, "exact_top_k"),
+        ({"exact_top_k": 64.0}, "exact_top_k"),
+        ({"exact_top_k": "all"}, "exact_top_k"),
+        ({"max_bytes": -1}, "max_bytes"),
+        ({"defense": 1.5}, "defense"),
+        ({"defense": math.nan}, "defense"),
+    ],
+    "Twisted": [
+        ({"lookahead": "bigram"}, "got str.*smc.PGCD"),
+        ({"twist": "both"}, "twist to be one of conditional"),
+        ({"exact_top_k": -1}, "exact_top_k"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "message"),
+    [(call, *row) for call, rows in REFUSED.items() for row in rows],
+)
+def test_options_without_sense(call: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CALLS[call](**options)
+
+
+@pytest.mark.parametrize("name", [name for name in REMOVED if not name.endswith("=")])
+def test_what_was_removed_names_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"{name} was removed; {re.escape(REMOVED[name])}$"):
+        getattr(smc, name)
 
 
 @pytest.mark.parametrize("name", ENTRIES)

@@ -506,30 +506,6 @@ def table_rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("task.problems=/nowhere/p.json", "expected an existing file"),
-        ("model.path=tests/models", "built-in problems are written in the tokens of smollm2 and"),
-        ("task.methods=[magic]", "expected task.methods to be .*got 'magic'"),
-        ("task.methods=[]", "at least one"),
-        ("task.particles=[2,2]", "different values in task.particles"),
-        ("task.particles=[0]", "at least 1, got 0"),
-        ("task.runs=0", "task.runs to be at least 1"),
-        ("task.max_prefixes=300000", r"task.max_prefixes to be in 1\.\.200000"),
-        ("task.hmm_states=1", "at least 2"),
-        ("task.hmm=/nowhere/hmm", "expected an HMM.*scripts.distill_hmm"),
-        ("data.path=x.jsonl", "reads no records"),
-        ("hmm.path=x", "takes its HMM from task.hmm"),
-        ("hmm.exact_top_k=3", "pgcd_tied"),
-        ("seed=-1", "seed to be at least 0"),
-    ],
-)
-def test_bad_settings_are_named(override, message):
-    with pytest.raises(ValueError, match=message):
-        experiment.check(composed(override))
-
-
 def test_an_hmm_that_would_not_be_used_is_refused(tmp_path):
     save(HMM.random(2, 3, generator=torch.Generator().manual_seed(0)), tmp_path)
     experiment.check(composed(f"task.hmm={tmp_path}"))

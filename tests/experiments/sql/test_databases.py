@@ -170,20 +170,6 @@ def test_what_cannot_be_read_is_named_before_any_model_work(tmp_path, make, mess
     assert not run_dir.exists()
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("task.tables=0", "task.tables to be at least 1"),
-        ("task.subquery_depth=-1", "task.subquery_depth to be at least 0"),
-        ("task.budget=huge", "expected task.budget to be .*, got 'huge'"),
-        ("data.hub=some/set", "expected data.path for this task, got data.hub=some/set"),
-    ],
-)
-def test_settings_are_checked(override, message):
-    with pytest.raises(ValueError, match=message):
-        experiment.check(composed(override))
-
-
 def test_two_databases_of_one_name_are_refused(tmp_path):
     folder_of(tmp_path, [ASKED], pets=PETS)
     sqlite3.connect(tmp_path / "pets.db").executescript(PETS).close()
