@@ -18,7 +18,8 @@ answer that obeys the schema. A right reply has the right calls in any order, or
 
 With `--branches`, the probability of calls that `smc.ask` estimates with its default of 16
 particles is compared with that of a run with more particles (256) and another seed, in standard
-errors of both together. The budget is 1.25 times the tokens of the right reply.
+errors of both together. The budget is 1.25 times the tokens of the right reply, but at least 40, so
+that calls fit.
 """
 
 from __future__ import annotations
@@ -222,7 +223,11 @@ def show_branches(lm: smc.TransformersLM, every: list[Request], reference: int) 
     gaps = []
     for request in every:
         prompt = lm.open(request.messages)
-        options = {"tools": request.tools, "style": STYLE, "max_tokens": budget(lm, request, 1.25)}
+        options = {
+            "tools": request.tools,
+            "style": STYLE,
+            "max_tokens": max(40, budget(lm, request, 1.25)),
+        }
         few, many = (
             smc.ask(lm, prompt, SCHEMA, seed=seed, particles=n, **options)
             for seed, n in enumerate((16, reference))
