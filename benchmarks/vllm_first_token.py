@@ -170,7 +170,8 @@ async def compare_throughput(url: str, turns: int = 8) -> None:
     async with clients(url) as (api, _):
         for turn in range(turns + 1):  # the first turn compiles
             for side in TOOLS if turn % 2 else TOOLS[::-1]:
-                more = {"tool_choice": "required"} if side == "tools" else {}
+                one = {"tool_choice": "required", "parallel_tool_calls": False}
+                more = one if side == "tools" else {}
                 begin = time.perf_counter()
                 found = await asyncio.gather(
                     *(chat(api, side, DIGITS, max_tokens=BUDGET, **more) for _ in range(AT_ONCE))
