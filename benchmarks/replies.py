@@ -17,8 +17,9 @@ ends within the budget, and valid if it is calls of the request's tools with val
 answer that obeys the schema. A right reply has the right calls in any order, or the right label.
 
 With `--branches`, the probability of calls that `smc.ask` estimates with its default of 16
-particles is compared with that of a run with 256 particles and another seed, in standard errors of
-both together. The budget is twice the tokens of the right reply.
+particles is compared with that of a run with more particles (256) and another seed, in standard
+errors of both together. The budget is 1.25 times the tokens of the right reply, but at least 40, so
+that calls fit.
 """
 
 from __future__ import annotations
@@ -215,17 +216,21 @@ def rows_of(lm: smc.TransformersLM, request: Request) -> Iterator[dict[str, Any]
             yield {"method": method, "factor": factor, **judge(lm, request, ids, most)}
 
 
-def show_branches(lm: smc.TransformersLM, every: list[Request]) -> None:
-    """Print the probability of calls that is estimated with 16 and with 256 particles."""
-    columns = ("16 particles", "256 particles", "difference, standard errors", "label")
+def show_branches(lm: smc.TransformersLM, every: list[Request], reference: int) -> None:
+    """Print the probability of calls that is estimated with 16 and with more particles."""
+    columns = ("16 particles", f"{reference} particles", "difference, standard errors", "label")
     print(head("right reply", *columns))
     gaps = []
     for request in every:
         prompt = lm.open(request.messages)
-        options = {"tools": request.tools, "style": STYLE, "max_tokens": budget(lm, request, 2)}
+        options = {
+            "tools": request.tools,
+            "style": STYLE,
+            "max_tokens": max(40, budget(lm, request, 1.25)),
+        }
         few, many = (
             smc.ask(lm, prompt, SCHEMA, seed=seed, particles=n, **options)
-            for seed, n in enumerate((16, 256))
+            for seed, n in enumerate((16, reference))
         )
         one, other = (reply.branches["calls"] for reply in (few, many))
         error = max(math.hypot(one.error, other.error), 1e-3 * other.probability)
@@ -257,11 +262,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=20, help="number of requests of each kind")
     parser.add_argument("--rows", type=Path, default=Path("runs/replies.jsonl"))
     parser.add_argument("--branches", action="store_true", help="only probabilities of calls")
+    parser.add_argument("--reference", type=int, default=256, help="particles to compare with")
     options = parser.parse_args()
     every = list(make(options.most))
     lm = load(str(ROOT / "models" / "smollm2-xlam"), "cpu")
     if options.branches:
-        show_branches(lm, every)
+        show_branches(lm, every, options.reference)
         return
     rows = read_rows(options.rows)
     known = {row["number"] for row in rows}

@@ -42,8 +42,12 @@ from benchmarks.vllm import head, line
 PROMPT = "Write a JSON document: "
 BUDGET = 512  # tokens, enough for a shortest answer of most schemas
 WARM_UP = 3  # schemas before the first one that counts
-AT_ONCE, TOKENS = 8, 48  # requests, and the most tokens of each, for tokens per second
+AT_ONCE = 8  # requests, for tokens per second
 TOOLS = ["schema", "tools"]  # sides with `--tools`
+DIGITS = {
+    "type": "object", "properties": {"digits": {"type": "string", "pattern": "^[0-9]{48}$"}},
+    "required": ["digits"], "additionalProperties": False,
+}  # fmt: skip
 ANSWER = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 
 
@@ -160,33 +164,25 @@ async def chat(api: Any, side: str, schema: Any, **options: Any) -> Any:
     )  # fmt: skip
 
 
-async def compare_throughput(url: str, schemas: list[Any], turns: int = 4) -> None:
-    """Print the tokens per second of requests with tools, relative to requests with a schema."""
-    from openai import APIError
-
+async def compare_throughput(url: str, turns: int = 8) -> None:
+    """Print the tokens per second of calls, relative to answers, of the same number of digits."""
     ratios, rates = [], dict[str, float]()
     async with clients(url) as (api, _):
-        usable = []
-        for schema in schemas:  # which both sides take, and which are compiled then
-            with contextlib.suppress(APIError):
-                for side in TOOLS:
-                    await chat(api, side, schema, max_tokens=TOKENS)
-                usable.append(schema)
-            if len(usable) == AT_ONCE:
-                break
-        for turn in range(turns + 1):
+        for turn in range(turns + 1):  # the first turn compiles
             for side in TOOLS if turn % 2 else TOOLS[::-1]:
+                one = {"tool_choice": "required", "parallel_tool_calls": False}
+                more = one if side == "tools" else {}
                 begin = time.perf_counter()
-                found = await asyncio.gather(*(
-                    chat(api, side, schema, max_tokens=TOKENS) for schema in usable
-                ))  # fmt: skip
+                found = await asyncio.gather(
+                    *(chat(api, side, DIGITS, max_tokens=BUDGET, **more) for _ in range(AT_ONCE))
+                )
                 tokens = sum(each.usage.completion_tokens for each in found)
                 rates[side] = tokens / (time.perf_counter() - begin)
             if turn:
                 ratios.append(rates["tools"] / rates["schema"])
     middle = statistics.median(ratios)
     print(f"RESULT tokens per second, tools / schema: median {middle:.2f} of {len(ratios)} turns, "
-          f"{min(ratios):.2f} to {max(ratios):.2f}; {len(usable)} requests at once")  # fmt: skip
+          f"{min(ratios):.2f} to {max(ratios):.2f}")  # fmt: skip
 
 
 async def measure(url: str, schemas: list[Any], sides: list[str]) -> dict[str, list[Taken]]:
@@ -242,7 +238,7 @@ def main() -> None:
         found = asyncio.run(measure(url, schemas, sides))
         show(found, options.count)
         if options.tools:
-            asyncio.run(compare_throughput(url, schemas))
+            asyncio.run(compare_throughput(url))
 
 
 def show(found: dict[str, list[Taken]], count: int) -> None:

@@ -573,12 +573,14 @@ class _Request:
             style = _style_of(tokenizer, getattr(tokenizer, "chat_template", None))
         form = format_of(style)
         own = form if thinking is None else replace(form, thought=None)
-        language = tool_calls(
-            tools, style=own, choice="auto", answer=answer, whitespace=whitespace or "spaced"
-        )
-        rest = answers(own, answer)
+        compiled = partial(tool_calls, tools, style=own, whitespace=whitespace or "spaced")
+        language, rest = compiled(choice="auto", answer=answer), answers(own, answer)
+        if answer is None:
+            calls = language - rest  # text may precede calls
+        else:  # keywords of the answer that aren't enforced would forbid a difference
+            calls = compiled(choice="required", unknown="ignore", unsupported="ignore")
         every = parse_tools(tools).tools
-        return cls(lm.vocabulary, language, parser, form, every, thinking, (language - rest, rest))
+        return cls(lm.vocabulary, language, parser, form, every, thinking, (calls, rest))
 
     def lift(self, opened: str | None, literals: str | None) -> _Lifted:
         """Lift the constraint of prompts that end with a tag, or with none."""

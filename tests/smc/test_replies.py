@@ -155,6 +155,19 @@ def test_prompts_keep_their_random_numbers() -> None:
         smc.ask_all(lm, prompts, example_ids=[1], **given)
 
 
+def test_keywords_that_are_left_to_a_check() -> None:
+    letters = [bytes([byte]) for byte in range(256)]
+    lm = ToyLM(gcd.Vocabulary.from_bytes([*letters, b""], [256]))
+    unique = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    tool = {"name": "g", "parameters": {"properties": {"x": unique}, "required": ["x"]}}
+    given: dict[str, Any] = {"style": "hermes", "max_tokens": 90, "particles": 4}
+    for kind, tools, count in ((unique, TOOLS, 2), (None, [tool], 1), (unique, [tool], 2)):
+        with pytest.warns(gcd.CaveatWarning) as found:
+            reply = smc.ask(lm, [1], kind, tools=tools, **given)
+        assert set(reply.branches) == {"calls", "answer"}
+        assert len(found) == count
+
+
 def test_a_budget_that_only_answers_fit_into() -> None:
     for kind, budget in ((["f"], 3), (None, 4)):
         reply = smc.ask(
