@@ -16,7 +16,7 @@ def rows_of(run_dir: Path) -> list[dict]:
 
 
 def without_seconds(rows: list[dict]) -> list[dict]:
-    """What two runs of the same configuration share."""
+    """Values that two runs of the same configuration share."""
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
