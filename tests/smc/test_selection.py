@@ -210,7 +210,7 @@ def test_each_candidate_is_kept_in_proportion_to_its_score(
     """
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(passes, "NARROW", 0)
-    slots, points = 7, 20
+    slots, points = 7, 30
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
     log_p, by_class = log_p / 20, factors.by_class / 20  # so that many tokens matter
     factors = factors._replace(by_class=by_class, by_token=factors.by_token / 20)

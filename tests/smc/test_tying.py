@@ -47,7 +47,7 @@ def test_favorites_and_the_mass_of_the_rest(
 ) -> None:
     """Include float32, where exp of most of these numbers is zero."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
-    for seed in range(2):
+    for seed in range(4):
         log_p, class_of, which, alive = case(9, vocabulary, classes, seed)
         log_p = log_p.to(dtype)
         alive[0] = False

@@ -149,7 +149,7 @@ KINDS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("branches", [*itertools.combinations(range(len(KINDS)), 3)][::2])
+@pytest.mark.parametrize("branches", list(itertools.combinations(range(len(KINDS)), 3)))
 def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]) -> None:
     schema = {
         "type": "object",

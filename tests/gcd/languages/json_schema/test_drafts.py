@@ -139,7 +139,7 @@ def _repeats_a_name(text: bytes) -> bool:
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
-    @settings(max_examples=40)
+    @settings(max_examples=60)
     @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
     def check(schema: Any, values: list[Any]) -> None:
         # In the library, `unevaluatedItems` includes matches of `contains`, as in 2020-12; before,

@@ -36,7 +36,7 @@ def test_sqlite_prepares_every_random_query(schema: SqlSchema, name: str) -> Non
     walks = RandomWalks(gcd.sql(schema, DIALECTS[name]))
     judge = Judge(schema)
     rng = random.Random(name)
-    for _ in range(80):
+    for _ in range(150):
         query = walks.draw(rng, patience=rng.choice([40, 120, 400]), stop=0.1).decode()
         assert judge.complaint(query) is None, query
 

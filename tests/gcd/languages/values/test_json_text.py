@@ -83,7 +83,7 @@ def ranges_of(characters: Automaton) -> Ranges:
     return ranges(zip(first.tolist(), (end - 1).tolist(), strict=True))
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(RANGES)
 @example([(0, 0x10FFFF)])
 def test_code_points_in_utf8_as_the_regex_engine_has_them(pairs: list[tuple[int, int]]) -> None:
