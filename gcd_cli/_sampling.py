@@ -30,6 +30,7 @@ def draw(
     prompt: str,
     proposal: str,
     hmm: str | None,
+    max_tokens_read: int,
     **settings: Any,
 ) -> smc.Posterior:
     """Sample answers to a prompt from a causal model of `transformers`, as `smc.sample` does."""
@@ -54,7 +55,8 @@ def draw(
     lm = smc.TransformersLM(network, tokenizer)
     if lm.vocabulary != automaton.vocabulary:  # which was read from the files only
         automaton = gcd.lift(language, lm.vocabulary)
-    (posterior,) = smc.sample(lm, [prompt], automaton, proposal=method, **settings)
+    hooks = smc.Hooks(max_tokens_read=max_tokens_read)
+    (posterior,) = smc.sample(lm, [prompt], automaton, proposal=method, hooks=hooks, **settings)
     return posterior
 
 
