@@ -63,7 +63,7 @@ def draw():
 def sample():
     from gcd_cli import _sampling
     _sampling.draw("some/model", None, lifted, prompt="", budget=4, particles=1, proposal="gcd",
-                  algorithm="smc", hmm=None, seed=0, deadline=None)
+                  algorithm="smc", hmm=None, max_tokens_read=1, seed=0, deadline=None)
 
 vocabulary = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], eos_ids=256)
 lifted = gcd.lift(gcd.regex("a*"), vocabulary)
