@@ -29,22 +29,13 @@ REMOVED = {
     "score=": "return smc.Factors with `defense` from guide",
     "Walk": "use smc.AutomatonPosition",
     "execution=": "call smc.captured.sample for captured steps, and omit it otherwise",
-    **{
-        f"{name}=": f"pass hooks=smc.Hooks({name}=...)"
-        for name in (
-            *("abandon", "draw", "finished", "forced_runs", "max_tokens_read", "observe"),
-            "read_ahead",
-        )
-    },
-    **{
-        f"{name}=": f"pass algorithm=smc.SMC({name}=...)"
-        for name in ("ess_threshold", "resampling", "strata")
-    },
-    **{
-        f"{name}=": f"pass algorithm=smc.Discrete({name}=...)"
-        for name in ("count_finished", "floor", "kept")
-    },
 }
+for _value, _names in {
+    "hooks=smc.Hooks": "abandon draw finished forced_runs max_tokens_read observe read_ahead",
+    "algorithm=smc.SMC": "ess_threshold resampling strata",
+    "algorithm=smc.Discrete": "count_finished floor kept",
+}.items():
+    REMOVED |= {f"{name}=": f"pass {_value}({name}=...)" for name in _names.split()}
 
 
 def accept_budget(function: Callable[P, R]) -> Callable[P, R]:

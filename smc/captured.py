@@ -51,6 +51,8 @@ def sample(
     """
     check_model(lm)
     hooks = Hooks() if hooks is None else hooks
+    if not isinstance(hooks, Hooks):
+        raise ValueError(f"expected hooks to be a smc.Hooks(...), got {hooks!r}")
     if hooks.read_ahead not in (0, "auto"):
         raise NotStaticError(
             "expected read_ahead to be 0 or 'auto' in captured steps, got "
