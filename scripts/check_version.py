@@ -1,7 +1,7 @@
 """Check that the version is stated alike everywhere, before a release.
 
     python -m scripts.check_version             # pyproject.toml, CITATION.cff and CHANGELOG.md
-    python -m scripts.check_version v0.2.0      # a release: tag, changelog's date and address, too
+    python -m scripts.check_version v0.3.0      # a release: tag, changelog's date and address, too
 
 `pyproject.toml` is the source; `gcd.__version__` reads the installed package's metadata.
 """
@@ -46,7 +46,7 @@ def problems(root: Path, tag: str | None = None) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Print the problems; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("tag", nargs="?", help="the tag of a release, such as v0.2.0")
+    parser.add_argument("tag", nargs="?", help="the tag of a release, such as v0.3.0")
     found = problems(ROOT, parser.parse_args(arguments).tag)
     print(*found, sep="\n", end="\n" if found else "")
     return bool(found)
