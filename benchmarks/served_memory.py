@@ -1,0 +1,99 @@
+"""Memory of many constraints in a server's cache.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.served_memory FILE.tiktoken --schemas FOLDER
+
+The cache is that of the plugin for vLLM. Constraints are the schemas of a folder, first with the
+default white space, then with other ones, until `--count` of them are accepted. One random answer
+of at most 60 tokens is followed under each, so masks are counted, too. *Resident* is the growth of
+the process from before the first constraint; it also has what compiling leaves behind. The first
+row has no limit on the cache's bytes; the second has the server's default.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import head, line, read_ranks, with_ranks
+from benchmarks.engines import Ours, Row
+from benchmarks.first_mask import STEPS, call_forked
+from gcd import ConstraintError, Matcher, TokenAutomaton, Vocabulary
+from gcd_vllm._constraint_cache import MAX_BYTES, ConstraintCache
+from gcd_vllm._requests import ConstraintRequest
+
+STYLES = ("compact", "spaced")
+
+
+def fill(
+    vocabulary: Vocabulary, schemas: list[Any], count: int, max_bytes: int
+) -> tuple[int, int, int, int]:
+    """Fill a cache; return how many it accepts and keeps, and the bytes of cache and process."""
+    cache = ConstraintCache(vocabulary, max_bytes=max_bytes)
+    before, accepted = resident(), 0
+    for style, schema in product(STYLES, schemas):
+        options = {"unsupported": "ignore", "whitespace": style}
+        try:
+            follow(cache.get(ConstraintRequest("json_schema", schema, options=options)), accepted)
+        except ConstraintError:
+            continue
+        accepted += 1
+        if accepted == count:
+            break
+    gc.collect()
+    return accepted, len(cache._known), cache._bytes, resident() - before
+
+
+def follow(automaton: TokenAutomaton, seed: int) -> None:
+    """Make the masks of a random answer."""
+    rng, row = np.random.default_rng(seed), Row(automaton.vocabulary.size)
+    matcher = Matcher(automaton)
+    for _ in range(STEPS):
+        matcher.fill_mask(row.first)
+        ids = np.flatnonzero(np.unpackbits(row.first.view(np.uint8), bitorder="little"))
+        if not matcher.advance(int(rng.choice(ids))) or matcher.is_finished:
+            break
+
+
+def resident() -> int:
+    """Return the bytes of memory that the process has in use."""
+    pages = Path("/proc/self/statm").read_text("ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def table(vocabulary: Vocabulary, schemas: list[Any], count: int) -> Iterator[str]:
+    """Measure with and without a limit, each in a process of its own."""
+    yield head("limit, MB", "accepted", "kept", "MB of the cache", "MB resident")
+    for limit in (1 << 40, MAX_BYTES):
+        found = call_forked(partial(fill, vocabulary, schemas, count, limit), 3600)
+        assert found is not None
+        accepted, kept, size, grown = found
+        shown = "–" if limit > MAX_BYTES else limit >> 20
+        yield line(shown, accepted, kept, size >> 20, grown >> 20)
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = with_ranks(__doc__)
+    parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
+    parser.add_argument("--count", type=int, default=1000, help="number of constraints")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    vocabulary = read_ranks(arguments.ranks)
+    Ours(vocabulary, 1)  # makes what all constraints share
+    paths = sorted(arguments.schemas.glob("*.json"))
+    schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
+    for each in table(vocabulary, schemas, arguments.count):
+        print(each, flush=True)
+
+
+if __name__ == "__main__":
+    main()
