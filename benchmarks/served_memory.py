@@ -70,7 +70,7 @@ def resident() -> int:
 
 
 def table(vocabulary: Vocabulary, schemas: list[Any], count: int) -> Iterator[str]:
-    """Measure with and without a limit, each in a process of its own."""
+    """Measure with and without a limit, each in its own process."""
     yield head("limit, MB", "accepted", "kept", "MB of the cache", "MB resident")
     for limit in (1 << 40, MAX_BYTES):
         found = call_forked(partial(fill, vocabulary, schemas, count, limit), 3600)
