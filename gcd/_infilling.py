@@ -3,10 +3,10 @@
 The whole text is `before`, then a text of the middle's language, then `after`. It is compiled as
 one language, so tokens may cross both ends of the middle. The difficulty is the prompt. A model
 receives `before` as a prompt in the tokenizer's own tokenization. The prompt may end in the middle
-of a token that the model would have generated: it ends with `http:`, say, and the model would have
-generated `://`. Such a token can no longer be generated. **Token healing** shortens the prompt to a
-boundary that no token can cross. Let T be the text of the prompt. The boundary i is the last end of
-a prompt token such that
+of a token that the model would have generated. For example, it ends with `http:`, but the model
+would have generated `://` as one token, which is no longer possible. **Token healing** shortens the
+prompt to a boundary that no token can cross. Let T be the text of the prompt. The boundary i is the
+last end of a prompt token such that
 
     no token that begins at a byte j < i of T extends past i, given what may follow T.
 

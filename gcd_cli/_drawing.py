@@ -1,7 +1,7 @@
 """Drawings of automata as graphviz source, or as SVG if the program `dot` is installed.
 
 All transitions from one state to another form one arrow. Its label lists ranges of bytes, or a few
-tokens and the number of all. Accepting states are double circles. In the drawing of a token
+of the tokens and their total number. Accepting states are double circles. In the drawing of a token
 automaton, each state also shows the fewest tokens from it to the end.
 """
 

@@ -88,8 +88,8 @@ class PGCD:
         if not found.is_dir():
             names = sorted(each.name for each in Path(root).glob("*") if each.is_dir())
             raise ConstraintError(
-                f"expected pgcd to name an HMM in the directory of {DIRECTORY}, which has "
-                f"{', '.join(names) or 'no HMMs'}; got {self.hmm!r}"
+                f"expected pgcd to name one of the HMMs in the directory of {DIRECTORY} "
+                f"({', '.join(names) or 'it has none'}), got {self.hmm!r}"
             )
         return found
 

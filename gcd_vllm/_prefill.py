@@ -107,7 +107,7 @@ def _first_round(
 
 
 def _count_uncached(length: int, block: int | None) -> int:
-    """Return how many tokens of a text are computed if its whole blocks are cached.
+    """Return how many tokens of a text must be computed if all of its full blocks are cached.
 
     The last token is always computed.
     """

@@ -63,9 +63,10 @@ _INDEPENDENT = 1e-14  # relative cutoff of singular values in the least-squares 
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """Compute the probability of completion without a budget, for all hidden states and states.
+    """Compute the probability of completion without a budget.
 
-    The result is a table of beta with a single level, which is used for every remaining budget.
+    The result is a table of beta over hidden states and automaton states, with a single level that
+    is used for every remaining budget.
     """
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
@@ -334,7 +335,7 @@ class _Mixing:
 def _mix(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
-    """Return the combination of results that a sweep changes least, minus the last result."""
+    """Return the change from the last result to the combination that a sweep changes least."""
     steps = np.diff(moves, axis=0)
     size = np.linalg.norm(steps, axis=1)
     size[size == 0] = 1

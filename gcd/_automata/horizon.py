@@ -100,7 +100,7 @@ def refuse_unchecked(
     for caveat in caveats:
         if caveat.is_unchecked:
             raise ConstraintError(
-                f"expected every keyword to be enforced, because {why}, but {caveat}; {remedy}"
+                f"expected only enforced keywords, because {why}; but {caveat}: {remedy}"
             )
 
 

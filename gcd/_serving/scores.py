@@ -74,8 +74,8 @@ class ScoresProcessor:
             self._start = ids.size
         if ids.size < self._start:
             raise ConstraintError(
-                f"expected at least the {self._start} tokens before the answer, got {ids.size}; "
-                "make a processor for each answer"
+                f"expected token ids that begin with the prompt of {self._start} tokens, got "
+                f"{ids.size}; make a processor for each answer"
             )
         answer, size = ids[self._start :].tolist(), self._matcher.automaton.vocabulary.size
         if not follow(self._matcher, self._read, answer):

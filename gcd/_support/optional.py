@@ -1,7 +1,7 @@
 """Errors for optional dependencies that are not installed.
 
-If only some calls need a package, they import it themselves. If the package is missing, the error
-names the extra that installs it.
+A package that only some functions need is imported inside these functions. If it is missing, the
+error names the extra that installs it.
 """
 
 from __future__ import annotations

@@ -194,8 +194,8 @@ class Segments:
                 )
             if vocabulary.token_bytes[token]:
                 raise ConstraintError(
-                    f"{name}: expected until to be a special token, got token {token}, which has "
-                    "bytes that other tokens may also spell; pass "
+                    f"{name}: expected until=ID with a special token, got token {token}, whose "
+                    "bytes other tokens may also spell; pass "
                     f"until={vocabulary.token_bytes[token]!r}"
                 )
 

@@ -90,7 +90,7 @@ def scheme(name: str) -> Scheme:
 
 
 def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
-    """Return the numbers 0 to N - 1 of the N equal slices of (0, 1)."""
+    """Return the indices of the N equal slices of (0, 1), from 0 to N - 1."""
     return torch.arange(weights.shape[1], dtype=torch.float64, device=weights.device)
 
 

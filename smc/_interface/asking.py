@@ -154,9 +154,9 @@ class Reply:
         if text in refused:
             tried = ", ".join(repr(shorten(each)) for each in list(refused)[:_TRIED])
             raise ValueError(
-                f"expected an answer that the type's validators accept, got {len(refused)} that "
-                f"they reject ({tried}); the last error: {list(refused.values())[-1]}; use more "
-                "particles, or change the prompt"
+                "expected an answer that the type's validators accept, but they reject all "
+                f"{len(refused)} that were found ({tried}); the last error: "
+                f"{list(refused.values())[-1]}; use more particles, or change the prompt"
             )
         return value
 
@@ -454,8 +454,8 @@ def ask_all(
     check_options("smc.ask", options, ask, sample)
     if getattr(options.get("hooks"), "finished", None) is not None:
         raise ValueError(
-            "expected hooks without finished, which takes the answers; use the replies that "
-            "smc.ask returns, or call smc.sample"
+            "expected smc.Hooks without `finished`, which would take the answers away; use the "
+            "replies that smc.ask returns, or call smc.sample"
         )
     if temperature == 0:  # a single particle, which is almost certain to draw the best token
         if particles is not None or algorithm != "auto":
@@ -720,7 +720,7 @@ def _write(
     chats = [prompt for prompt in prompts if is_messages(prompt)]
     if arguments is not None and not (isinstance(arguments, Mapping) and chats):
         raise ValueError(
-            "expected chat_template_kwargs as a mapping, with a prompt of messages, got "
+            "expected chat_template_kwargs to be a mapping, and the prompt to be messages, got "
             f"{arguments!r} with {'messages' if chats else 'text or token ids'}; pass messages and "
             'a mapping such as {"enable_thinking": False}'
         )

@@ -114,7 +114,7 @@ def _column_layer() -> type:
     static: Any = private("cache_utils", "StaticLayer")
 
     class ColumnLayer(static):
-        """A layer of a `StaticCache` that uses tensors of the caller.
+        """A layer of a `StaticCache` that uses the tensors that the caller provides.
 
         The original layer computes the column and counts tokens in each layer, with three kernels.
         This class reads the column from a tensor that all layers share, and that the caller

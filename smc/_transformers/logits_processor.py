@@ -251,8 +251,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
         if lines.size and not 0 <= lines.min() <= lines.max() < self.vocabulary.size:
             wrong = int(lines.min()) if lines.min() < 0 else int(lines.max())
             raise ValueError(
-                f"expected answer tokens from 0 to {self.vocabulary.size - 1}, got {wrong}; check "
-                "that prompt_length is the column in which the answer begins"
+                f"expected token ids of the answer from 0 to {self.vocabulary.size - 1}, got "
+                f"{wrong}; check that prompt_length is the column in which the answer begins"
             )
         owners = which.tolist()
         names = [(owner, line.tobytes()) for owner, line in zip(owners, lines, strict=True)]

@@ -237,7 +237,7 @@ def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch, 
         (reason,) = take("refused").values()
         return reason.removeprefix(REFUSED)
 
-    assert "which has other, small; got 'none'" in refusal(PGCD("none"))
+    assert "(other, small), got 'none'" in refusal(PGCD("none"))
     assert f"{tokens.size}" in refusal(PGCD("other"))
     assert "expected defense" in refusal(PGCD("small", defense=2.0))
     monkeypatch.delenv("GCD_VLLM_HMMS")

@@ -308,7 +308,9 @@ def test_the_best_answer_that_a_validator_accepts_is_returned() -> None:
 def test_a_validator_that_rejects_all_answers_is_an_error() -> None:
     with pytest.warns(gcd.CaveatWarning):
         reply = smc.ask(LM, "hello", Never, max_tokens=10)
-    with pytest.raises(ValueError, match=r"accept, got \d+ that they reject .*never.*particles"):
+    with pytest.raises(
+        ValueError, match=r"accept, but they reject all \d+ that were found .*never.*particles"
+    ):
         _ = reply.value
     assert reply.text in reply.refused
     assert reply.alternatives == []

@@ -1,4 +1,4 @@
-"""Parser of GBNF, the grammars of llama.cpp, and of xgrammar's similar EBNF.
+"""Parser of GBNF (the grammars of llama.cpp) and of the similar EBNF of xgrammar.
 
 Rules have the form `name ::= alternatives`. There is no lexer, and no text is ignored: grammars
 describe characters. The two dialects differ in the meaning of `.`, which is any character in GBNF,

@@ -144,7 +144,7 @@ def _separate(
 def overlapping(
     document: Document, nodes: Conjunction, excluded: Sequence[Conjunction], *, closed: bool
 ) -> list[Conjunction]:
-    """Return the excluded conjunctions of schemas that may share values with `nodes`."""
+    """Return those of the excluded conjunctions that may share values with `nodes`."""
     if not excluded:
         return []
     own = approximate(document, nodes)

@@ -687,7 +687,7 @@ def _timezone(schema: Mapping[str, Any]) -> str:
 
 
 def _last_day(schema: Mapping[str, Any]) -> datetime.date | None:
-    """Return the last date of a type of past dates: two days ago is past in every time zone."""
+    """Return the latest date of a past-date type: two days ago, which is past everywhere."""
     return datetime.date.today() - 2 * _DAY if schema.get("now_op") == "past" else None
 
 

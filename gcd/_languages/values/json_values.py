@@ -185,7 +185,7 @@ class _Escapes:
     def _beyond_ascii(
         self, starts: States, inside: npt.NDArray[np.intp], after_byte: States
     ) -> States:
-        """Return the nodes after the digits 008 to 00f, 01 to 0f, and 1 to f, by `starts`."""
+        """Return the nodes after the digits 008 to 00f, 01 to 0f, 1 to f, for each of `starts`."""
         # Nodes before the last digit, by the state before the last byte and the bits between them;
         # and nodes before the last two and the last three digits, if two bytes remain.
         one, two, three = (
