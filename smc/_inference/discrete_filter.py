@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc._forward.reader import Extension, Prefixes, Reader
+from smc._forward.reader import Extension, Prefixes, Reader, count_of
 from smc._inference.algorithms import Discrete
 from smc._inference.answers import Ending, Pool, effective
 from smc._inference.bounds import Frontier
@@ -43,7 +43,7 @@ from smc._inference.particles import (
     start_particles,
 )
 from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Selection, select
-from smc._proposals import State
+from smc._proposals import GCD, LCD, AutomatonPosition, State
 from smc._proposals.masks import add_removed, add_removed_in_step
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 from smc._vocabulary.factors import Factors, alive_of, selection_scores
@@ -58,7 +58,7 @@ class Carry(NamedTuple):
         step: number of each example's next step.
         failed: whether the proposal or the model has returned NaN.
         answers: the complete answers.
-        whole: for each example, whether no prefix has been dropped so far.
+        whole: for each example, whether no prefix has been dropped or excluded by g = 0 so far.
         frontier: probability of found answers and open branches; None if unknown.
         selections: the prefixes of each step that were kept with a probability below one.
         log_removed: log-probability of the tokens that only the budget forbids; None if unknown.
@@ -188,6 +188,9 @@ class DiscreteFilter(Generic[State]):
             **extension.counts._asdict(),
         )
         failed, whole = failed | extension.failed, carry.whole & ~kept.dropped
+        if type(self.reader.proposal) not in (GCD, LCD):  # whose g is positive on allowed tokens
+            lost = _excludes(prefixes.state.position, factors) & ~log_weight.isneginf()
+            whole = whole & (count_of(prefixes.example, B, lost.long()) == 0)
         carry = Carry(after, extended, step, failed, answers, whole, frontier, selections, removed)
         return carry, record
 
@@ -320,6 +323,23 @@ def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
     row = torch.where(particles.running, particles.row, num_rows)
     slot = torch.arange(P, device=row.device)
     return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, slot)[:-1]
+
+
+def _excludes(position: Any, factors: Factors) -> Bool[Tensor, "R"]:
+    """Return whether g may be zero for a token that the budget allows."""
+    if not isinstance(position, AutomatonPosition):
+        return torch.ones_like(factors.automaton_of_row, dtype=torch.bool)
+    positive = ~factors.by_item.isneginf()
+    if factors.defense is not None:
+        alive = alive_of(factors)
+        positive = torch.cat([alive, alive.gather(1, factors.class_of_token)], dim=1)
+    if factors.classes is position.automata.classes:
+        allowed = position.mask.class_mask(position.states, position.remaining)
+        allowed = torch.cat([allowed, allowed.gather(1, factors.class_of_token)], dim=1)
+        return (allowed & ~positive).any(dim=1)
+    zero = torch.zeros_like(factors.by_item).masked_fill_(~positive, -torch.inf)
+    allowed = position.mask.mask(position.states, position.remaining)
+    return (allowed & factors.replace_items(zero).log_g.isneginf()).any(dim=1)
 
 
 def _has_nan(factors: Factors, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
