@@ -16,6 +16,7 @@ from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRe
 from gcd_vllm._parts import DrawnPart, EngineStoppedError, PartRequest, Plan
 from gcd_vllm._prefill import check_prefill
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
+from smc._models.protocol import token_ids
 
 EXTENSION = "gcd_vllm.WorkerExtension"
 """Value of the engine's `worker_extension_cls`."""
@@ -75,7 +76,7 @@ class InProcessEngine:
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             return list(self._llm.get_tokenizer().encode(prompt))
-        return [int(token) for token in prompt]
+        return token_ids(prompt)
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         """Draw all parts, in batches whose weights fit into the workers' tables."""

@@ -231,8 +231,8 @@ def _compile(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str,
 def _proposal(given: object) -> str:
     if isinstance(given, PGCD):
         return "pgcd"
-    if isinstance(given, GCD | LCD):
-        return "gcd" if isinstance(given, GCD) else "lcd"
+    if type(given) in (GCD, LCD):  # a subclass may have another `guide`
+        return "gcd" if type(given) is GCD else "lcd"
     if given not in ("gcd", "lcd"):
         raise ValueError(
             f"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD(name of an HMM), got {given!r}; for "

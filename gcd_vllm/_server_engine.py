@@ -28,6 +28,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, REFUSED
 from gcd_vllm._particle_request import PARTICLE, ParticleRequest
 from gcd_vllm._parts import DrawnPart, EngineStoppedError, PartRequest, Plan
+from smc._models.protocol import token_ids
 
 START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs"
 """Command that starts a suitable server."""
@@ -85,7 +86,7 @@ class ServerEngine:
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Return a prompt as token ids; a text is tokenized by the server."""
         if not isinstance(prompt, str):
-            return [int(token) for token in prompt]
+            return token_ids(prompt)
         return list(self._post("/tokenize", {"model": self._model, "prompt": prompt})["tokens"])
 
     def keep(self, automaton: TokenAutomaton) -> dict[str, str]:

@@ -41,11 +41,12 @@ for _value, _names in {
 def accept_budget(function: Callable[P, R]) -> Callable[P, R]:
     """Accept `budget=`, the former name of `max_tokens=`; refuse arguments that were removed."""
     known = {*inspect.signature(function).parameters}
+    had_them = bool(known & {"algorithm", "hooks"})  # `smc.search` had other ones
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs.keys() - known:
-            if f"{name}=" in REMOVED:
+            if had_them and f"{name}=" in REMOVED:
                 raise ValueError(f"{name} was removed; {REMOVED[f'{name}=']}")
         if "budget" in kwargs:
             if "max_tokens" in kwargs:

@@ -19,6 +19,7 @@ from smc._inference.execution import Hooks
 from smc._interface import interface
 from smc._models.protocol import LanguageModel, Messages, Prompt, check_model
 from smc._models.static_cache import Forward, NotStaticError, StaticLanguageModel
+from smc._removed import accept_budget
 from smc._results.posterior import Posterior
 
 __all__ = ["Forward", "NotStaticError", "StaticLanguageModel", "sample"]
@@ -28,6 +29,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@accept_budget
 def sample(
     lm: LanguageModel,
     prompts: Sequence[Prompt | Messages],
@@ -50,9 +52,7 @@ def sample(
     Errors of `smc.sample` are raised, too.
     """
     check_model(lm)
-    hooks = Hooks() if hooks is None else hooks
-    if not isinstance(hooks, Hooks):
-        raise ValueError(f"expected hooks to be a smc.Hooks(...), got {hooks!r}")
+    hooks = Hooks.of(hooks, "run")
     if hooks.read_ahead not in (0, "auto"):
         raise NotStaticError(
             "expected read_ahead to be 0 or 'auto' in captured steps, got "

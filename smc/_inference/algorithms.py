@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 
+from smc._inference.arguments import whole
 from smc._inference.resampling import scheme
 
 STRATA = ("none", "state")
@@ -85,8 +86,8 @@ class Discrete:
         _number("floor", self.floor)
         if not 0 <= self.floor < 1:
             raise ValueError(f"expected floor to be in [0, 1), got {self.floor}")
-        if not isinstance(self.kept, int) or isinstance(self.kept, bool) or self.kept < 0:
-            raise ValueError(f"expected kept to be a number of prefixes, got {self.kept!r}")
+        if whole("kept", self.kept) < 0:
+            raise ValueError(f"expected kept to be at least 0, got {self.kept}")
 
 
 def _number(name: str, value: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from smc._removed import REMOVED
 
+LARGEST_ID = 1 << 53
 COLDEST = 1e-6
 """Minimum temperature, by which the logits of any model can be divided without overflow."""
 
@@ -39,7 +40,11 @@ def per_prompt(
     Constraint and budget are given for all prompts, or one for each.
     """
     ids = range(count) if example_ids is None else example_ids
+    if not isinstance(ids, Iterable):
+        raise ValueError(f"expected example_ids to be a list of numbers, got {ids!r}")
     names = [whole("example_ids", each) for each in ids]
+    if any(abs(name) > LARGEST_ID for name in names):
+        raise ValueError(f"expected example_ids of at most {LARGEST_ID}, got {names}")
     constraints, budgets = (
         [*given] if isinstance(given, kind) and not isinstance(given, str) else [given] * count
         for given, kind in ((constraint, Sequence), (max_tokens, Iterable))
@@ -77,7 +82,7 @@ def check_temperature(temperature: float) -> float:
 def real(what: str, value: Any) -> float:
     """Return a number as a float; raise an error for other values."""
     try:
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | str | bytes):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass

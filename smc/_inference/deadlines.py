@@ -99,6 +99,12 @@ class TimeLimit:
         return 0.0 if self.until is None else max(0.0, self._clock() - self.until)
 
 
+def check_event(what: str, given: object) -> None:
+    """Raise ValueError unless a flag is an event or None."""
+    if isinstance(given, type) or not (given is None or isinstance(given, CancelToken)):
+        raise ValueError(f"expected {what} to be a threading.Event, got {given!r}")
+
+
 def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -> TimeLimit | None:
     """Return the time limit for the arguments of `smc.sample`; None for no limit."""
     if deadline is not None:
@@ -107,8 +113,7 @@ def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -
             raise ValueError(
                 f"expected deadline to be at least 0 (seconds from now), got {deadline}"
             )
-    if cancel is not None and not isinstance(cancel, CancelToken):
-        raise ValueError(f"expected cancel to be a threading.Event, got {cancel!r}")
+    check_event("cancel", cancel)
     if deadline == math.inf:
         deadline = None
     if deadline is None and cancel is None and abandon is None:

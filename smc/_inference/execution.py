@@ -22,7 +22,7 @@ from smc._inference.algorithms import SMC, Discrete, algorithm_of
 from smc._inference.answers import Pool
 from smc._inference.arguments import check_temperature, real, whole
 from smc._inference.closing import Closing
-from smc._inference.deadlines import CancelToken, TimeLimit
+from smc._inference.deadlines import CancelToken, TimeLimit, check_event
 from smc._inference.discrete_filter import DiscreteFilter
 from smc._inference.particle_filter import ParticleFilter
 from smc._inference.particles import Observe, Outcome, StepRecord, Watch
@@ -91,7 +91,27 @@ class Hooks:
     abandon: CancelToken | None = None
     run: Callable[[Job], Outcome] | None = None
 
+    @classmethod
+    def of(cls, given: object, *without: str) -> Hooks:
+        """Return the argument `hooks` of a call, which sets the attributes `without` itself."""
+        if given is None:
+            return cls()
+        if not isinstance(given, Hooks):
+            raise ValueError(f"expected hooks to be a smc.Hooks(...), got {given!r}")
+        for name in without:
+            if getattr(given, name) is not None:
+                raise ValueError(
+                    f"expected smc.Hooks without `{name}`, which this call sets itself; omit it, "
+                    "or call smc.sample"
+                )
+        return given
+
     def __post_init__(self) -> None:
+        for name in ("draw", "finished", "observe", "run"):
+            value = getattr(self, name)
+            if not (value is None or callable(value)):
+                raise ValueError(f"expected {name} to be a function, got {value!r}")
+        check_event("abandon", self.abandon)
         if not isinstance(self.forced_runs, bool):
             raise ValueError(f"expected forced_runs to be True or False, got {self.forced_runs!r}")
         if self.read_ahead != "auto" and (
@@ -159,9 +179,7 @@ class Settings:
             raise ValueError(
                 f"expected proposal to be an instance such as smc.GCD(), got {proposal!r}"
             )
-        hooks = Hooks() if hooks is None else hooks
-        if not isinstance(hooks, Hooks):
-            raise ValueError(f"expected hooks to be a smc.Hooks(...), got {hooks!r}")
+        hooks = Hooks.of(hooks)
         count = whole("particles", particles)
         return cls(
             proposal=proposal,

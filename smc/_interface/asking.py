@@ -37,6 +37,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
+from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 from gcd import (
@@ -61,6 +62,7 @@ from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import SMC, Discrete, algorithm_of
 from smc._inference.arguments import COLDEST, check_options, per_prompt, whole
+from smc._inference.execution import Hooks
 from smc._interface.interface import sample
 from smc._models.protocol import (
     LanguageModel,
@@ -420,6 +422,8 @@ def ask(
     These errors are raised before any forward pass. `smc.sample` may raise others.
     """
     check_model(lm)
+    if isinstance(prompt, Integral):
+        raise ValueError(f"expected a prompt to be text, token ids or messages, got {prompt}")
     [reply] = ask_all(
         lm, [prompt], kind, max_tokens=max_tokens, tools=tools, style=style, thinking=thinking,
         particles=particles, proposal=proposal, algorithm=algorithm, whitespace=whitespace,
@@ -452,11 +456,7 @@ def ask_all(
     check_model(lm)
     check_list(prompts)
     check_options("smc.ask", options, ask, sample)
-    if getattr(options.get("hooks"), "finished", None) is not None:
-        raise ValueError(
-            "expected smc.Hooks without `finished`, which would take the answers away; use the "
-            "replies that smc.ask returns, or call smc.sample"
-        )
+    Hooks.of(options.get("hooks"), "finished")
     if temperature == 0:  # a single particle, which is almost certain to draw the best token
         if particles is not None or algorithm != "auto":
             raise ValueError(
@@ -599,7 +599,11 @@ class _Request:
         form = thinking_format(self.form, vocabulary.special_ids, opened)
         plan = with_thought(language, form, self.thinking)
         plans = [with_thought(each, form, self.thinking) for each in self.branches]
-        lifted = lift(plan, vocabulary, literals=way)
+        try:
+            lifted = lift(plan, vocabulary, literals=way)
+        except InfeasibleBudgetError as error:  # of the first segment
+            what = "tags included"
+            raise InfeasibleBudgetError(error.needed, self.thinking, "thinking", what) from None
         least = lift(plan.parts[0].language, vocabulary).fewest_tokens - 1
         marked = vocabulary.with_specials(plan.specials)
         branches = _lift_writable(plans, vocabulary, way)

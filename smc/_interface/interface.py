@@ -423,6 +423,7 @@ def in_batches(
     return batches
 
 
+@accept_budget
 async def sample_async(
     lm: LanguageModel,
     prompts: Sequence[Prompt | Messages],
@@ -444,7 +445,7 @@ async def sample_async(
         ValueError: an argument is invalid. Other errors of `smc.sample` are raised, too.
     """
     abandon = Event()
-    hooks = replace(Hooks() if hooks is None else hooks, abandon=abandon)
+    hooks = replace(Hooks.of(hooks, "abandon"), abandon=abandon)
     call = partial(sample, lm, prompts, constraint, hooks=hooks, **options)
     thread = asyncio.get_running_loop().run_in_executor(None, call)
     thread.add_done_callback(_look_at)

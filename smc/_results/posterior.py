@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 from gcd import TokenAutomaton
+from smc._inference.arguments import whole
 from smc._inference.bounds import Bounds, bounds_of
 from smc._proposals.masks import BudgetEffect
 from smc._results.fields import Field, fields_of, leaves, shorten, show_probability
@@ -347,8 +348,10 @@ class Posterior:
         """Draw k independent texts from the posterior.
 
         Raises:
-            ValueError: the posterior is dead.
+            ValueError: the posterior is dead, or k isn't a number of texts.
         """
+        if whole("k", k) < 0:
+            raise ValueError(f"expected k to be at least 0, got {k}")
         if self.dead:
             raise ValueError(
                 "expected a posterior with answers, got a dead one (no particle has positive "
@@ -471,13 +474,16 @@ def merge(parts: Sequence[Posterior], constraint: TokenAutomaton, prompt: int) -
             unit[some] = cohort.unit
             cohorts.append(cohort._replace(unit=unit))
     log_evidence = _log_sum([part.log_evidence for part in parts if part.log_evidence is not None])
-    shares = np.exp(np.array(_log_weights(samples)) - log_evidence)
+    ess = 0.0
+    if log_evidence > -math.inf:
+        shares = np.exp(np.array(_log_weights(samples)) - log_evidence)
+        ess = 1 / max(1e-9, float((shares**2).sum()))
     bounds = [part.bounds for part in parts if part.bounds is not None]
     effects = [part.budget.log_removed for part in parts if part.budget is not None]
     diagnostics = [part.diagnostics for part in parts]
     is_known = len(bounds) == len(parts)
     found = posterior(
-        samples, constraint, log_evidence=log_evidence, ess=1 / max(1e-9, float((shares**2).sum())),
+        samples, constraint, log_evidence=log_evidence, ess=ess,
         enumerated=all(part.enumerated for part in parts), diagnostics=_add(diagnostics, prompt),
         log_upper=_log_sum([each.log_upper for each in bounds]) if is_known else None,
         cohorts=cohorts if any(part.ancestry is not None for part in parts) else None,

@@ -303,8 +303,8 @@ def _finite(longest: int | None, name: int | None) -> int:
     if longest is None:
         raise ConstraintError(
             f"expected a finite language, but the constraint{of_example(name)} has answers of any "
-            "length; pass budget to limit the length of an answer, and max_prefixes to limit the "
-            "computation"
+            "length; pass max_tokens to limit the length of an answer, and max_prefixes to limit "
+            "the computation"
         )
     return longest
 

@@ -15,6 +15,7 @@ then is it known which particle becomes the answer. The stream ends even if an e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from smc._models.transformers_internals import CACHE_ARGUMENTS
 from smc._models.transformers_lm import TransformersLM
 from smc._proposals import GCD, Proposal
 from smc._results.posterior import Posterior, Sample
-from smc._results.reliability import FEWEST_INDEPENDENT
+from smc._results.reliability import reliability_of
 from smc._transformers.generate_call import extra_arguments, list_passed
 from smc._transformers.logits_processor import check_constraints
 from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
@@ -107,6 +108,7 @@ def generate(
     """
     check_constraints(constraint)
     chosen = GCD() if proposal is None else proposal
+    hooks = Hooks.of(hooks, "finished")
     Settings.of(chosen, particles, algorithm, max_rows, certify=certify, hooks=hooks)
     time_limit(deadline, cancel)
     if seed is not None:
@@ -204,7 +206,7 @@ class _Decoding:
             **settings,
         )
         if top_p < 1:
-            posteriors = [*map(_mark_inexact, posteriors)]
+            posteriors = [_mark_inexact(each, settings["particles"]) for each in posteriors]
         answers = [
             list(drawn.ids)
             for index, posterior in enumerate(posteriors)
@@ -239,12 +241,15 @@ def restrict(proposal: Proposal[Any], top_p: float) -> Proposal[Any]:
     return restricted
 
 
-def _mark_inexact(found: Posterior) -> Posterior:
+def _mark_inexact(found: Posterior, particles: int) -> Posterior:
     """Remove what top_p makes meaningless: the evidence, the bounds, and labels that need them."""
-    label = "collapsed" if found.reliability.ess < FEWEST_INDEPENDENT else "unknown"
+    reliability = reliability_of(
+        found.ancestry, len(found.answers), num_particles=particles, log_evidence=-math.inf,
+        bounds=None, enumerated=False, stopped=found.stopped is not None,
+    )  # fmt: skip
     return replace(
         found, log_evidence=None, exact=False, enumerated=False, bounds=None, budget=None,
-        reliability=replace(found.reliability, label=label, certified=None),
+        reliability=reliability,
     )  # fmt: skip
 
 

@@ -100,7 +100,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
         self.constraints = check_constraints(constraint)
         self._one_each = isinstance(constraint, Sequence)
         count = len(self.constraints)
-        budgets = list(max_tokens) if isinstance(max_tokens, Sequence) else [max_tokens] * count
+        several = isinstance(max_tokens, Sequence) and not isinstance(max_tokens, str)
+        budgets: list[Any] = [*max_tokens] if several else [max_tokens] * count  # type: ignore[misc]
         if len(budgets) != count:
             raise ValueError(
                 f"expected one max_tokens, or one per constraint ({count}), got {len(budgets)}"
@@ -113,11 +114,11 @@ class BudgetLogitsProcessor(LogitsProcessor):
             )
         for index, (automaton, tokens) in enumerate(zip(self.constraints, budgets, strict=True)):
             check_budget(automaton, tokens, f"constraint {index}" if self._one_each else "")
+        self.budgets = [whole("max_tokens", tokens) for tokens in budgets]
         if prompt_length is not None and whole("prompt_length", prompt_length) < 0:
             raise ValueError(f"expected prompt_length to be at least 0, got {prompt_length}")
         self.proposal = looking_ahead(lookahead)
-        self.proposal.check(self.constraints, budgets)
-        self.budgets = [int(tokens) for tokens in budgets]
+        self.proposal.check(self.constraints, self.budgets)
         self.prompt_length = prompt_length
         self._start: dict[torch.device, Any] = {}
         self._known: OrderedDict[tuple[torch.device, int], _Known] = OrderedDict()

@@ -154,7 +154,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
     ],
     "distribution": [
-        ({"constraint": lifted("a*b")}, "answers of any length; pass budget"),
+        ({"constraint": lifted("a*b")}, "answers of any length; pass max_tokens"),
         ({"constraint": gcd.regex("a*")}, "expected a finite language"),
         ({"max_tokens": 1}, "needs at least 2 tokens"),
         ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
