@@ -5,7 +5,6 @@ All checks that don't need a model run before a model is loaded.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 
 from hydra.core.config_store import ConfigStore
@@ -27,8 +26,6 @@ from experiments.distillation.prompts import SOURCES
 from experiments.rows import Identity, plain
 from experiments.tool_calling.answers import STYLES
 
-INITS = ("clones", "latent")
-
 
 @dataclass
 class DistillConfig:
@@ -49,9 +46,8 @@ class DistillConfig:
 
     # The HMM and its training.
     num_states: int = 512
-    init: str = "clones"  # of tokens, by sketches of the LM's logits; or "latent": their k-means
     epochs: int = 10  # passes over the data, the first and the last in full batches;
-    # 0: none, the model stays as `init` made it
+    # 0: none, the model stays as `clones` made it
     batch_size: int = 256  # sequences of a mini-batch
     save_pooled: int | None = None  # tokens seen at most this often share their emissions
 
@@ -91,7 +87,6 @@ def sampling_settings(config: DictConfig) -> Identity:
 
 def check(config: DictConfig) -> None:
     """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
-    one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
     if not config.told:
@@ -110,12 +105,6 @@ def check(config: DictConfig) -> None:
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
     share = config.records.max_skipped
     inside("records.max_skipped", share, "[0, 1]", 0 <= share <= 1)
-    if config.init == "latent" and importlib.util.find_spec("faiss") is None:
-        raise ValueError(
-            "init=latent clusters with faiss, which is not installed: "
-            "`pip install -c requirements/constraints.txt -e '.[experiments,distillation]'`, or "
-            "use init=clones"
-        )
     if config.records.path and config.records.hub:
         raise ValueError("expected records.path or records.hub, got both; leave one out")
     if config.epochs == 0:

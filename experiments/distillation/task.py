@@ -1,9 +1,8 @@
 """Distillation of an HMM from a language model: sample, train, compare, report.
 
     sequences   sample the language model's answers to a task's prompts (`prompts`, `sampling`)
-    train       initialize by latent variable distillation (hmm.initialize) or with clones of
-                tokens (`clones`), and train by stepwise EM with checkpoints, in one or several
-                processes (`training`)
+    train       initialize with clones of tokens (`clones`), and train by stepwise EM with
+                checkpoints, in one or several processes (`training`)
     compare     held-out log-likelihood per token of the HMM, the language model, a unigram and a
                 bigram
 
@@ -29,19 +28,18 @@ from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.lumping import Lumping, pool_rare
-from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
+from experiments.distillation.prefixes import TopTokenPrefixes
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import LM, report
 from experiments.distillation.training import Schedule, Trained, Worker, mean_log_likelihood, train
 from experiments.models import load_model, resolve_device, title_of, weights_of
-from experiments.rows import Identity, derive_seed, fingerprint, without_places
+from experiments.rows import Identity, fingerprint, without_places
 from experiments.tasks import ExperimentTask, Run
-from hmm import HMM, distilled, load, save
+from hmm import HMM, load, save
 from smc import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # share of the states; with more, EM improves clones less (docs/distillation.md)
-_LATENT = 4000  # sequences; clusters need hundreds of vectors each, not all of them
 _TOP = 64  # tokens kept of what the language model says at each prefix
 
 
@@ -173,25 +171,14 @@ def _initial(
 ) -> HMM:
     """Return the initial HMM, over classes of tokens."""
     ends = tuple(sorted({int(lumping.class_of[token]) for token in eos_ids}))
-    if config.init == "clones":
-        prefixes = TopTokenPrefixes.of(training, lumping)
-        hmm = clone(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
-        _LOG.info(
-            "%d states of %d prefixes; the tokens that are listed after each hold %.2f%% of what "
-            "the language model expects",
-            hmm.num_states, len(prefixes.read), 100 * (1 - prefixes.rest),
-        )  # fmt: skip
-        return hmm
-    if len(training) > _LATENT:
-        generator = torch.Generator().manual_seed(derive_seed("latent", config.seed))
-        shuffled = torch.randperm(len(training), generator=generator)
-        training = training.take(shuffled[:_LATENT].sort().values)
-    training, vectors = after_each_token(training, eos_ids)
-    tokens, lengths = training.lump(lumping).batch(torch.arange(len(training)))
-    return distilled(
-        vectors, tokens, lengths, config.num_states, lumping.num_classes, eos_ids=ends,
-        seed=config.seed,
+    prefixes = TopTokenPrefixes.of(training, lumping)
+    hmm = clone(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
+    _LOG.info(
+        "%d states of %d prefixes; the tokens that are listed after each hold %.2f%% of what "
+        "the language model expects",
+        hmm.num_states, len(prefixes.read), 100 * (1 - prefixes.rest),
     )  # fmt: skip
+    return hmm
 
 
 def _in_words(config: DictConfig) -> str:
