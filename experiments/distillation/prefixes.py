@@ -21,9 +21,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from experiments.distillation.data import Sequences
+from experiments.distillation.data import Sequences, TopTokens
 from experiments.distillation.lumping import Lumping
-from experiments.distillation.top_tokens import TopTokens
 
 _FLOOR = 1e-6
 """Minimum share of b of unlisted tokens, so that rounding errors of p aren't amplified."""

@@ -11,10 +11,9 @@ import torch
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling
 from experiments.distillation.clones import clone
-from experiments.distillation.data import Sequences, lumping_of
+from experiments.distillation.data import Sequences, TopTokens, lumping_of
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes
-from experiments.distillation.top_tokens import TopTokens
 from gcd import Vocabulary
 from hmm._inference import log_likelihood
 from smc._models.protocol import Rows
