@@ -29,12 +29,12 @@ from omegaconf import DictConfig
 
 import gcd
 import smc.captured
-from experiments import tables, tracking
+from experiments import tables
 from experiments.arms import (
     ALGORITHMS,
     METHODS,
+    Arm,
     describe_fitted,
-    hidden_states,
     hmm_identity,
     method_of,
     proposals,
@@ -563,11 +563,22 @@ def report(
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_shown(tracked, {"summary": table}, figures, rows),
-        arms=tracking.split_arms(summary, rows, hidden_states(config)),
-        files=(*(path.name for path in figures.values()), "results.jsonl"),
+        tables={"summary": table},
+        figures=figures,
+        numbers={_label(each): _numbers(each) for each in summary},
+        rows=rows,
         screen=on_screen(f"{title}. {settings}", summary, main, pairs, config.task.reference),
     )
+
+
+def _label(record: Row) -> str:
+    """Return the name of a summary record, such as `json/gcd/smc@4`."""
+    named = (record.get("style"), Arm.of(record).label)
+    return f"{'/'.join(filter(None, named))}@{record['particles']}"
+
+
+def _numbers(record: Row) -> Row:
+    return {key: value for key, value in record.items() if isinstance(value, int | float)}
 
 
 def _differences_of(config: DictConfig, pairs: Table) -> str:

@@ -286,11 +286,9 @@ def _run(run: Run, items: list[Any]) -> None:
     table = "\n".join(["| step | held-out nats per token |", "|---|---|", *lines])
     summary = {"curve": curve, "records": [len(training), len(held_out)], "out": str(out)}
 
-    def log(tracked: Any) -> None:
-        for step, loss in curve:
-            tracked.log({"step": step, "held_out": loss})
-
-    run.report(f"## {out.name}\n\n{table}\n", summary, log, also=f"; adapter: {out}")
+    history = [{"step": step, "held_out": loss} for step, loss in curve]
+    text = f"## {out.name}\n\n{table}\n"
+    run.report(text, summary, history=history, also=f"; adapter: {out}")
 
 
 def add_adapter(model: Any, config: DictConfig) -> Any:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from hydra.core.config_store import ConfigStore
@@ -56,12 +56,8 @@ from experiments.rows import Identity, fingerprint, plain, without_places
 from experiments.tables import as_markdown
 from experiments.tasks import ExperimentTask, Run
 from experiments.tool_calling.answers import STYLES
-from experiments.tracking import log_shown, log_summary
 from hmm import HMM, load, save
 from smc import TransformersLM
-
-if TYPE_CHECKING:
-    import wandb
 
 _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # share of the states; with more, EM improves clones less (docs/distillation.md)
@@ -331,17 +327,16 @@ def _report(summary: dict[str, Any], curve: Sequence[Point], run: Run) -> None:
     figure = run.directory / "curve.png"
     _plot_curve(nats, curve, figure)
 
-    def log(tracked: wandb.Run) -> None:
-        for point in curve:
-            values = {"epoch": point.epoch, "nats/held_out": point.held_out}
-            if point.training is not None:
-                values["nats/training"] = point.training
-            tracked.log(values, step=point.step)
-        log_shown(tracked, {"table": shown}, {"curve": figure})
-        log_summary(tracked, summary)
-
-    table = _REPORT.format(table=as_markdown(shown), pooling=_describe_pooling(summary), **summary)
-    run.report(table, summary, log, files=("curve.png",), also=f"; the model: {run.directory}/hmm/")
+    history = [
+        {"epoch": p.epoch, "nats/held_out": p.held_out}
+        | ({} if p.training is None else {"nats/training": p.training})
+        for p in curve
+    ]
+    text = _REPORT.format(table=as_markdown(shown), pooling=_describe_pooling(summary), **summary)
+    run.report(
+        text, summary, tables={"table": shown}, figures={"curve": figure}, numbers=summary,
+        history=history, also=f"; the model: {run.directory}/hmm/",
+    )  # fmt: skip
 
 
 _REPORT = """## Evaluation on {held_out_sequences} held-out sequences ({held_out_tokens} tokens)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,10 +24,6 @@ from experiments.arms import Arm, arms_in
 from experiments.rows import as_lines
 from experiments.tables import Table, as_markdown
 from experiments.tasks import Run
-from experiments.tracking import log_shown, log_summary, split_arms
-
-if TYPE_CHECKING:
-    import wandb
 
 Report = dict[str, Any]
 """A problem, its exact solution, and its `estimates`; a line of `results.jsonl`."""
@@ -59,14 +55,13 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     for name, path in figures.items():
         plot(frame, reports, path, name)
 
-    def log(tracked: wandb.Run) -> None:
-        log_shown(tracked, {"overview": summary["overview"]}, figures)
-        log_summary(tracked, {"problems": len(reports)})
-
-    means = frame.groupby(_KEYS, sort=False).mean(numeric_only=True).reset_index()
-    arms = split_arms(means.to_dict("records"), frame.to_dict("records"), {})
-    files = ["results.jsonl", *(path.name for path in figures.values())]
-    run.report(table_of(reports, notes), summary, log, files, arms=arms)
+    run.report(
+        table_of(reports, notes),
+        summary,
+        tables={"overview": summary["overview"]},
+        figures=figures,
+        numbers={"problems": len(reports)},
+    )
 
 
 def frame_of(reports: Sequence[Report]) -> pd.DataFrame:
