@@ -518,7 +518,6 @@ def report(
     notes: Sequence[str],
     metrics: Sequence[Metric] = (),
     main: Metric = WEIGHTED,
-    tabulate: Callable[[Sequence[dict[str, Any]], Sequence[Metric]], Table] = as_table,
     more: Mapping[str, Any] | None = None,
 ) -> None:
     """Summarize the rows, and write the table, the summary and the figures.
@@ -528,7 +527,6 @@ def report(
         notes: sentences below the table.
         metrics: metrics of the task, besides those of every comparison.
         main: metric of the figures and the terminal; a share.
-        tabulate: function that formats the summary as a table.
         more: additional plain values for `summary.json`.
     """
     # Importing matplotlib takes half a second, so it is imported at the end of a run.
@@ -543,7 +541,7 @@ def report(
         compared.append(VALID)
     found = tables.differences(rows, config.seed, compared, config.task.reference)
     pairs = tables.as_paired_table(found, compared)
-    table = tabulate(summary, metrics)
+    table = as_table(summary, metrics)
     shown, constants = tables.without_constants(table)
     notes = [constants, *_notes(config, read, prepared), *notes]
     notes += [f"`{m.title}` is {m.meaning}." for m in metrics if m.meaning]

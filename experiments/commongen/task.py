@@ -9,6 +9,7 @@ Reasoning" (Findings of EMNLP 2020).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.commongen.config import TOLD, CommonGenConfig, check
 from experiments.commongen.metrics import (
     bleu_counts,
     corpus_bleu,
@@ -25,37 +25,53 @@ from experiments.commongen.metrics import (
     rouge_l,
     tokens_of,
 )
-from experiments.commongen.records import ConceptSet, build_prompt, read_file, read_hub
-from experiments.evaluate import Example, Model, RecordHandler, evaluate, identity, report
+from experiments.commongen.records import TOLD, ConceptSet, build_prompt, read_file, read_hub
+from experiments.config import RecordConfig, at_least, one_of
+from experiments.evaluate import (
+    Example,
+    Model,
+    RecordHandler,
+    check_records,
+    evaluate,
+    identity,
+    report,
+)
 from experiments.models import ROOT
 from experiments.records import ReadResult
 from experiments.rows import Row
-from experiments.tables import (
-    Interval,
-    Metric,
-    Table,
-    cells,
-    example_of,
-    group_rows,
-    log_evidence_of,
-    share_of_evidence,
-    titles_in,
-)
+from experiments.tables import Interval, Metric, example_of, group_rows
 from experiments.tasks import ExperimentTask, Run
 from experiments.vllm_model import load_engine
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
 """First 100 sets of CommonGen's development set."""
+_PUNCTUATION = ",;:'’-"  # within a sentence
+
+
+@dataclass
+class CommonGenConfig(RecordConfig):
+    """Sentences from concepts: methods x algorithms x particle counts on the same concept sets."""
+
+    name: str = "commongen"
+    told: str = "all"  # concepts that the prompt names: "all", "some" (all but one), "none"
+    max_words: int | None = None  # null: limited by the budget only
+
+
+def check(config: DictConfig) -> None:
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
+    check_records(config)
+    one_of("task.told", config.task.told, tuple(TOLD))
+    at_least("task.max_words", config.task.max_words, 1)
 
 
 def _read(config: DictConfig) -> ReadResult[ConceptSet]:
     """Load at most `task.num_examples` sets after `data.offset`; malformed ones are skipped."""
-    data, task = config.data, config.task
+    data = config.data
     if data.hub is not None:
-        result = read_hub(data.hub, data.split, task.inflections)
+        result = read_hub(data.hub, data.split)
     else:
-        result = read_file(data.path or EMBEDDED, task.inflections)
-    return result.part(data.offset, task.num_examples)
+        result = read_file(data.path or EMBEDDED)
+    return result.part(data.offset, config.task.num_examples)
 
 
 def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandler:
@@ -63,12 +79,7 @@ def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandl
     task = config.task
 
     def language(record: ConceptSet) -> gcd.Automaton:
-        return gcd.keywords(
-            record.inflections,
-            max_words=task.max_words,
-            letters=task.letters,
-            punctuation=task.punctuation,
-        )
+        return gcd.keywords(record.inflections, max_words=task.max_words, punctuation=_PUNCTUATION)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         record: Any = example.record
@@ -104,7 +115,6 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     records: list[tuple[str, Any]] = [(e.name, e.record) for e in prepared.examples]
     metrics = metrics_of({name: r.references for name, r in records})
     source = config.data.path or config.data.hub or "CommonGen dev, in the repository"
-    published = "; ".join(f"{who}: {metric} {figure}" for who, metric, figure in PUBLISHED)
     report(
         run,
         read,
@@ -116,26 +126,12 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         ),
         metrics=metrics,
         main=metrics[0],
-        tabulate=as_table,
         notes=[
             "The answer of a row is the most probable one; if all particles died, it is empty. "
             "Brackets are 95% bootstrap intervals over concept sets. `read` is the mean number of "
             "prefixes that the model computed for one set, without the prompt.",
-            f"Published results, with other models and implementations of metrics: {published}.",
         ],
-        more={"published": [list(each) for each in PUBLISHED]},
     )
-
-
-TASK = ExperimentTask("commongen", CommonGenConfig, check, _read, identity, _run)
-
-
-PUBLISHED = (  # system, metric, figure in percent
-    ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
-    ("DKMR2, leaderboard v1.1", "BLEU-4", 44.33),
-    ("gpt-4-0613, CommonGen-lite", "coverage", 97.44),
-    ("Llama-2-7b-chat, CommonGen-lite", "coverage", 88.56),
-)
 
 
 def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
@@ -190,23 +186,4 @@ def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
     )  # fmt: skip
 
 
-def as_table(summary: Sequence[dict[str, Any]], metrics: Sequence[Metric]) -> Table:
-    """Format the summary as a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
-    titles = titles_in(summary)
-    return [
-        {
-            **titles(s),
-            "particles": s["particles"],
-            "sets": s["examples"],
-            **cells(s, metrics),
-            "all concepts %": f"{100 * s['majority_accuracy']:.1f}",
-            "complete %": f"{100 * s['complete']:.1f}",
-            "dead rows": s["dead"],
-            "evidence found %": share_of_evidence(s),
-            "log evidence": log_evidence_of(s, 2),
-            "read": f"{s['read']:.0f}",
-            "LM calls": s["lm_calls"],
-            "seconds per row": f"{s['seconds_each']:.2f}",
-        }
-        for s in summary
-    ]
+TASK = ExperimentTask("commongen", CommonGenConfig, check, _read, identity, _run)

@@ -24,7 +24,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.commongen.config import TOLD
+from experiments.commongen.records import TOLD
 from experiments.config import (
     DataConfig,
     ModelConfig,

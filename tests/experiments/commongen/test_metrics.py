@@ -19,8 +19,8 @@ from experiments.commongen.metrics import (
     rouge_l,
 )
 from experiments.commongen.records import read_file
-from experiments.commongen.task import EMBEDDED, as_table, metrics_of
-from experiments.tables import summarize
+from experiments.commongen.task import EMBEDDED, metrics_of
+from experiments.tables import as_table, summarize
 from smc.testing import ToyLM
 
 RECORDS = read_file(EMBEDDED).records

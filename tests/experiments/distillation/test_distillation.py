@@ -249,7 +249,6 @@ def test_questions_to_databases_can_be_answered_too(tiny_lm):
     known = [next(q for q in asked if f"Question: {q['question']}\nSQL:" in text) for text in texts]
     assert len({question["question"] for question in known}) == 30
     assert len({question["db_id"] for question in known}) == 5
-    assert SOURCES["sql"].words(config) == "questions of sql"
 
 
 def test_concepts_are_told_in_turn(tiny_lm, tmp_path):
@@ -266,9 +265,6 @@ def test_concepts_are_told_in_turn(tiny_lm, tmp_path):
     assert [head.count(",") for head in heads] == [0, 1, 0, 2]
     assert heads[0] == heads[2]
     assert "dog" not in heads[0]
-    assert source.words(config) == (
-        "concepts of train.tsv, named in the prompt: 50% none, 25% some, 25% all"
-    )
 
 
 def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
