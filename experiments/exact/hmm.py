@@ -5,53 +5,43 @@ constraint, for as many tokens as the budgets need (`experiments.distillation.sa
 visited prefixes are clustered to states (`clones`). The HMM therefore models answers without having
 seen a constraint or the current prompt; distillation takes a minute. An interrupted distillation
 starts over.
-
-For comparison there are a unigram and a bigram of the same continuations, and the language model,
-all evaluated on further held-out continuations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from experiments.distillation.baselines import compare
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes
 from experiments.distillation.sampling import sample_batch
-from experiments.distillation.training import Worker, mean_log_likelihood
 from experiments.rows import derive_seed
 from experiments.tasks import bar
 from gcd import Vocabulary
 from hmm import HMM, load, save
 from smc import LanguageModel
 
-_HELD_OUT = 0.1
-"""Held-out continuations, as a share of the training continuations."""
 _TOP = 64  # next tokens that are kept of each prefix
 _NUMBERS = 1 << 26  # numbers in the distributions of a batch
 
 
 class Distilled(NamedTuple):
-    """An HMM with its origin and quality."""
+    """An HMM with a description of its origin."""
 
     hmm: HMM  # float32
-    note: str  # description of its origin and quality
-    nats: dict[str, float]  # held out, per token, of the HMM and other models; empty if unknown
+    note: str
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """Settings that determine a distilled HMM."""
 
     states: int  # at most
-    sequences: int  # to sample, besides held-out ones
+    sequences: int  # to sample
     length: int  # tokens of a sequence, at most
     seed: int
 
@@ -67,7 +57,7 @@ def load_given(directory: str, vocabulary: Vocabulary) -> Distilled:
     except ValueError as error:
         raise ValueError(f"task.hmm={directory}: {error}") from error
     hmm = hmm.to(dtype=torch.float32)
-    return Distilled(hmm, f"HMM of {hmm.num_states} states from {directory}", {})
+    return Distilled(hmm, f"HMM of {hmm.num_states} states from {directory}")
 
 
 def distill(
@@ -76,56 +66,35 @@ def distill(
     """Make the HMM of these prompts, or load it if the directory exists."""
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
     if not directory.is_dir():
-        hmm, nats = _make(lm, distinct, recipe)
+        sampled = _continue(lm, distinct, recipe)
+        # No token is lumped: a constraint may need tokens that the model didn't write.
+        every = Lumping.all_but(torch.ones(lm.vocabulary.size, dtype=torch.bool))
+        prefixes = TopTokenPrefixes.of(sampled, every)
+        hmm = clone(prefixes, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
         # Renamed once complete, so that a partial HMM of a killed run isn't used.
         partial = directory.with_name(directory.name + ".part")
-        save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
+        save(hmm, partial, vocabulary=lm.vocabulary)
         partial.replace(directory)
-    found = load(directory, vocabulary=lm.vocabulary)
-    nats = found.config["held_out"]
+    found = load(directory, vocabulary=lm.vocabulary).hmm
     note = (
-        f"HMM of {found.hmm.num_states} states, distilled from {recipe.sequences} free "
-        f"continuations of {len(distinct)} prompts, at most {recipe.length} tokens each; held out: "
-        + ", ".join(f"{name} {value:.3f}" for name, value in nats.items())
-        + " nats per token (the language model reads the prompt, the others do not)"
+        f"HMM of {found.num_states} states, distilled from {recipe.sequences} free "
+        f"continuations of {len(distinct)} prompts, at most {recipe.length} tokens each"
     )
-    return Distilled(found.hmm, note, nats)
+    return Distilled(found, note)
 
 
-def _make(
-    lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe
-) -> tuple[HMM, dict[str, float]]:
-    """Make the HMM of visited prefixes, and evaluate it on held-out continuations."""
-    training = _continue(lm, prompts, recipe, recipe.sequences, "visited")
-    # No token is lumped: a constraint may need tokens that the model didn't write.
-    every = Lumping.all_but(torch.ones(lm.vocabulary.size, dtype=torch.bool))
-    prefixes = TopTokenPrefixes.of(training, every)
-    hmm = clone(prefixes, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
-    some = max(len(prompts), round(_HELD_OUT * recipe.sequences))
-    held_out = _continue(lm, prompts, recipe, some, "held out")
-    baselines = compare(training, held_out, hmm.num_tokens)
-    return hmm, {
-        "unigram": baselines.unigram,
-        "bigram": baselines.bigram,
-        "HMM": mean_log_likelihood(hmm, held_out, Worker(Path(), torch.device("cpu"))),
-        "language model": float(held_out.log_likelihood.sum()) / held_out.num_tokens,
-    }
-
-
-def _continue(
-    lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe, count: int, name: str
-) -> Sequences:
-    """Sample `count` continuations in total, with an equal share per prompt."""
+def _continue(lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe) -> Sequences:
+    """Sample continuations, with an equal share per prompt."""
     parts: list[Sequences] = []
     size = max(1, _NUMBERS // lm.vocabulary.size)
-    with bar(count, f"free continuations, {name}", "sequence", 0) as shown:
+    with bar(recipe.sequences, "free continuations", "sequence", 0) as shown:
         for number, prompt in enumerate(prompts):
-            share = len(range(number, count, len(prompts)))
+            share = len(range(number, recipe.sequences, len(prompts)))
             length = recipe.length
             if lm.context is not None:
                 length = min(length, lm.context - len(prompt))
             generator = torch.Generator(lm.device)
-            generator.manual_seed(derive_seed(name, recipe.seed, prompt))
+            generator.manual_seed(derive_seed("visited", recipe.seed, prompt))
             for first in range(0, share, size):
                 some = min(size, share - first)
                 parts.append(sample_batch(lm, [prompt] * some, length, generator, _TOP))
