@@ -36,10 +36,10 @@ from experiments.config import (
 )
 from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
+from experiments.latency import TASK as LATENCY
 from experiments.models import ROOT
 from experiments.records import at_most_skipped
 from experiments.sql.task import TASK as SQL
-from experiments.studies.latency.task import TASK as LATENCY
 from experiments.tasks import ExperimentTask, errors_in_one_line, run_task
 from experiments.tool_calling.task import TASK as XLAM
 from experiments.vllm_model import check_engine
