@@ -74,7 +74,7 @@ def read_file(path: str | Path) -> ReadResult[ConceptSet]:
     Raises:
         DataError: the file doesn't exist, isn't UTF-8, or has no well-formed record.
     """
-    return reading.read_lines(path, record_of, _NEEDS)
+    return reading.read_file(path, record_of, _NEEDS)
 
 
 def read_hub(name: str, split: str) -> ReadResult[ConceptSet]:

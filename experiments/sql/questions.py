@@ -70,4 +70,4 @@ def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question
             raise ValueError(f"expected an existing database, got {database!r}")
         return Question(f"{database}-{default_id}", database, text, query)
 
-    return read_file(path, question_of, _NEEDS, what="questions")
+    return read_file(path, question_of, _NEEDS)
