@@ -76,13 +76,13 @@ class Engine(ABC):
 
 
 class Ours(Engine):
-    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
+    """Matchers of this project."""
 
-    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
+    name = "ours"
+
+    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
         del threads
-        self.name = "ours" if slack is None else "ours, tight budget"
-        self.vocabulary, self.slack = vocabulary, slack
-        self.length = 0  # length of the next matcher's answer
+        self.vocabulary = vocabulary
         # Make the prefix tree, the tables of bounded strings, and the languages of all types.
         lift(json_schema(_ALL_TYPES), vocabulary)
 
@@ -91,7 +91,7 @@ class Ours(Engine):
 
     def matcher(self, compiled: TokenAutomaton) -> Matcher:
         masks_of(compiled).forget()
-        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
+        return Matcher(compiled, budget=None)
 
     def first(self, matcher: Matcher, row: Row) -> None:
         matcher.fill_mask(row.first)
