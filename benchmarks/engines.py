@@ -58,17 +58,11 @@ class Engine(ABC):
         """Compute the mask of the next token."""
 
     @abstractmethod
-    def take(self, matcher: Any, token: int) -> bool:
-        """Take a token without a mask; return whether it was accepted."""
-
     def step(self, matcher: Any, token: int, row: Row) -> bool:
         """Take a token and compute the next mask; return whether the token was accepted.
 
         This is the timed call, so implementations make no unnecessary calls.
         """
-        taken = self.take(matcher, token)
-        self.first(matcher, row)
-        return taken
 
     def num_bytes(self, compiled: Any) -> int | None:
         """Return the memory of a constraint and its cached masks, or None if unknown."""
@@ -100,9 +94,6 @@ class Ours(Engine):
         taken = matcher.advance(token)
         matcher.fill_mask(row.first)
         return taken
-
-    def take(self, matcher: Matcher, token: int) -> bool:
-        return matcher.advance(token)
 
     def num_bytes(self, compiled: TokenAutomaton) -> int | None:
         return masks_of(compiled).nbytes
@@ -150,10 +141,6 @@ class XGrammar(Engine):
         matcher.fill_next_token_bitmask(row.array)
         return taken
 
-    def take(self, matcher: Any, token: int) -> bool:
-        taken: bool = matcher.accept_token(token)
-        return taken
-
     def num_bytes(self, compiled: Any) -> int | None:
         return int(compiled.memory_size_bytes)
 
@@ -190,10 +177,6 @@ class LLGuidance(Engine):
     def step(self, matcher: Any, token: int, row: Row) -> bool:
         taken: bool = matcher.consume_token(token)
         matcher.unsafe_compute_mask_ptr(row.address, self._size)
-        return taken
-
-    def take(self, matcher: Any, token: int) -> bool:
-        taken: bool = matcher.consume_token(token)
         return taken
 
 
@@ -239,14 +222,17 @@ class OutlinesCore(Engine):
     def first(self, matcher: Any, row: Row) -> None:
         matcher.write_mask_into(row.address, self._width, 4)
 
-    def take(self, matcher: Any, token: int) -> bool:
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        taken = True
         if token == self._eos:  # has no transition for EOS
-            return bool(matcher.is_finished())
-        try:
-            matcher.advance(token, return_tokens=False)
-        except ValueError:
-            return False
-        return True
+            taken = bool(matcher.is_finished())
+        else:
+            try:
+                matcher.advance(token, return_tokens=False)
+            except ValueError:
+                taken = False
+        self.first(matcher, row)
+        return taken
 
 
 COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {
