@@ -19,10 +19,9 @@ from experiments.commongen.records import prompt_of, read_training
 from experiments.json_schema import records as schema_records
 from experiments.models import encode
 from experiments.sql.databases import read_databases
-from experiments.sql.prompts import build_prompt as build_query_prompt
+from experiments.sql.questions import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
-from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.records import build_prompt, load_records
+from experiments.tool_calling.records import STYLES, build_prompt, load_records
 
 
 class PromptSource(NamedTuple):

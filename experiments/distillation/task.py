@@ -55,7 +55,7 @@ from experiments.models import load_model, resolve_device, title_of, weights_of
 from experiments.rows import Identity, fingerprint, plain, without_places
 from experiments.tables import as_markdown
 from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.answers import STYLES
+from experiments.tool_calling.records import STYLES
 from hmm import HMM, load, save
 from smc import TransformersLM
 
