@@ -10,16 +10,17 @@ import sacrebleu
 import torch
 
 import gcd
-from experiments.commongen.metrics import (
+from experiments.commongen.records import read_file
+from experiments.commongen.task import (
+    EMBEDDED,
     bleu,
     bleu_counts,
     corpus_bleu,
     find_covered,
     log_probability,
+    metrics_of,
     rouge_l,
 )
-from experiments.commongen.records import read_file
-from experiments.commongen.task import EMBEDDED, metrics_of
 from experiments.tables import as_table, summarize
 from smc.testing import ToyLM
 

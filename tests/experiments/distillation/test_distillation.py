@@ -23,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from experiments import config as configuration
 from experiments import tasks
 from experiments.config import ModelConfig
-from experiments.distillation import baselines as distill_baselines
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling as distill_sampling
 from experiments.distillation import task as distill_task
@@ -398,7 +397,7 @@ def test_baselines_against_plain_counting():
     lists = [rng.integers(0, 5, size=rng.integers(1, 9)).tolist() for _ in range(40)]
     training = Sequences.from_lists(lists[:30])
     held_out = Sequences.from_lists([*lists[30:], [5]])  # a token that training has not
-    found = distill_baselines.compare(training, held_out, 6)
+    found = distill_task.compare(training, held_out, 6)
 
     tokens = [token for row in lists[:30] for token in row]
     single = [(tokens.count(v) + 0.5) / (len(tokens) + 3) for v in range(6)]
@@ -420,7 +419,7 @@ def test_baselines_against_plain_counting():
         return mean(lambda u, v: (pairs[u, v] + m * single[v]) / (contexts[u] + m))
 
     assert found.unigram == pytest.approx(mean(lambda u, v: single[v]), abs=1e-12)
-    assert found.bigram == pytest.approx(max(map(smoothed, distill_baselines.STRENGTHS)), abs=1e-12)
+    assert found.bigram == pytest.approx(max(map(smoothed, distill_task.STRENGTHS)), abs=1e-12)
     assert smoothed(found.strength) == pytest.approx(found.bigram, abs=1e-12)
 
 

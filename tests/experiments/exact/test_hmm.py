@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.exact import hmm as subject
-from experiments.exact.hmm import Distilled, Recipe, distill
+from experiments.exact import task as subject
+from experiments.exact.task import Distilled, Recipe, distill
 from gcd import Vocabulary
 from smc.testing import ToyLM
 
