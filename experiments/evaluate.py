@@ -270,9 +270,8 @@ def make_rows(
             store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
             progress(len(found))
 
-        hooks = smc.Hooks(
-            observe=tracing.of(*trial), finished=write, read_ahead=config.smc.read_ahead
-        )
+        # Without reading ahead, so that rows count only what the method itself needs.
+        hooks = smc.Hooks(observe=tracing.of(*trial), finished=write, read_ahead=0)
         sample(trial, due, config, lm, methods[trial.method], hooks)
         if after is None or after.method != trial.method:
             # The tables of several methods wouldn't fit into memory together.
@@ -358,7 +357,7 @@ def _warm_up(
     seconds = time.perf_counter() - started
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
     particles = min(max(task.particles), _WARM_PARTICLES)
-    hooks = smc.Hooks(read_ahead=run.config.smc.read_ahead)
+    hooks = smc.Hooks(read_ahead=0)
     for method, algorithm in product(task.methods, task.algorithms):
         trial = Trial(method, algorithm, particles)
         sample(trial, [quick], run.config, lm, methods[method], hooks)

@@ -88,8 +88,7 @@ def check(config: DictConfig) -> None:
         at_least(f"task.{key}", getattr(task, key), least)
     one_of("task.lookahead", task.lookahead, LOOKAHEADS)
     unread = ("data.path", "data.hub", "data.offset", "model.prompt", "model.prompt_mib",
-              "model.device_map", "smc.max_rows", "smc.execution",
-              "smc.read_ahead")  # fmt: skip
+              "model.device_map", "smc.max_rows", "smc.execution")  # fmt: skip
     refuse_unused(config, Config, unread, "+task=latency times tokens that are fixed in advance")
     device = resolve_device(config.model.device)
     if config.model.path == SHAPE and device.type != "cuda":
