@@ -29,8 +29,8 @@ import gcd
 import smc.captured
 from benchmarks.common import head, line, tool_calls
 from experiments.config import ModelConfig, budget_of
+from experiments.latency import seconds_of
 from experiments.models import ROOT, load_model, resolve_device
-from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.records import compact_prompt
 
 Side = Callable[..., list[smc.Posterior]]

@@ -58,17 +58,11 @@ class Engine(ABC):
         """Compute the mask of the next token."""
 
     @abstractmethod
-    def take(self, matcher: Any, token: int) -> bool:
-        """Take a token without a mask; return whether it was accepted."""
-
     def step(self, matcher: Any, token: int, row: Row) -> bool:
         """Take a token and compute the next mask; return whether the token was accepted.
 
         This is the timed call, so implementations make no unnecessary calls.
         """
-        taken = self.take(matcher, token)
-        self.first(matcher, row)
-        return taken
 
     def num_bytes(self, compiled: Any) -> int | None:
         """Return the memory of a constraint and its cached masks, or None if unknown."""
@@ -76,13 +70,13 @@ class Engine(ABC):
 
 
 class Ours(Engine):
-    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
+    """Matchers of this project."""
 
-    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
+    name = "ours"
+
+    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
         del threads
-        self.name = "ours" if slack is None else "ours, tight budget"
-        self.vocabulary, self.slack = vocabulary, slack
-        self.length = 0  # length of the next matcher's answer
+        self.vocabulary = vocabulary
         # Make the prefix tree, the tables of bounded strings, and the languages of all types.
         lift(json_schema(_ALL_TYPES), vocabulary)
 
@@ -91,7 +85,7 @@ class Ours(Engine):
 
     def matcher(self, compiled: TokenAutomaton) -> Matcher:
         masks_of(compiled).forget()
-        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
+        return Matcher(compiled, budget=None)
 
     def first(self, matcher: Matcher, row: Row) -> None:
         matcher.fill_mask(row.first)
@@ -100,9 +94,6 @@ class Ours(Engine):
         taken = matcher.advance(token)
         matcher.fill_mask(row.first)
         return taken
-
-    def take(self, matcher: Matcher, token: int) -> bool:
-        return matcher.advance(token)
 
     def num_bytes(self, compiled: TokenAutomaton) -> int | None:
         return masks_of(compiled).nbytes
@@ -150,10 +141,6 @@ class XGrammar(Engine):
         matcher.fill_next_token_bitmask(row.array)
         return taken
 
-    def take(self, matcher: Any, token: int) -> bool:
-        taken: bool = matcher.accept_token(token)
-        return taken
-
     def num_bytes(self, compiled: Any) -> int | None:
         return int(compiled.memory_size_bytes)
 
@@ -190,10 +177,6 @@ class LLGuidance(Engine):
     def step(self, matcher: Any, token: int, row: Row) -> bool:
         taken: bool = matcher.consume_token(token)
         matcher.unsafe_compute_mask_ptr(row.address, self._size)
-        return taken
-
-    def take(self, matcher: Any, token: int) -> bool:
-        taken: bool = matcher.consume_token(token)
         return taken
 
 
@@ -239,14 +222,17 @@ class OutlinesCore(Engine):
     def first(self, matcher: Any, row: Row) -> None:
         matcher.write_mask_into(row.address, self._width, 4)
 
-    def take(self, matcher: Any, token: int) -> bool:
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        taken = True
         if token == self._eos:  # has no transition for EOS
-            return bool(matcher.is_finished())
-        try:
-            matcher.advance(token, return_tokens=False)
-        except ValueError:
-            return False
-        return True
+            taken = bool(matcher.is_finished())
+        else:
+            try:
+                matcher.advance(token, return_tokens=False)
+            except ValueError:
+                taken = False
+        self.first(matcher, row)
+        return taken
 
 
 COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {

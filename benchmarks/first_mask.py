@@ -2,25 +2,20 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.first_mask FILE.tiktoken --schemas FOLDER --every 6
 
-The vocabulary is prepared beforehand. `--processes fork` measures each schema in a forked process,
-like a server's worker without earlier schemas; `one` measures all of them in one process. Times are
-processor time of one thread. *Steps* are those of an answer drawn at random from the engine's own
-masks: at the first visit, and for the same answer again.
+The vocabulary is prepared beforehand. Times are processor time of one thread. *Steps* are those of
+an answer drawn at random from the engine's own masks: at the first visit, and for the same answer
+again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import pickle
-import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +24,6 @@ from benchmarks.engines import COMPETITORS, Engine, Ours, Row, is_installed
 from gcd import Vocabulary
 
 STEPS = 60
-T = TypeVar("T")
 PERCENTILES = (50, 90, 95, 99, 100)
 
 
@@ -77,24 +71,6 @@ def measure(engine: Engine, schema: Any, seed: int) -> Sample | None:
     return Sample(first, fresh, warm, engine.num_bytes(compiled))
 
 
-def call_forked(call: Callable[[], T | None], seconds: int) -> T | None:
-    """Call a function in a forked process; return None if it takes too long or dies."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        signal.alarm(seconds)
-        with os.fdopen(writing, "wb") as file:
-            pickle.dump(call(), file)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        content = file.read()
-    os.waitpid(child, 0)
-    found: T | None = pickle.loads(content) if content else None
-    return found
-
-
 def table(results: dict[str, list[Sample | None]]) -> Iterator[str]:
     """Print rows of percentiles, engine by engine."""
     yield head("ms to the first mask", "compiled", "median", "90%", "95%", "99%", "worst")
@@ -126,10 +102,6 @@ def main() -> None:
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
     parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
-    parser.add_argument("--processes", choices=("fork", "one"), default="fork")
-    parser.add_argument(
-        "--seconds", type=int, default=120, help="time limit per schema with --processes fork"
-    )
     parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
     arguments = parser.parse_args()
     vocabulary = read_ranks(arguments.ranks)
@@ -149,16 +121,11 @@ def run(
             makers[module] = maker
         else:
             print(f"{module} is left out")
-    print(f"{vocabulary.size} tokens, {len(schemas)} schemas, {arguments.processes}\n", flush=True)
+    print(f"{vocabulary.size} tokens, {len(schemas)} schemas\n", flush=True)
     for name, maker in makers.items():
         engine: Engine = maker(vocabulary, 1)
         engine.vocabulary_size, engine.ends = vocabulary.size, set(vocabulary.eos_ids)
-        samples = []
-        for seed, schema in enumerate(schemas):
-            call = partial(measure, engine, schema, seed)
-            is_forked = arguments.processes == "fork"
-            samples.append(call_forked(call, arguments.seconds) if is_forked else call())
-        yield name, samples
+        yield name, [measure(engine, schema, seed) for seed, schema in enumerate(schemas)]
 
 
 if __name__ == "__main__":

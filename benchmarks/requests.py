@@ -27,42 +27,12 @@ GROUPS = ("extraction", "tool calls", "labels", "forms")
 
 FIRST = "Maria Tom Aisha Pedro Ingrid Kofi Lena Marco Yuki Nadia Oscar Priya Felix Ruth Ivan Clara"
 LAST = "Lopez Weber Khan Almeida Larsen Mensah Fischer Rossi Tanaka Haddad Lind Nair Braun Stone"
-CITIES = [
-    "Berlin",
-    "Lisbon",
-    "Toronto",
-    "Osaka",
-    "Nairobi",
-    "Bergen",
-    "Lyon",
-    "Austin",
-    "Krakow",
-    "Quito",
-    "Dublin",
-    "Perth",
-]
-STREETS = [
-    "Oak Street",
-    "Mill Road",
-    "Harbor Lane",
-    "Station Square",
-    "Garden Avenue",
-    "Church Hill",
-]
-MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+CITIES = ["Berlin", "Lisbon", "Toronto", "Osaka", "Nairobi", "Bergen", "Lyon", "Austin", "Krakow",
+          "Quito", "Dublin", "Perth"]  # fmt: skip
+STREETS = ["Oak Street", "Mill Road", "Harbor Lane", "Station Square", "Garden Avenue",
+           "Church Hill"]  # fmt: skip
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September",
+          "October", "November", "December"]  # fmt: skip
 PRODUCTS = "kettle,desk lamp,backpack,keyboard,blender,tent,headset,office chair,coffee grinder"
 BRANDS = ["Orbit", "Nordal", "Vexa", "Pinewood", "Halcyon", "Trion", "Lumo", "Castor"]
 SERVICES = "checkout service,login page,search index,mobile app,payment gateway,mail server"

@@ -1,10 +1,8 @@
-"""Valid and finished answers of vLLM with small budgets, and the cost of masks.
+"""Valid and finished answers of vLLM with small budgets.
 
     P=.venv-vllm/bin/python; S=../shared/data/public_schemas
     $P -m benchmarks.vllm run ours --model DIR --schemas $S        # and the other sides: SIDES
-    $P -m benchmarks.vllm table --schemas $S
-    $P -m benchmarks.vllm compile --model DIR --schemas $S
-    $P -m benchmarks.vllm apply --model DIR
+    $P -m benchmarks.vllm table
 
 `docs/vllm.md` describes schemas, budgets and which answers count. Each side is a separate engine;
 finished work is stored in a file and not repeated.
@@ -16,12 +14,12 @@ import argparse
 import json
 import math
 import random
-import statistics
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks.common import head, line, read_rows
 
 SIDES = {  # vLLM's structured output, if any
     "ours": None,
@@ -34,17 +32,6 @@ MORE = 16
 LONGEST = 100  # tokens of a shortest answer
 LONGEST_SCHEMA = 2000  # characters
 AT_ONCE = 32
-STEPS = 60  # steps for the median, with 1, 16 and 128 rows each
-
-
-def line(*cells: Any) -> str:
-    """Return a row of a Markdown table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def head(*columns: str) -> str:
-    """Return the header of a Markdown table."""
-    return f"{line(*columns)}\n{'|---' * len(columns)}|"
 
 
 class Case(NamedTuple):
@@ -89,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import StructuredOutputsParams
 
-    done = {(row["side"], row["schema"], row["times"]) for row in read(options.out)}
+    done = {(row["side"], row["schema"], row["times"]) for row in read_rows(options.out)}
     cases = list(draw_schemas(options.schemas, options.model, options.count))
     left = [
         (case, times)
@@ -162,14 +149,9 @@ def valid(schema: Any, text: str) -> bool:
         return False
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the finished rows."""
-    return [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
-
-
 def table(options: argparse.Namespace) -> None:
     """Print a table of all sides, over the schemas that every side answered with every budget."""
-    rows = read(options.out)
+    rows = read_rows(options.out)
     count = Counter(row["schema"] for row in rows)
     sides = [side for side in SIDES if any(row["side"] == side for row in rows)]
     whole = {name for name, number in count.items() if number == len(TIMES) * len(sides)}
@@ -188,99 +170,20 @@ def table(options: argparse.Namespace) -> None:
         print(line(side, *(f"{n} of {len(whole)}" for n in good), ended))
 
 
-def compile_(options: argparse.Namespace) -> None:
-    """Measure the time to compile a constraint, with a prepared vocabulary."""
-    import gcd
-    from gcd_cli._sources import vocabulary
-    from gcd_vllm._constraint_cache import MAX_STATES, MAX_WORK
-    from gcd_vllm._requests import ConstraintRequest
-
-    tokens = vocabulary(options.model)
-    language = gcd.json_schema({"type": "object", "properties": {"a": {"type": "string"}}})
-    gcd.lift(language, tokens)  # load kernels and cache the vocabulary's tables
-    paths = sorted(options.schemas.glob("*.json"))
-    random.Random(0).shuffle(paths)
-    spent, refused = [], []
-    for path in paths[: options.count]:
-        request = ConstraintRequest(
-            "json_schema", json.loads(path.read_text("utf-8-sig"))["schema"]
-        )
-        start = time.process_time()
-        try:
-            with gcd.work_limit(MAX_WORK), gcd.state_limit(MAX_STATES):
-                gcd.lift(request.language(), tokens)
-        except ValueError:
-            refused.append(time.process_time() - start)
-        else:
-            spent.append(time.process_time() - start)
-    print(head("", "schemas", "median s", "worst s"))
-    for name, seconds in (("compiled", spent), ("refused", refused)):
-        if seconds:
-            middle, worst = statistics.median(seconds), max(seconds)
-            print(line(name, len(seconds), f"{middle:.3f}", f"{worst:.2f}"))
-
-
-def apply(options: argparse.Namespace) -> None:
-    """Measure V1's complete `apply`, for rows under ten constraints that take a token per step."""
-    import torch
-    from vllm import SamplingParams
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.sample.logits_processor.interface import BatchUpdate
-
-    from gcd_vllm import Processor
-    from gcd_vllm._admission import admission_of
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    config = EngineArgs(options.model, max_model_len=2048).create_engine_config()
-    processor = Processor(config, torch.device("cpu"), False)
-    vocabulary = admission_of(config).cache.vocabulary
-    paths = sorted((Path(__file__).parent / "schemas").glob("*.json"))
-    schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
-    given = [
-        SamplingParams(max_tokens=200, extra_args={"gcd": json.dumps({"json_schema": schema})})
-        for schema in schemas
-    ]
-    size = vocabulary.size
-    print(head("rows", f"CPU ms per step, {size} tokens, one thread", "log_softmax alone"))
-    for rows in (1, 16, 128):
-        outputs: list[list[int]] = [[] for _ in range(rows)]
-        added = [(i, given[i % len(given)], [1], output) for i, output in enumerate(outputs)]
-        processor.update_state(BatchUpdate(rows, removed=[], added=added, moved=[]))
-        masking, other = [], []
-        for _ in range(STEPS):
-            logits = torch.randn(rows, size)
-            begin = time.thread_time()
-            logits = processor.apply(logits)
-            middle = time.thread_time()
-            logits.log_softmax(-1)
-            masking.append(middle - begin)
-            other.append(time.thread_time() - middle)
-            for token, output in zip(logits.argmax(-1).tolist(), outputs, strict=True):
-                if token in vocabulary.eos_ids:
-                    output.clear()  # the next answer
-                else:
-                    output.append(token)
-        print(line(rows, *(f"{1000 * statistics.median(each):.2f}" for each in (masking, other))))
-
-
 def main() -> None:
-    """Parse the command line and run one of the four commands."""
+    """Parse the command line and run one of the two commands."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True)
-    for name, do in (("run", run), ("table", table), ("compile", compile_), ("apply", apply)):
+    for name, do in (("run", run), ("table", table)):
         command = commands.add_parser(name, help=do.__doc__)
         command.set_defaults(do=do)
+        command.add_argument("--out", type=Path, default=Path("runs/vllm.jsonl"))
         if name == "run":
             command.add_argument("side", choices=list(SIDES))
-        if name != "table":
             command.add_argument("--model", required=True, help="directory of a model")
-        if name != "apply":
             command.add_argument("--schemas", type=Path, required=True)
             command.add_argument("--count", type=int, default=50, help="schemas")
-        command.add_argument("--out", type=Path, default=Path("runs/vllm.jsonl"))
     options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     options.do(options)
 
 

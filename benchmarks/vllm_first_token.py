@@ -37,7 +37,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.vllm import head, line
+from benchmarks.common import head, line
 
 PROMPT = "Write a JSON document: "
 BUDGET = 512  # tokens, enough for a shortest answer of most schemas

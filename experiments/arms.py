@@ -477,13 +477,6 @@ def hmm_identity(config: DictConfig) -> dict[str, float | str]:
     return found
 
 
-def hidden_states(config: DictConfig) -> dict[str, int]:
-    """Return the number of HMM states, for each method of the run that needs an HMM."""
-    found = hmms_of(config)
-    named = filter(needs_hmm, methods_of(config))
-    return {name: found[_hmm_in(name)].said["hidden_states"] for name in named}
-
-
 def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
     """Make the proposal of each method of the run; each HMM is loaded once, on the model's device.
 

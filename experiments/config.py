@@ -86,7 +86,6 @@ class SMCConfig:
     # Options of all algorithms; see `smc.sample` and `smc.Hooks`.
     temperature: float = 1.0
     execution: str = "auto"  # "static": `smc.captured.sample`
-    read_ahead: Any = 0  # tokens, or "auto"; 0 so that rows count only what the method itself needs
     max_rows: int = 128  # sequences in the running batch; doesn't affect results
 
 

@@ -29,12 +29,12 @@ from omegaconf import DictConfig
 
 import gcd
 import smc.captured
-from experiments import tables, tracking
+from experiments import tables
 from experiments.arms import (
     ALGORITHMS,
     METHODS,
+    Arm,
     describe_fitted,
-    hidden_states,
     hmm_identity,
     method_of,
     proposals,
@@ -270,9 +270,8 @@ def make_rows(
             store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
             progress(len(found))
 
-        hooks = smc.Hooks(
-            observe=tracing.of(*trial), finished=write, read_ahead=config.smc.read_ahead
-        )
+        # Without reading ahead, so that rows count only what the method itself needs.
+        hooks = smc.Hooks(observe=tracing.of(*trial), finished=write, read_ahead=0)
         sample(trial, due, config, lm, methods[trial.method], hooks)
         if after is None or after.method != trial.method:
             # The tables of several methods wouldn't fit into memory together.
@@ -358,7 +357,7 @@ def _warm_up(
     seconds = time.perf_counter() - started
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
     particles = min(max(task.particles), _WARM_PARTICLES)
-    hooks = smc.Hooks(read_ahead=run.config.smc.read_ahead)
+    hooks = smc.Hooks(read_ahead=0)
     for method, algorithm in product(task.methods, task.algorithms):
         trial = Trial(method, algorithm, particles)
         sample(trial, [quick], run.config, lm, methods[method], hooks)
@@ -518,7 +517,6 @@ def report(
     notes: Sequence[str],
     metrics: Sequence[Metric] = (),
     main: Metric = WEIGHTED,
-    tabulate: Callable[[Sequence[dict[str, Any]], Sequence[Metric]], Table] = as_table,
     more: Mapping[str, Any] | None = None,
 ) -> None:
     """Summarize the rows, and write the table, the summary and the figures.
@@ -528,7 +526,6 @@ def report(
         notes: sentences below the table.
         metrics: metrics of the task, besides those of every comparison.
         main: metric of the figures and the terminal; a share.
-        tabulate: function that formats the summary as a table.
         more: additional plain values for `summary.json`.
     """
     # Importing matplotlib takes half a second, so it is imported at the end of a run.
@@ -543,7 +540,7 @@ def report(
         compared.append(VALID)
     found = tables.differences(rows, config.seed, compared, config.task.reference)
     pairs = tables.as_paired_table(found, compared)
-    table = tabulate(summary, metrics)
+    table = as_table(summary, metrics)
     shown, constants = tables.without_constants(table)
     notes = [constants, *_notes(config, read, prepared), *notes]
     notes += [f"`{m.title}` is {m.meaning}." for m in metrics if m.meaning]
@@ -563,11 +560,22 @@ def report(
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_shown(tracked, {"summary": table}, figures, rows),
-        arms=tracking.split_arms(summary, rows, hidden_states(config)),
-        files=(*(path.name for path in figures.values()), "results.jsonl"),
+        tables={"summary": table},
+        figures=figures,
+        numbers={_label(each): _numbers(each) for each in summary},
+        rows=rows,
         screen=on_screen(f"{title}. {settings}", summary, main, pairs, config.task.reference),
     )
+
+
+def _label(record: Row) -> str:
+    """Return the name of a summary record, such as `json/gcd/smc@4`."""
+    named = (record.get("style"), Arm.of(record).label)
+    return f"{'/'.join(filter(None, named))}@{record['particles']}"
+
+
+def _numbers(record: Row) -> Row:
+    return {key: value for key, value in record.items() if isinstance(value, int | float)}
 
 
 def _differences_of(config: DictConfig, pairs: Table) -> str:

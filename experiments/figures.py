@@ -1,4 +1,4 @@
-"""Figures of comparisons: accuracy and evidence by particles, prefixes read, calls and seconds."""
+"""Figures of comparisons: accuracy and evidence by particles and by prefixes read."""
 
 from __future__ import annotations
 
@@ -158,24 +158,14 @@ def _reads(records: Records, panels: Sequence[Any], metric: Metric) -> None:
         right.plot(_column(some, "read"), _column(some, shown), **arm.style)
     right.set_ylabel(labels[shown])
     for axis in panels:
-        _cost(axis, records, "read", "prefixes read per request, without the prompt")
-
-
-def _costs(records: Records, panels: Sequence[Any], metric: Metric) -> None:
-    """Plot the metric against language model calls and against seconds."""
-    costs = {
-        "lm_calls_each": "language model calls per request",
-        "seconds_each": "seconds per request (its share of a batch)",
-    }
-    for axis, (cost, label) in zip(panels, costs.items(), strict=True):
-        _measure(axis, records, cost, metric)
-        _cost(axis, records, cost, label)
+        if all(s["read"] > 0 for s in records):
+            log_axis(axis)
+        axis.set_xlabel("prefixes read per request, without the prompt")
 
 
 COMPARISONS: dict[str, Callable[[Records, Sequence[Any], Metric], None]] = {
     "accuracy": _accuracy,
     "reads": _reads,
-    "costs": _costs,
 }
 """Functions that draw the figures of a comparison, by the name of the figure."""
 
@@ -252,13 +242,6 @@ def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:
 
 def _column(rows: Records, key: str) -> list[float]:
     return [s[key] for s in rows]
-
-
-def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
-    """Set up the horizontal axis of a cost, logarithmic unless a cost is zero."""
-    if all(s[key] > 0 for s in summary):
-        log_axis(axis)
-    axis.set_xlabel(label)
 
 
 def _measure(axis: Any, summary: Records, column: str, metric: Metric, apart: float = 0) -> None:

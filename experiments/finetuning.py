@@ -36,11 +36,16 @@ from experiments.files import read_json, write_json
 from experiments.models import identity_of, load_model, title_of, without_renaming, write_base
 from experiments.rows import Identity, plain
 from experiments.sql.databases import read_databases
-from experiments.sql.prompts import build_prompt as build_query_prompt
+from experiments.sql.questions import build_prompt as build_query_prompt
 from experiments.sql.questions import read_questions
 from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.answers import STYLES, write_answer
-from experiments.tool_calling.records import ToolRecord, compact_prompt, read_xlam
+from experiments.tool_calling.records import (
+    STYLES,
+    ToolRecord,
+    compact_prompt,
+    read_xlam,
+    write_answer,
+)
 
 _SENTENCES = 4  # per concept set and epoch
 _IGNORED = -100  # label of a token that isn't learned
@@ -286,11 +291,9 @@ def _run(run: Run, items: list[Any]) -> None:
     table = "\n".join(["| step | held-out nats per token |", "|---|---|", *lines])
     summary = {"curve": curve, "records": [len(training), len(held_out)], "out": str(out)}
 
-    def log(tracked: Any) -> None:
-        for step, loss in curve:
-            tracked.log({"step": step, "held_out": loss})
-
-    run.report(f"## {out.name}\n\n{table}\n", summary, log, also=f"; adapter: {out}")
+    history = [{"step": step, "held_out": loss} for step, loss in curve]
+    text = f"## {out.name}\n\n{table}\n"
+    run.report(text, summary, history=history, also=f"; adapter: {out}")
 
 
 def add_adapter(model: Any, config: DictConfig) -> Any:

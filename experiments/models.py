@@ -30,7 +30,7 @@ from gcd import ConstraintError
 from smc import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
-"""The path of a model with random weights (`experiments.studies.latency.models`)."""
+"""The path of a model with random weights (`experiments.latency`)."""
 ROOT = Path(__file__).resolve().parents[1]
 _HASHED_BYTES = 256 * 1024**2  # larger files are identified by size and modification time
 _HASHED = (

@@ -16,8 +16,8 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from experiments.arms import Arm, is_discrete
-from experiments.commongen.metrics import rouge_l
 from experiments.commongen.records import read_file
+from experiments.commongen.task import rouge_l
 from experiments.models import ROOT
 from experiments.rows import Row
 from experiments.tables import (

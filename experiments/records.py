@@ -61,15 +61,8 @@ class ReadResult(Generic[R]):
         return ReadResult(records, self.skipped, self.total)
 
 
-@dataclass(frozen=True)
-class _Loss:
-    """Share of malformed records of a source, and a message."""
-
-    share: float
-    words: str
-
-
-_LOSSES: ContextVar[list[_Loss] | None] = ContextVar("losses", default=None)
+_LOSSES: ContextVar[list[tuple[float, str]] | None] = ContextVar("losses", default=None)
+"""Share of malformed records of each source that was read, with a message."""
 
 
 @contextmanager
@@ -83,75 +76,51 @@ def at_most_skipped(key: str, share: float) -> Iterator[None]:
     Raises:
         DataError: a source skipped more; the message has their number and the first one.
     """
-    losses: list[_Loss] = []
+    losses: list[tuple[float, str]] = []
     token = _LOSSES.set(losses)
     try:
         yield
     finally:
         _LOSSES.reset(token)
-    worst = max(losses, key=lambda loss: loss.share, default=None)
-    if worst is not None and worst.share > share:
+    most, words = max(losses, default=(0.0, ""))
+    if most > share:
         raise DataError(
-            f"expected at most {key}={share:g} of the records to be malformed, but {worst.words}; "
+            f"expected at most {key}={share:g} of the records to be malformed, but {words}; "
             f"correct the records, or raise {key}"
         )
 
 
-def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResult[R]:
-    """Read the records of a JSON lines file.
-
-    Args:
-        path: the file.
-        record_of: makes a record.
-        needs: description of the required fields.
-
-    Raises:
-        DataError: the file doesn't exist or has no well-formed record.
-    """
-    # `splitlines` would also split at line separators within JSON strings.
-    lines = enumerate(read_text(path, errors="surrogateescape").split("\n"), 1)
-    rows = ((number, str(number), line) for number, line in lines if line.strip())
-    return collect(rows, record_of, str(path), needs)
-
-
-def read_list(
-    path: str | Path, record_of: RecordOf[R], needs: str, *, what: str = "records", prefix: str = ""
+def read_file(
+    path: str | Path, record_of: RecordOf[R], needs: str, *, prefix: str = ""
 ) -> ReadResult[R]:
-    """Read the records of a file with one JSON list.
+    """Read the records of a file: one JSON list if it is named *.json, else JSON lines.
 
     Args:
         path: the file.
         record_of: makes a record.
         needs: description of the required fields.
-        what: name of the records in messages.
-        prefix: prefix of default ids, before the number in the list.
+        prefix: prefix of default ids in a list, before the number.
 
     Raises:
-        DataError: the file doesn't exist, isn't a JSON list, or has no well-formed record.
+        DataError: the file doesn't exist, is named *.json and isn't a JSON list, or has no
+            well-formed record.
     """
-    content = read_text(path)
+    if Path(path).suffix != ".json":
+        # `splitlines` would also split at line separators within JSON strings.
+        lines = enumerate(read_text(path, errors="surrogateescape").split("\n"), 1)
+        rows = ((number, str(number), line) for number, line in lines if line.strip())
+        return collect(rows, record_of, str(path), needs)
+    text = read_text(path)
     try:
-        rows = json.loads(content)
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"expected JSON in {path}, got {error}; if it has JSON lines, name it *.jsonl"
         ) from error
-    if not isinstance(rows, list):
-        raise DataError(f"expected a list of {what} in {path}, got a {type(rows).__name__}")
-    named = ((number, f"{prefix}{number}", row) for number, row in enumerate(rows, 1))
+    if not isinstance(values, list):
+        raise DataError(f"expected a list of records in {path}, got a {type(values).__name__}")
+    named = ((number, f"{prefix}{number}", row) for number, row in enumerate(values, 1))
     return collect(named, record_of, str(path), needs)
-
-
-def read_file(
-    path: str | Path, record_of: RecordOf[R], needs: str, *, what: str = "records", prefix: str = ""
-) -> ReadResult[R]:
-    """Read the records of a file with one JSON list if it is named *.json, else of JSON lines.
-
-    See `read_list` and `read_lines` for the arguments and errors.
-    """
-    if Path(path).suffix == ".json":
-        return read_list(path, record_of, needs, what=what, prefix=prefix)
-    return read_lines(path, record_of, needs)
 
 
 def read_hub(
@@ -258,7 +227,7 @@ def collect(
         _LOG.warning("%s", words)
         losses = _LOSSES.get()
         if losses is not None:
-            losses.append(_Loss(result.share_skipped, words))
+            losses.append((result.share_skipped, words))
     return result
 
 

@@ -36,10 +36,10 @@ from experiments.config import (
 )
 from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
+from experiments.latency import TASK as LATENCY
 from experiments.models import ROOT
 from experiments.records import at_most_skipped
 from experiments.sql.task import TASK as SQL
-from experiments.studies.latency.task import TASK as LATENCY
 from experiments.tasks import ExperimentTask, errors_in_one_line, run_task
 from experiments.tool_calling.task import TASK as XLAM
 from experiments.vllm_model import check_engine
@@ -105,16 +105,6 @@ def check_shared(config: DictConfig) -> None:
     good = temperature >= COLDEST and math.isfinite(temperature)
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", good)
     one_of("smc.execution", config.smc.execution, ("auto", "static"))
-    ahead = config.smc.read_ahead
-    if ahead != "auto" and (type(ahead) is not int or ahead < 0):
-        raise ValueError(
-            f"expected smc.read_ahead to be auto or a number of tokens (0 for none), got {ahead}"
-        )
-    if ahead not in (0, "auto") and config.smc.execution == "static":
-        raise ValueError(
-            f"expected smc.read_ahead=auto or 0 with smc.execution=static, which can't read ahead; "
-            f"got {ahead}"
-        )
     _check_trace(config)
     check_engine(config)
 

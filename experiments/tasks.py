@@ -18,12 +18,12 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,9 +46,7 @@ from experiments.rows import (
     fingerprint,
     without_places,
 )
-
-if TYPE_CHECKING:
-    import wandb
+from experiments.tables import Table
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
@@ -276,28 +274,32 @@ class Run:
 
     def report(
         self,
-        table: str,
+        text: str,
         summary: dict[str, Any],
-        log: Callable[[wandb.Run], None],
-        files: Sequence[str] = (),
+        *,
+        tables: Mapping[str, Table] | None = None,
+        figures: Mapping[str, Path] | None = None,
+        numbers: Mapping[str, Any] | None = None,
+        rows: Sequence[Row] = (),
+        history: Sequence[Mapping[str, float]] = (),
         also: str = "",
-        arms: Sequence[tracking.LoggedArm] = (),
         screen: str = "",
     ) -> None:
         """Write, print and log the results, and write the HTML report of the directory.
 
         Args:
-            table: Markdown for `table.md`, and for the screen if `screen` is empty.
+            text: Markdown for `table.md`, and for the screen if `screen` is empty.
             summary: plain values for `summary.json`.
-            log: logs tables and figures to wandb.
-            files: names of other files that the task has written.
+            tables: tables for wandb, by name.
+            figures: images that the task has written, by name.
+            numbers: plain values for the summary in wandb.
+            rows: rows for wandb.
+            history: points of a curve for wandb.
             also: text to append to the last line.
-            arms: compared arms, with a wandb run for each.
-            screen: text to print in place of the table.
+            screen: text to print in place of `text`.
         """
-        (self.directory / _TABLE).write_text(table, encoding="utf-8")
+        (self.directory / _TABLE).write_text(text, encoding="utf-8")
         write_json(summary, self.directory / _SUMMARY)
-
         write_report(self.directory)
         shared = {
             "task": self._task.name,
@@ -305,10 +307,14 @@ class Run:
             "seed": self.config.seed,
             "settings": self.identity,
         }
-        tracking.log(self.config.wandb, self.directory, shared, log, arms)
-        print(screen or table)
-        names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
-        print(f"Results: {self.directory}/ ({names}){also}")
+        tracking.log(
+            self.config.wandb, self.directory, shared, tables=tables or {}, figures=figures or {},
+            numbers=numbers or {}, rows=rows, history=history,
+        )  # fmt: skip
+        print(screen or text)
+        written = [REPORT, _TABLE, _SUMMARY, *(path.name for path in (figures or {}).values())]
+        written += ["results.jsonl"] * (self.directory / "results.jsonl").exists()
+        print(f"Results: {self.directory}/ ({', '.join(written)}){also}")
 
 
 def _subject(config: DictConfig) -> str:

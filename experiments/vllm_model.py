@@ -31,7 +31,7 @@ from experiments.arms import (
     methods_of,
     names_of_hmms,
 )
-from experiments.config import ModelConfig, SMCConfig
+from experiments.config import ModelConfig
 from experiments.models import load_model, resolve
 from gcd import Vocabulary
 
@@ -234,12 +234,9 @@ def _can_draw(name: str) -> bool:
 
 def _others(config: DictConfig) -> list[str]:
     """Return other settings that the engine doesn't have."""
-    model, options, usual = config.model, config.smc, SMCConfig()
-    lacking = [
-        f"smc.{name}={options[name]}"
-        for name in ("execution", "read_ahead")
-        if options[name] != getattr(usual, name)
-    ]
+    model, lacking = config.model, []
+    if config.smc.execution != "auto":
+        lacking.append(f"smc.execution={config.smc.execution}")
     if model.device != "auto":
         lacking.append(f"model.device={model.device} (see model.engine_args)")
     if model.device_map != "none":

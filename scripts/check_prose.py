@@ -3,7 +3,8 @@
     python -m scripts.check_prose [PATH ...]     # by default every tracked or new file
 
 The patterns are those that a native reader stumbles over most: statements that open with What, Who,
-How or Whether, some foreign idioms, and sentences of more than 35 words. Tables and code are
+How or Whether, some foreign idioms, and sentences of more than 35 words. Errors, except for those
+that tests imitate, also begin with a small letter and end without a period. Tables and code are
 skipped. Each finding is printed as `file:line: hint: text`, and any finding is a failure.
 """
 
@@ -36,6 +37,13 @@ PHRASES = {
     r"\b(pays(?! off\b)|lodges|wishes|seats)\b": "don't personify: state the cost or requirement",
 }
 """Regular expressions of idioms to avoid, with a hint for each."""
+MESSAGES = {
+    r"^[A-Z][a-z]+ ": "begin an error with a lower-case letter, a name or a value",
+    r"^\s*$|  | $": "separate the words of an error by single spaces",
+    r"\.$": "end an error without a period",
+    r"^(.{8,})\1": "say it once",
+}
+"""The same for the texts of raised errors."""
 _SECTIONS = {"Args:", "Attributes:", "Notes:", "Raises:", "Returns:", "Yields:", "Examples:"}
 _FIELD = re.compile(r"^\*{0,2}\w+(?:, \*{0,2}\w+)*(?: \([^)]*\))?:\s+")
 _DIRECTIVE = re.compile(r"#\s*(!|noqa\b|type:|fmt:|ruff:|mypy:|cython:|distutils:|pragma\b|-{3,})")
@@ -46,7 +54,18 @@ _MARKDOWN = MarkdownIt("commonmark").enable("table")
 def check(source: str, is_python: bool = False) -> list[tuple[int, str, str]]:
     """Return line, hint and text of each finding in a Markdown page or a Python module."""
     blocks = _python_blocks(source) if is_python else _texts_of_page(source)
-    return sorted(found for line, text in blocks for found in check_block(line, text))
+    found = [each for line, text in blocks for each in check_block(line, text)]
+    return sorted([*found, *(_check_messages(source) if is_python else ())])
+
+
+def _check_messages(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the findings in the texts of raised errors; a formatted value is X."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            given = (a for a in node.exc.args if isinstance(a, ast.JoinedStr | ast.Constant))
+            for text in (text for each in given for text in _texts(each)):
+                wrong = (hint for pattern, hint in MESSAGES.items() if re.search(pattern, text))
+                yield from ((node.lineno, hint, text[:70]) for hint in wrong)
 
 
 def check_block(line: int, text: str) -> Iterator[tuple[int, str, str]]:
@@ -72,20 +91,15 @@ def check_block(line: int, text: str) -> Iterator[tuple[int, str, str]]:
         yield from ((at + below, hint, shown) for below, hint in hints)
 
 
-def page_blocks(source: str) -> Iterator[tuple[int, Token]]:
-    """Yield the line and content of each block of a page, without tables, code and front matter."""
+def _texts_of_page(source: str, first: int = 1) -> Iterator[tuple[int, str]]:
+    """Yield the line and plain text of each block, without tables, code and front matter."""
     source = re.sub(
         r"\A---\n.*?^---$", lambda m: "\n" * m[0].count("\n"), source, flags=re.S | re.M
     )
     source = re.sub(r"^\s*:::.*$", "", source, flags=re.M)
     for before, token in pairwise(_MARKDOWN.parse(source)):
         if token.type == "inline" and token.map and before.type not in ("th_open", "td_open"):
-            yield 1 + token.map[0], token
-
-
-def _texts_of_page(source: str, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Yield the line and plain text of each block."""
-    return ((first - 1 + line, _plain(block)) for line, block in page_blocks(source))
+            yield first + token.map[0], _plain(token)
 
 
 def _plain(inline: Token) -> str:
@@ -149,6 +163,8 @@ def main(paths: list[str]) -> int:
     found = 0
     for path in list_files(paths or ["."]):
         for line, hint, text in check(path.read_text(encoding="utf-8"), path.suffix == ".py"):
+            if hint in MESSAGES.values() and path.parts[0] == "tests":
+                continue
             print(f"{path}:{line}: {hint}: {text}")
             found = 1
     return found

@@ -5,8 +5,7 @@
     torchrun --nproc-per-node=2 -m scripts.distill_hmm ...
 
 Sampled sequences, checkpoints and results are written to `runs/`; the same command resumes from
-them. See `experiments.distillation.task` for the method and `experiments.distillation.config` for
-every key.
+them. See `experiments.distillation.task` for the method and for every key.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import hydra
 from omegaconf import DictConfig
 
 from experiments import config as configuration
-from experiments.distillation import config as distill_config
-from experiments.distillation.task import TASK
+from experiments.distillation.task import TASK, register
 from experiments.models import ROOT
 from experiments.records import at_most_skipped
 from experiments.tasks import errors_in_one_line, run_task
 
 configuration.register()
-distill_config.register()
+register()
 
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="distill_hmm")

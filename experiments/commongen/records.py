@@ -6,7 +6,7 @@ of concepts without parts of speech, and one sentence per row.
 
 Inflections are words as they appear within a sentence. A capitalized form is dropped if the same
 word without a capital is in the list, because the first word of a sentence is capitalized anyway.
-Without a given list, lemminflect (MIT license) makes the inflections by rule, for the part of
+Without such a list, lemminflect (MIT license) makes the inflections by rule, for the part of
 speech of the concept if it is known and for all parts of speech otherwise.
 
 **Prompts.** `compact` is the format that adapters are trained on. The sentence follows the line
@@ -25,7 +25,6 @@ dropped.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,11 +33,16 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records as reading
-from experiments.commongen.config import AUTO, LEMMINFLECT, TOLD
 from experiments.config import one_of
 from experiments.models import chat, is_chat
 from experiments.records import DataError, ReadResult, check_fields, read_text
 
+TOLD = {
+    "all": "all named in the prompt",
+    "some": "all but one named in the prompt",
+    "none": "none named in the prompt",
+}
+"""Descriptions of the number of concepts that a prompt names."""
 _PARTS = {"N": "NOUN", "V": "VERB"}
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _NEEDS = (
@@ -64,37 +68,22 @@ class ConceptSet:
     inflections: tuple[tuple[str, ...], ...]
 
 
-def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSet]:
+def read_file(path: str | Path) -> ReadResult[ConceptSet]:
     """Read the records of a JSON lines file in CommonGen's public format.
-
-    Args:
-        path: the file.
-        inflections: "auto", "lemminflect", or a file with one line per line of `path`; see
-            `CommonGenConfig`.
 
     Raises:
         DataError: the file doesn't exist, isn't UTF-8, or has no well-formed record.
     """
-    if inflections in (AUTO, LEMMINFLECT):
-        return reading.read_lines(path, lambda row, line: record_of(row, line, inflections), _NEEDS)
-    known = dict(enumerate(reading.read_text(inflections).split("\n"), 1))
-
-    def make(row: Any, line: str) -> ConceptSet:
-        words = known.get(int(line), "")
-        if not words.strip():
-            raise ValueError(f"expected inflections in line {line} of {inflections}, got no line")
-        return record_of({**check_fields(row), "inflections": json.loads(words)}, line)
-
-    return reading.read_lines(path, make, _NEEDS)
+    return reading.read_file(path, record_of, _NEEDS)
 
 
-def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[ConceptSet]:
+def read_hub(name: str, split: str) -> ReadResult[ConceptSet]:
     """Read a hub data set whose rows each have one sentence of a concept set.
 
     Raises:
         DataError: the data set can't be loaded or has no well-formed record.
     """
-    rows = reading.read_hub(name, split, lambda row, n: record_of(row, n, inflections), _NEEDS)
+    rows = reading.read_hub(name, split, record_of, _NEEDS)
     merged: dict[tuple[str, ...], ConceptSet] = {}
     for record in rows.records:
         first = merged.get(record.concepts, record)
@@ -103,7 +92,7 @@ def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[Conce
     return ReadResult(tuple(merged.values()), rows.skipped, rows.total)
 
 
-def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
+def record_of(row: Any, default_id: str) -> ConceptSet:
     """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
     fields = check_fields(row)
     concepts = _concepts(fields)
@@ -114,7 +103,7 @@ def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
     sentences = [sentence.strip() for sentence in sentences if sentence.strip()]
     if not sentences:
         raise ValueError("expected at least one reference sentence, got none")
-    given = fields.get("inflections") if inflections == AUTO else None
+    given = fields.get("inflections")
     words = (
         [by_rule(*each) for each in concepts]
         if given is None

@@ -4,58 +4,82 @@ The constraint is `gcd.keywords` with one group of inflections per concept, so e
 covers all concepts. BLEU, ROUGE-L and the model's log-probability measure the sentences. Source:
 Lin et al., "CommonGen: A Constrained Text Generation Challenge for Generative Commonsense
 Reasoning" (Findings of EMNLP 2020).
+
+    BLEU     sacrebleu with 13a tokenization and all references of a set, of the whole corpus
+    ROUGE-L  F1 of rouge_score without stemming, best over the references, mean over the sets
+
+Corpus BLEU is a function of counts that are sums over sentences (Papineni et al. 2002), so the
+bootstrap over concept sets resamples counts instead of texts. A missing answer counts as an empty
+sentence, which lowers both metrics.
+
+`find_covered` decides which concepts a sentence has without an automaton, so that it can check the
+constraint. It ignores case, treats hyphens as separators, and ignores a possessive "'s". Every
+sentence that the constraint accepts therefore covers every concept, but not conversely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.commongen.config import TOLD, CommonGenConfig, check
-from experiments.commongen.metrics import (
-    bleu_counts,
-    corpus_bleu,
-    find_covered,
-    log_probability,
-    rouge_l,
-    tokens_of,
+from experiments.commongen.records import TOLD, ConceptSet, build_prompt, read_file, read_hub
+from experiments.config import RecordConfig, at_least, one_of
+from experiments.evaluate import (
+    Example,
+    Model,
+    RecordHandler,
+    check_records,
+    evaluate,
+    identity,
+    report,
 )
-from experiments.commongen.records import ConceptSet, build_prompt, read_file, read_hub
-from experiments.evaluate import Example, Model, RecordHandler, evaluate, identity, report
 from experiments.models import ROOT
 from experiments.records import ReadResult
 from experiments.rows import Row
-from experiments.tables import (
-    Interval,
-    Metric,
-    Table,
-    cells,
-    example_of,
-    group_rows,
-    log_evidence_of,
-    share_of_evidence,
-    titles_in,
-)
+from experiments.tables import Interval, Metric, example_of, group_rows
 from experiments.tasks import ExperimentTask, Run
-from experiments.vllm_model import load_engine
+from experiments.vllm_model import VllmModel, load_engine
+from smc import LanguageModel
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
 """First 100 sets of CommonGen's development set."""
+_PUNCTUATION = ",;:'’-"  # within a sentence
+
+
+@dataclass
+class CommonGenConfig(RecordConfig):
+    """Sentences from concepts: methods x algorithms x particle counts on the same concept sets."""
+
+    name: str = "commongen"
+    told: str = "all"  # concepts that the prompt names: "all", "some" (all but one), "none"
+    max_words: int | None = None  # null: limited by the budget only
+
+
+def check(config: DictConfig) -> None:
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
+    check_records(config)
+    one_of("task.told", config.task.told, tuple(TOLD))
+    at_least("task.max_words", config.task.max_words, 1)
 
 
 def _read(config: DictConfig) -> ReadResult[ConceptSet]:
     """Load at most `task.num_examples` sets after `data.offset`; malformed ones are skipped."""
-    data, task = config.data, config.task
+    data = config.data
     if data.hub is not None:
-        result = read_hub(data.hub, data.split, task.inflections)
+        result = read_hub(data.hub, data.split)
     else:
-        result = read_file(data.path or EMBEDDED, task.inflections)
-    return result.part(data.offset, task.num_examples)
+        result = read_file(data.path or EMBEDDED)
+    return result.part(data.offset, config.task.num_examples)
 
 
 def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandler:
@@ -63,12 +87,7 @@ def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandl
     task = config.task
 
     def language(record: ConceptSet) -> gcd.Automaton:
-        return gcd.keywords(
-            record.inflections,
-            max_words=task.max_words,
-            letters=task.letters,
-            punctuation=task.punctuation,
-        )
+        return gcd.keywords(record.inflections, max_words=task.max_words, punctuation=_PUNCTUATION)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         record: Any = example.record
@@ -104,7 +123,6 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     records: list[tuple[str, Any]] = [(e.name, e.record) for e in prepared.examples]
     metrics = metrics_of({name: r.references for name, r in records})
     source = config.data.path or config.data.hub or "CommonGen dev, in the repository"
-    published = "; ".join(f"{who}: {metric} {figure}" for who, metric, figure in PUBLISHED)
     report(
         run,
         read,
@@ -116,26 +134,100 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         ),
         metrics=metrics,
         main=metrics[0],
-        tabulate=as_table,
         notes=[
             "The answer of a row is the most probable one; if all particles died, it is empty. "
             "Brackets are 95% bootstrap intervals over concept sets. `read` is the mean number of "
             "prefixes that the model computed for one set, without the prompt.",
-            f"Published results, with other models and implementations of metrics: {published}.",
         ],
-        more={"published": [list(each) for each in PUBLISHED]},
     )
 
 
-TASK = ExperimentTask("commongen", CommonGenConfig, check, _read, identity, _run)
+# -- metrics
+
+_BEFORE = r"(?<![\w'’])"
+_BEHIND = r"(?!\w)(?!['’](?!s\b)\w)"
+_RESAMPLES = 1000
 
 
-PUBLISHED = (  # system, metric, figure in percent
-    ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
-    ("DKMR2, leaderboard v1.1", "BLEU-4", 44.33),
-    ("gpt-4-0613, CommonGen-lite", "coverage", 97.44),
-    ("Llama-2-7b-chat, CommonGen-lite", "coverage", 88.56),
-)
+def find_covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
+    """Return for each concept whether the text has one of its inflections as a whole word."""
+    patterns = (f"{_BEFORE}(?:{'|'.join(map(re.escape, words))}){_BEHIND}" for words in inflections)
+    return [re.search(pattern, text, re.IGNORECASE) is not None for pattern in patterns]
+
+
+def bleu_counts(text: str, references: Sequence[str]) -> Float[np.ndarray, "10"]:
+    """Count the matching and all 1- to 4-grams of a sentence, its tokens, and a reference's tokens.
+
+    The last number is the length of the reference that is closest in length.
+    """
+    score = _bleu().sentence_score(text, list(references))
+    return np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], float)
+
+
+def bleu(counts: Float[np.ndarray, "10"]) -> float:
+    """Compute BLEU-4 from the sum of the counts of a corpus, from 0 to 1."""
+    matches, totals, (length, reference) = np.split(counts.astype(int), [4, 8])
+    score = _bleu().compute_bleu(
+        matches.tolist(), totals.tolist(), int(length), int(reference), smooth_method="exp"
+    )
+    return float(score.score) / 100
+
+
+def corpus_bleu(counts: Float[np.ndarray, "B 10"], seed: int = 0) -> Interval:
+    """Compute BLEU-4 of B sentences, with a percentile bootstrap interval over them."""
+    drawn = np.random.default_rng(seed).integers(len(counts), size=(_RESAMPLES, len(counts)))
+    low, high = np.quantile([bleu(counts[rows].sum(axis=0)) for rows in drawn], [0.025, 0.975])
+    return Interval(bleu(counts.sum(axis=0)), float(low), float(high))
+
+
+def rouge_l(text: str, references: Sequence[str]) -> float:
+    """Compute the best ROUGE-L (F1) over the references, from 0 to 1."""
+    return float(_rouge().score_multi(list(references), text)["rougeL"].fmeasure)
+
+
+# Slow to import, and only needed at the end of a run.
+@lru_cache(maxsize=1)
+def _bleu() -> Any:
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(effective_order=True)  # has no effect on corpus BLEU
+
+
+@lru_cache(maxsize=1)
+def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import DefaultTokenizer
+
+    return RougeScorer(["rougeL"], tokenizer=DefaultTokenizer(use_stemmer=False))
+
+
+@torch.inference_mode()
+def log_probability(
+    lm: LanguageModel | VllmModel, prompt: Sequence[int], ids: Sequence[int]
+) -> float:
+    """Compute log p_lm(ids | prompt) at temperature one, in nats, without a constraint.
+
+    Args:
+        lm: the language model.
+        prompt: token ids.
+        ids: at least one token of the answer, with or without EOS.
+    """
+    if isinstance(lm, VllmModel):
+        return lm.log_probability(prompt, ids)
+    rows, log_p = lm.prefill([prompt])
+    total = float(log_p[0, ids[0]])
+    if len(ids) > 1:
+        run = torch.tensor([list(ids[:-1])], device=log_p.device)
+        after = rows.extend(run, torch.tensor([len(ids) - 1], device=log_p.device))[0]
+        wanted = torch.tensor(list(ids[1:]), device=after.device)
+        total += float(after.double().gather(1, wanted.unsqueeze(1)).sum())
+    return total
+
+
+def tokens_of(posterior: smc.Posterior, answer: bytes) -> tuple[int, ...]:
+    """Return the tokens of an answer, in the tokenization with the largest weight."""
+    spelled = [sample for sample in posterior.particles if sample.answer == answer]
+    return max(spelled, key=lambda sample: sample.log_weight).ids
 
 
 def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
@@ -190,23 +282,4 @@ def metrics_of(references: Mapping[str, Sequence[str]]) -> tuple[Metric, ...]:
     )  # fmt: skip
 
 
-def as_table(summary: Sequence[dict[str, Any]], metrics: Sequence[Metric]) -> Table:
-    """Format the summary as a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
-    titles = titles_in(summary)
-    return [
-        {
-            **titles(s),
-            "particles": s["particles"],
-            "sets": s["examples"],
-            **cells(s, metrics),
-            "all concepts %": f"{100 * s['majority_accuracy']:.1f}",
-            "complete %": f"{100 * s['complete']:.1f}",
-            "dead rows": s["dead"],
-            "evidence found %": share_of_evidence(s),
-            "log evidence": log_evidence_of(s, 2),
-            "read": f"{s['read']:.0f}",
-            "LM calls": s["lm_calls"],
-            "seconds per row": f"{s['seconds_each']:.2f}",
-        }
-        for s in summary
-    ]
+TASK = ExperimentTask("commongen", CommonGenConfig, check, _read, identity, _run)

@@ -1,7 +1,7 @@
 """Prompts that a language model answers freely for distillation, by task.
 
-A task is an entry of `SOURCES`: a function that makes its prompts, and a description for the model
-card. The records must not include records that the task is evaluated on.
+A task is an entry of `SOURCES` with a function that makes its prompts. The records must not include
+those that the task is evaluated on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from experiments.commongen.records import prompt_of, read_training
 from experiments.json_schema import records as schema_records
 from experiments.models import encode
 from experiments.sql.databases import read_databases
-from experiments.sql.prompts import build_prompt as build_query_prompt
+from experiments.sql.questions import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
-from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.records import build_prompt, load_records
+from experiments.tool_calling.records import STYLES, build_prompt, load_records
 
 
 class PromptSource(NamedTuple):
@@ -31,14 +30,12 @@ class PromptSource(NamedTuple):
     Attributes:
         token_ids: makes at most a given number of prompts from the configuration (`records`,
             `model.prompt`, `seed`) and the tokenizer, in the task's own format.
-        words: describes the prompts of a configuration in a phrase that can follow "answers to".
         settings: configuration keys that only this task uses.
         needs: description of the required `records.path`; "" if no records are read.
         hub: whether `records.hub` can replace `records.path`.
     """
 
     token_ids: Callable[[DictConfig, int, Any], list[list[int]]]
-    words: Callable[[DictConfig], str]
     settings: tuple[str, ...] = ()
     needs: str = ""
     hub: bool = False
@@ -66,12 +63,6 @@ def _tool_calls(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]
     ][:num]
 
 
-def _tool_calls_in_words(config: DictConfig) -> str:
-    kind = Path(config.records.path).name if config.records.path else config.records.hub
-    styles = "JSON and Python" if config.style == "both" else config.style
-    return f"requests of {kind}, {styles} style"
-
-
 def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
     """Return prompts of concept sets; successive prompts take successive values of `told`.
 
@@ -89,15 +80,6 @@ def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int
         list(encode(prompt_of(each, rng, told), "compact", tokenizer))
         for each, told in zip(some, cycle(config.told))
     ]
-
-
-def _concept_sets_in_words(config: DictConfig) -> str:
-    shares = ", ".join(
-        f"{config.told.count(told) / len(config.told):.0%} {told}"
-        for told in dict.fromkeys(config.told)
-    )
-    named = "" if set(config.told) == {"all"} else f", named in the prompt: {shares}"
-    return f"concepts of {Path(config.records.path).name}{named}"
 
 
 def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
@@ -130,25 +112,13 @@ def _requests_for_json(config: DictConfig, num: int, tokenizer: Any) -> list[lis
 
 
 SOURCES = {
-    "xlam": PromptSource(
-        _tool_calls, _tool_calls_in_words, ("style",), "FILE.jsonl in xLAM's form", hub=True
-    ),
+    "xlam": PromptSource(_tool_calls, ("style",), "FILE.jsonl in xLAM's form", hub=True),
     "json_schema": PromptSource(
-        _requests_for_json,
-        lambda config: f"requests of {Path(config.records.path or config.records.hub).name}",
-        needs="FILE.jsonl of prompt, schema and completion",
-        hub=True,
+        _requests_for_json, needs="FILE.jsonl of prompt, schema and completion", hub=True
     ),
     "commongen": PromptSource(
-        _concept_sets,
-        _concept_sets_in_words,
-        ("told",),
-        needs="FILE.tsv, CommonGen's training sentences",
+        _concept_sets, ("told",), needs="FILE.tsv, CommonGen's training sentences"
     ),
-    "sql": PromptSource(
-        _questions,
-        lambda config: f"questions of {Path(config.records.path).name}",
-        needs="FOLDER of questions and schemas, in Spider's form",
-    ),
+    "sql": PromptSource(_questions, needs="FOLDER of questions and schemas, in Spider's form"),
 }
 """The prompts of each task, by the name of the task."""

@@ -9,7 +9,7 @@ its number, which seed its generator, and is written to its own file. An interru
 resumes with the same sequences, and several processes can share the chunks.
 
 Common prefixes are computed once (docs/distillation.md): a step costs one forward pass over the
-*distinct* unfinished prefixes, and the model's next distributions are kept (`top_tokens`).
+*distinct* unfinished prefixes, and the model's next distributions are kept (`data`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.distillation.data import Sequences, save
-from experiments.distillation.top_tokens import TopTokens
+from experiments.distillation.data import Sequences, TopTokens, save
 from experiments.rows import derive_seed
 from experiments.tasks import bar
 from smc import LanguageModel

@@ -8,9 +8,9 @@ have the results. The modules in reading order:
     problems    a prompt, a constraint and a budget, read from a file
     cached      the language model's distributions at all prefixes, each computed once
     truth       evidence, posterior and the law of a single sample, by sums over all prefixes
-    hmm         the HMM for P-GCD: distilled from free continuations, or given
     measures    distances of runs from the exact posterior, with intervals
-    task        the whole study in order, resumable: each run is an example of `smc.sample`
+    task        the whole study in order, resumable: each run is an example of `smc.sample`; and
+                the HMM for P-GCD, distilled from free continuations or given
     report      tables and figures
     reliability stated errors and labels of single runs, compared with the true errors
 """

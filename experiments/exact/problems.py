@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import and_
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 import gcd
 import smc
@@ -80,6 +81,35 @@ class Prepared:
     prefixes: int
 
 
+_Id = Annotated[int, Field(ge=0)]
+_Ids = Annotated[list[_Id], Field(min_length=1)]
+_Texts = Annotated[list[str], Field(min_length=1)]
+_LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # printable characters
+
+
+class _Entry(BaseModel):
+    """An entry of the file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt: str | _Ids
+    budget: Annotated[int, Field(ge=1)]
+    strings: _Texts | None = None
+    regex: str | _Texts | None = None
+    eos_ids: _Ids | None = None
+    name: Annotated[str, Field(min_length=1, pattern=_LINE)] | None = None
+    note: Annotated[str, Field(pattern=_LINE)] = ""
+
+    @model_validator(mode="after")
+    def _has_answers(self) -> _Entry:
+        if (self.strings is None) == (self.regex is None):
+            raise ValueError("expected exactly one of strings and regex")
+        twice = [text for text, count in Counter(self.strings or ()).items() if count > 1]
+        if twice:
+            raise ValueError(f"expected different strings, got {_short(twice[0])} twice")
+        return self
+
+
 def read_problems(path: str | Path) -> list[Problem]:
     """Read a file of problems.
 
@@ -87,16 +117,19 @@ def read_problems(path: str | Path) -> list[Problem]:
         ValueError: the file isn't of the format above; the message names the problem and the value.
     """
     try:
-        content: Any = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        entries = TypeAdapter(Annotated[list[_Entry], Field(min_length=1)]).validate_json(text)
+    except UnicodeDecodeError as error:
         raise ValueError(f"expected JSON in UTF-8 in task.problems={path}, got {error}") from None
-    if not isinstance(content, list) or not content:
-        what = "an empty list" if content == [] else type(content).__name__
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        number, key = [*wrong["loc"], "", ""][:2]
+        place = (f"problem {number}: " if wrong["loc"] else "") + (f"{key} is " if key else "")
         raise ValueError(
-            f"task.problems={path}: expected a list of problems, got {what}; give "
-            '[{"prompt": …, "budget": …, "strings": […]}, …], or regex in place of strings'
-        )
-    problems = [_read(entry, i, f"{path}, problem {i}") for i, entry in enumerate(content)]
+            f"expected a list of problems in JSON in task.problems={path}, got {place}"
+            f"{_short(wrong['input'])} ({wrong['msg']})"
+        ) from None
+    problems = [_read(entry, i, f"{path}, problem {i}") for i, entry in enumerate(entries)]
     names = [problem.name for problem in problems]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -106,38 +139,17 @@ def read_problems(path: str | Path) -> list[Problem]:
     return problems
 
 
-def _read(entry: Any, number: int, where: str) -> Problem:
-    """Check an entry of the file, and compile its constraint."""
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is {_short(entry)}; give an object with {', '.join(_CHECKS)}")
-    unknown = sorted(entry.keys() - _CHECKS.keys())
-    if unknown:
-        raise ValueError(
-            f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(_CHECKS)}"
-        )
-    missing = [key for key in ("prompt", "budget") if key not in entry]
-    if missing:
-        raise ValueError(f"{where} lacks {missing[0]!r}; needed are prompt, budget, and an answer")
-    given = [key for key in ("strings", "regex") if key in entry]
-    if len(given) != 1:
-        what = "has both 'strings' and 'regex'" if given else "lacks 'strings' or 'regex'"
-        raise ValueError(f"{where} {what}; give exactly one of them")
-    for key, value in entry.items():
-        holds, wanted = _CHECKS[key]
-        if not holds(value):
-            raise ValueError(f"{where}: {key} is {_short(value)}; give {wanted}")
-    prompt, eos_ids, strings = entry["prompt"], entry.get("eos_ids"), entry.get("strings")
-    twice = [text for text, count in Counter(strings or ()).items() if count > 1]
-    if twice:
-        raise ValueError(f"{where}: strings has {_short(twice[0])} twice; give each once")
+def _read(entry: _Entry, number: int, where: str) -> Problem:
+    """Compile the constraint of an entry."""
+    prompt, strings = entry.prompt, entry.strings
     return Problem(
-        entry.get("name", str(number)),
+        str(number) if entry.name is None else entry.name,
         prompt if isinstance(prompt, str) else tuple(prompt),
-        gcd.choice(strings) if strings else _matching(entry["regex"], where),
-        entry["budget"],
+        gcd.choice(strings) if strings else _matching(entry.regex or "", where),
+        entry.budget,
         tuple(strings) if strings else None,
-        tuple(sorted(set(eos_ids))) if eos_ids else None,
-        entry.get("note", ""),
+        tuple(sorted(set(entry.eos_ids))) if entry.eos_ids else None,
+        entry.note,
     )
 
 
@@ -202,44 +214,6 @@ def prepare(
             "or shorter answers"
         )
     return Prepared(problem, ended, prompt, constraint, Restriction.of(constraint), int(prefixes))
-
-
-def _is_id(value: Any) -> bool:
-    """Tell whether a value is a token id."""
-    return type(value) is int and value >= 0
-
-
-def _are_ids(value: Any) -> bool:
-    """Tell whether a value is a list of token ids."""
-    return isinstance(value, list) and bool(value) and all(map(_is_id, value))
-
-
-def _is_text(value: Any) -> bool:
-    """Tell whether a value is text; JSON allows lone surrogates, which UTF-8 can't encode."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
-def _are_texts(value: Any) -> bool:
-    """Tell whether a value is a list of texts."""
-    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
-
-
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "prompt": (lambda v: _is_text(v) or _are_ids(v), "text in UTF-8, or a list of token ids"),
-    "budget": (lambda v: _is_id(v) and v >= 1, "a whole number of 1 or more"),
-    "strings": (_are_texts, "a list of texts in UTF-8"),
-    "regex": (
-        lambda v: isinstance(v, str) or _are_texts(v),
-        "a pattern, or a list of patterns that all must match",
-    ),
-    "eos_ids": (
-        lambda v: v is None or _are_ids(v),
-        "a list of token ids, or leave it out for the model's own",
-    ),
-    "name": (lambda v: _is_text(v) and v.isprintable() and v != "", "one line of text"),
-    "note": (lambda v: _is_text(v) and v.isprintable(), "one line of text"),
-}
-"""Checks of the keys of a problem: a predicate of the value, and what to give instead."""
 
 
 def _short(value: Any) -> str:

@@ -1,43 +1,25 @@
-"""Report of the convergence study: tables, figures and wandb.
-
-*Equal reads* divides the total variation of an arm (method with algorithm) by that of the
-*reference*, GCD without resampling, if both read as many prefixes. This number is what the
-reference reads with a given number of particles. Between numbers of particles, the logarithm of the
-total variation is interpolated over that of the prefixes read. If the arm never reads as many, its
-largest number of particles is used, which favors the reference. If it reads more even with one
-particle, there is no figure. (The number can't be that of the arm: if a model is certain, a
-thousand particles draw the same few prefixes, so the reference hardly reads more with more
-particles.)
-"""
+"""Report of the convergence study: tables, figures and wandb."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.arms import Arm, arms_in
 from experiments.rows import as_lines
 from experiments.tables import Table, as_markdown
 from experiments.tasks import Run
-from experiments.tracking import log_shown, log_summary, split_arms
-
-if TYPE_CHECKING:
-    import wandb
 
 Report = dict[str, Any]
 """A problem, its exact solution, and its `estimates`; a line of `results.jsonl`."""
 
 GOAL = 0.1
-REFERENCE = Arm("gcd", "smc_none")
 _AT = 16  # particles at which arms are compared
-_LEAST = 1e-6  # smallest distance in ratios
 _DRAWN = 1e-5  # smallest distance in figures
-_ALIKE = 0.02  # relative difference below which reads are equal, as they are means over runs
 _KEYS = ["method", "algorithm", "particles"]
 
 
@@ -59,14 +41,13 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     for name, path in figures.items():
         plot(frame, reports, path, name)
 
-    def log(tracked: wandb.Run) -> None:
-        log_shown(tracked, {"overview": summary["overview"]}, figures)
-        log_summary(tracked, {"problems": len(reports)})
-
-    means = frame.groupby(_KEYS, sort=False).mean(numeric_only=True).reset_index()
-    arms = split_arms(means.to_dict("records"), frame.to_dict("records"), {})
-    files = ["results.jsonl", *(path.name for path in figures.values())]
-    run.report(table_of(reports, notes), summary, log, files, arms=arms)
+    run.report(
+        table_of(reports, notes),
+        summary,
+        tables={"overview": summary["overview"]},
+        figures=figures,
+        numbers={"problems": len(reports)},
+    )
 
 
 def frame_of(reports: Sequence[Report]) -> pd.DataFrame:
@@ -91,10 +72,7 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
 
 _OVERVIEW = """For each number of particles N, a cell has the number of problems (of {count}) on
 which the law of one answer is within {goal} of the posterior in total variation, and the median
-total variation. `read` is the median number of prefixes that the language model computes. The last
-columns have the median total variation relative to that of GCD without resampling, if both read the
-number of prefixes that the latter reads with the given number of particles, and the number of
-problems on which both can read as many."""
+total variation. `read` is the median number of prefixes that the language model computes."""
 
 _PROBLEMS = """Here *n* is the budget, and *tree* the number of prefixes that can be completed
 within it. The next columns are exact: the log evidence, for a single sample of LCD the probability
@@ -121,10 +99,6 @@ def overview(frame: pd.DataFrame) -> Table:
             row[f"N={n}"] = f"{within}; {some['best'].median():.2g}"
         at = choose_particles(frame)
         row[f"read, N={at}"] = f"{own[own['particles'] == at]['read'].median():.4g}"
-        for n, ratios in equal_reads(frame, arm).items():
-            found = [ratio for ratio in ratios.values() if ratio is not None]
-            median = f"{np.median(found):.2g} ({len(found)})" if found else "–"
-            row[f"equal reads, its {n}"] = median if arm != REFERENCE else "–"
         table.append(row)
     return table
 
@@ -132,27 +106,6 @@ def overview(frame: pd.DataFrame) -> Table:
 def _of(frame: pd.DataFrame, arm: Arm) -> pd.DataFrame:
     """Return the estimates of an arm."""
     return frame[(frame["method"] == arm.method) & (frame["algorithm"] == arm.algorithm)]
-
-
-def equal_reads(frame: pd.DataFrame, arm: Arm) -> dict[int, dict[str, float | None]]:
-    """Return the ratio on each problem, by particles of the reference; empty without it."""
-    found: dict[int, dict[str, float | None]] = {}
-    own = _of(frame, arm)
-    for row in _of(frame, REFERENCE).to_dict("records"):
-        if row["particles"] >= min(_AT, choose_particles(frame)):
-            at = _at_reads(own[own["example"] == row["example"]], row["read"])
-            ratio = None if at is None else at / max(_LEAST, row["best"])
-            found.setdefault(row["particles"], {})[row["example"]] = ratio
-    return found
-
-
-def _at_reads(own: pd.DataFrame, read: float) -> float | None:
-    """Interpolate the total variation of an arm at a number of prefixes read, on one problem."""
-    own = own.sort_values(["read", "particles"])
-    # Zero reads (answers of one token) count as 1/2.
-    x, y = np.log(own["read"].clip(lower=0.5)), np.log(own["best"].clip(lower=_LEAST))
-    at = math.log(max(0.5, read))
-    return None if at < x.iloc[0] - _ALIKE else float(np.exp(np.interp(at, x, y)))
 
 
 def _problem_table(reports: Sequence[Report], frame: pd.DataFrame, at: int) -> Table:

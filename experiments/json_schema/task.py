@@ -25,7 +25,7 @@ from experiments.json_schema.records import SchemaRecord, build_prompt, gold, lo
 from experiments.records import ReadResult
 from experiments.rows import Row
 from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.answers import PARSES, parses, same_values
+from experiments.tool_calling.records import PARSES, parses, same_values
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
 

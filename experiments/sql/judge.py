@@ -23,9 +23,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from experiments.sql.databases import Database
+from experiments.sql.databases import Database, QueryError, Rows, Sandbox, Value, comparable
 from experiments.sql.questions import Question
-from experiments.sql.sandbox import QueryError, Rows, Sandbox, Value, comparable
 
 
 class Judge:

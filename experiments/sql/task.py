@@ -24,8 +24,7 @@ from experiments.models import ROOT
 from experiments.records import DataError, ReadResult
 from experiments.rows import Identity, Row, as_lines
 from experiments.sql.databases import Database, read_databases
-from experiments.sql.prompts import build_prompt
-from experiments.sql.questions import Question, find_questions, read_questions
+from experiments.sql.questions import Question, build_prompt, find_questions, read_questions
 from experiments.tables import ACCURACIES, Metric
 from experiments.tasks import ExperimentTask, Run
 from experiments.vllm_model import load_engine

@@ -31,7 +31,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.tool_calling.answers import declaration_of
 from gcd import ConstraintError, UnsupportedSchemaError
 from gcd._languages.json_schema.keywords import (
     ANNOTATIONS,
@@ -75,6 +74,12 @@ _STATED_DEFAULT = re.compile(
          | \(default\ (?: {_LITERAL} )""",
     re.IGNORECASE | re.VERBOSE,
 )
+
+
+def declaration_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the declaration of a tool, also from OpenAI's nested `function`."""
+    function = tool.get("function")
+    return function if isinstance(function, Mapping) else tool
 
 
 def to_json_schema_tools(

@@ -21,16 +21,18 @@ from experiments.evaluate import Example, RecordHandler, check_records, evaluate
 from experiments.records import ReadResult
 from experiments.rows import Row
 from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.answers import (
+from experiments.tool_calling.conversion import to_json_schema_tools
+from experiments.tool_calling.records import (
     NATIVE,
     PARSES,
     STYLES,
+    ToolRecord,
+    build_prompt,
+    load_records,
     makes_calls,
     parses,
     write_answer,
 )
-from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import ToolRecord, build_prompt, load_records
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
 from gcd._languages.tools.native_calls import format_of

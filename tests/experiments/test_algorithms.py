@@ -82,7 +82,7 @@ def test_what_all_algorithms_read_is_refused_for_none(shared):
 def test_results_do_not_depend_on_unused_options():
     identity = results_config(composed("task.algorithms=[smc_none]"))
     assert "discrete" not in identity
-    assert set(identity["smc"]) == {"temperature", "execution", "read_ahead"}
+    assert set(identity["smc"]) == {"temperature", "execution"}
     both = results_config(composed())
     assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
     assert both != results_config(composed("discrete.kept=1"))

@@ -133,7 +133,7 @@ def test_an_experiment_of_another_task_runs(name, tiny, tmp_path):
     [row] = rows_of(tmp_path)
     assert row["valid"]
     assert row["complete"]
-    assert (tmp_path / "costs.png").exists()
+    assert (tmp_path / "reads.png").exists()
 
 
 @pytest.mark.slow

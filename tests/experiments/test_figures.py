@@ -35,7 +35,7 @@ def test_ticks_of_percent_are_true(monkeypatch, tmp_path):
     found = differences(rows(), 0, [*COMPARED, VALID], "lcd")
     files = figures.plot_all(summarize(rows()), found, tmp_path, "a title", "settings")
     assert files == {name: tmp_path / f"{name}.png" for name in drawn}
-    assert [*drawn] == ["accuracy", "reads", "costs", "budgets"]
+    assert [*drawn] == ["accuracy", "reads", "budgets"]
     for name in ("accuracy", "budgets"):
         drawn[name].canvas.draw()
         checked = 0

@@ -19,8 +19,7 @@ from experiments.config import ModelConfig
 from experiments.finetuning import SOURCES, collate, examples, split
 from experiments.models import ROOT, identity_of, load_model
 from experiments.tasks import run_task
-from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.records import compact_prompt
+from experiments.tool_calling.records import STYLES, compact_prompt
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs

@@ -15,7 +15,7 @@ from experiments.commongen.records import read_training
 from experiments.config import DataConfig
 from experiments.exact.problems import read_problems
 from experiments.json_schema.records import load_records
-from experiments.records import DataError, ReadResult, at_most_skipped, read_lines
+from experiments.records import DataError, ReadResult, at_most_skipped, read_file
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.records import read_xlam
@@ -75,16 +75,9 @@ def test_a_byte_order_mark_is_no_part_of_a_file(
             assert [each.concepts for each in twice] == [each.concepts for each in expected]
 
 
-def test_inflections_and_databases_may_begin_with_a_mark(tmp_path: Path) -> None:
-    data, words = tmp_path / "sets.jsonl", tmp_path / "words.jsonl"
-    data.write_bytes(some(SETS, 1))
-    words.write_bytes(MARK + b'[["field"], ["look"], ["stand"]]\n')
-    (record,) = commongen.read_file(data, str(words)).records
-    assert record.inflections == (("field",), ("look",), ("stand",))
-    folder = tmp_path / "databases"
-    folder.mkdir()
-    (folder / "bakery.sql").write_bytes(MARK + (SQL / "bakery.sql").read_bytes())
-    assert read_databases(folder)["bakery"].schema == read_databases(SQL)["bakery"].schema
+def test_databases_may_begin_with_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "bakery.sql").write_bytes(MARK + (SQL / "bakery.sql").read_bytes())
+    assert read_databases(tmp_path)["bakery"].schema == read_databases(SQL)["bakery"].schema
 
 
 def _whole(row: Any, default_id: str) -> int:
@@ -101,7 +94,7 @@ def test_a_command_fails_above_the_stated_share(
     path.write_text("1\n2\n3\n" + '"x"\n' * bad)
     done = []
     with at_most_skipped("data.max_skipped", share):
-        done.append(read_lines(path, _whole, "a number"))
+        done.append(read_file(path, _whole, "a number"))
         done.append(done[0].part(1, 1))
     assert [result.share_skipped for result in done] == [share, share]
     if bad:
@@ -111,7 +104,7 @@ def test_a_command_fails_above_the_stated_share(
             pytest.raises(DataError, match=r"at most data\.max_skipped=0\.1 of the records"),
             at_most_skipped("data.max_skipped", 0.1),
         ):
-            done.append(read_lines(path, _whole, "a number"))
+            done.append(read_file(path, _whole, "a number"))
         assert len(done) == 3, "what was asked for is done before"
     with at_most_skipped("data.max_skipped", 0):  # nothing of what was read before counts
         pass
@@ -122,7 +115,7 @@ def test_an_error_is_not_hidden_by_skipped_records(tmp_path: Path) -> None:
     path.write_text('1\n"x"\n')
     missing: dict[str, int] = {}
     with pytest.raises(KeyError), at_most_skipped("key", 0):
-        missing[str(read_lines(path, _whole, "a number"))]
+        missing[str(read_file(path, _whole, "a number"))]
 
 
 @pytest.mark.slow

@@ -19,11 +19,10 @@ import torch
 
 import smc
 from experiments import run as experiment
-from experiments.rows import key_of, read_rows, results_config
+from experiments.rows import read_rows, results_config
 from experiments.tool_calling import task
 from hmm._checkpoint import save
 from hmm._model import HMM
-from smc._models import transformers_lm
 from tests.experiments import composing
 from tests.experiments.rows import rows_of, without_seconds
 
@@ -115,45 +114,6 @@ def test_batching_does_not_change_results(finished, tmp_path):
     experiment.run(composed(f"run_dir={tmp_path}", *some))
     expected = [r for r in rows_of(finished) if r["method"] != "gcd" and r["particles"] == 3]
     assert_alike(rows_of(tmp_path), expected)
-
-
-COSTS = {"lm_calls", "tokens", "read", "drafted", "used", "landed", "seconds"}
-
-
-def leaves(value: object, *path: str | int) -> dict[tuple[str | int, ...], object]:
-    """Map the path of each value in a row to it; numbers get a tolerance, costs are left out."""
-    if isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        parts = (leaves(each, *path, key) for key, each in pairs if key not in COSTS)
-        return {where: leaf for part in parts for where, leaf in part.items()}
-    return {path: pytest.approx(value, 1e-4, 1e-5) if isinstance(value, float) else value}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ahead", "rows"),
-    [
-        (["smc.read_ahead=2", "task.methods=[pgcd]"], 2 * 2 * 2),
-        (["smc.read_ahead=auto", "smc.max_rows=1", "task.methods=[gcd]", "task.num_examples=1"],
-         2 * 2),
-    ],
-)  # fmt: skip
-def test_reading_ahead_only_changes_costs(ahead, rows, finished, tmp_path, monkeypatch):
-    """By itself it is for models that are not small, which this one is, and for single rows."""
-    monkeypatch.setattr(transformers_lm, "SMALL", 100_000)
-    experiment.run(composed(f"run_dir={tmp_path}", *ahead))
-    found = rows_of(tmp_path)
-    keys = {key_of(row) for row in found}
-    expected = [row for row in rows_of(finished) if key_of(row) in keys]
-    assert len(found) == rows
-    for one, other in zip(found, expected, strict=True):
-        assert leaves(one) == leaves(other)
-        assert one["read"] - one["drafted"] + one["used"] == other["read"]
-        assert one["lm_calls"] <= other["lm_calls"]
-        if one["particles"] == 1:  # a choice that lands saves a pass
-            assert one["lm_calls"] == other["lm_calls"] - one["landed"]
-    assert sum(row["lm_calls"] for row in found) < sum(row["lm_calls"] for row in expected)
-    assert sum(row["used"] for row in found) > 0
 
 
 @pytest.mark.slow

@@ -64,17 +64,16 @@ def results() -> list[dict]:
 def logged(directory: Path, figures: dict[str, Path] | None = None, mode: str = "offline") -> None:
     """Log a comparison, as `experiments.evaluate.report` does."""
     rows = results()
-    summary = summarize(rows)
-    shared = {"task": "xlam", "model": "m", "seed": 3, "settings": {"seed": 3}}
     tracking.log(
-        WandbConfig(mode=mode), directory, shared,
-        lambda run: tracking.log_shown(run, {"summary": as_table(summary)}, figures or {}, rows),
-        tracking.split_arms(summary, rows, {"pgcd:H64": 64}),
+        WandbConfig(mode=mode), directory, {"task": "xlam", "seed": 3},
+        tables={"summary": as_table(summarize(rows))}, figures=figures or {},
+        numbers={"gcd/smc@4": {"valid": 0.5}, "reads": {1: {"median": None}}}, rows=rows,
+        history=[{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}],
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_an_experiment_is_a_group_whose_arms_overlay(tmp_path):
+@pytest.mark.slow("wandb starts another process")
+def test_an_experiment_is_a_run_with_its_tables_rows_and_figures(tmp_path, caplog):
     directory = tmp_path / "xlam-abc"
     directory.mkdir()
     figure = directory / "accuracy.png"
@@ -82,43 +81,19 @@ def test_an_experiment_is_a_group_whose_arms_overlay(tmp_path):
     for _ in range(2):  # the second time nothing is logged
         logged(directory, {"accuracy": figure})
         wandb.teardown()  # writes all there is to write
-    runs = stored_runs(directory)
-    assert {run.group for run in runs} == {directory.name}
-    assert len({run.id for run in runs}) == len(runs) == 1 + 2 * 2
-    named = {run.name: run for run in runs if run.job_type == "arm"}
-    assert named.keys() == {f"{m}/{a}" for m in ("lcd", "pgcd:H64") for a in ("smc", "discrete")}
-    for name, run in named.items():
-        method, _, algorithm = name.partition("/")
-        assert run.config["H"] == (64 if method == "pgcd:H64" else None)
-        shared = {key: run.config[key] for key in ("task", "model", "seed", "settings")}
-        assert shared == {"task": "xlam", "model": "m", "seed": 3, "settings": {"seed": 3}}
-        assert [point["example"] for point in run.history] == [0, 1]
-        own = [r for r in results() if (r["method"], r["algorithm"]) == (method, algorithm)]
-        for point, example in zip(run.history, ("0:a", "1:b"), strict=True):
-            for each in (each for each in own if each["example"] == example):
-                k = each["particles"]
-                assert point[f"weighted_accuracy@{k}"] == each["weighted_accuracy"]
-                assert point.get(f"log_evidence@{k}") == each["log_evidence"]
-    (overview,) = (run for run in runs if run.job_type == "overview")
-    (point,) = overview.history
-    assert overview.file(point["accuracy/path"]).read_bytes().startswith(b"\x89PNG")
-    assert len(json.loads(overview.file(point["summary/path"]).read_text())["data"]) == 8
-    table = json.loads(overview.file(point["rows/path"]).read_text())
+    (run,) = stored_runs(directory)
+    assert run.name == directory.name
+    assert (run.config["task"], run.config["seed"]) == ("xlam", 3)
+    *points, shown = run.history
+    assert [(point["step"], point["loss"]) for point in points] == [(1, 0.5), (2, 0.25)]
+    assert run.file(shown["accuracy/path"]).read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads(run.file(shown["summary/path"]).read_text())["data"]) == 8
+    table = json.loads(run.file(shown["rows/path"]).read_text())
     found = [dict(zip(table["columns"], values, strict=True)) for values in table["data"]]
     assert [r["example"] for r in found] == [r["example"] for r in results()]
     assert {r["concepts"] for r in found} == {'["a", "b"]'}
     assert [r["first answer"] for r in found[:2]] == ["lcd 0:a", "cut"]
-
-
-def test_measures_of_all_particles_are_the_summary_of_an_arm():
-    summary = summarize(results())
-    for arm in tracking.split_arms(summary, results(), {}):
-        for record in summary:
-            if (record["method"], record["algorithm"]) == (
-                arm.names["method"], arm.names["algorithm"],
-            ):  # fmt: skip
-                for key in ("valid", "weighted_accuracy", "seconds_each"):
-                    assert arm.measures[f"{key}@{record['particles']}"] == record[key]
+    assert not [record for record in caplog.records if record.name == tracking.__name__]
 
 
 class FakeRun:
@@ -133,26 +108,8 @@ class FakeRun:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def define_metric(self, *_: object, **__: object) -> None:
-        pass
-
     def log(self, values: dict) -> None:
         pass
-
-
-@pytest.mark.slow  # wandb starts another process
-def test_a_summary_with_numbers_for_keys_is_logged_as_json_has_it(tmp_path, caplog):
-    values = {"headline": {"reads": {"own": {1: {"median": 0.5}, 16: {"median": None}}}}}
-    found = []
-
-    def overview(run: wandb.Run) -> None:
-        tracking.log_summary(run, values)
-        found.append(run.summary["headline"]["reads"]["own"]["16"])
-
-    settings = WandbConfig(mode="offline")
-    tracking.log(settings, tmp_path, {}, overview)
-    assert [dict(value) for value in found] == [{"median": None}]
-    assert not [record for record in caplog.records if record.name == tracking.__name__]
 
 
 def test_a_finished_run_stays_finished_despite_errors_of_wandb(monkeypatch, tmp_path, caplog):

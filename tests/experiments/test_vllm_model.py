@@ -32,7 +32,6 @@ def composed(*overrides):
     [
         (("task.methods=[gcd,lm,greedy_close]",), "doesn't have the method lm, the method greedy"),
         (("task.algorithms=[smc,discrete]",), "doesn't have the algorithm discrete: leave it out"),
-        (("smc.read_ahead=auto",), r"smc\.read_ahead=auto"),
         (("smc.execution=static",), r"smc\.execution=static"),
         (("model.device=cuda:1",), r"model\.device=cuda:1 \(see model\.engine_args\)"),
         (("model.dtype=float64",), r"model\.dtype=float64"),

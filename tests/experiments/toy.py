@@ -98,7 +98,7 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
             progress(1)
     rows = run.merge()
     lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
-    run.report("\n".join(lines) + "\n", {"rows": rows}, lambda tracked: None)
+    run.report("\n".join(lines) + "\n", {"rows": rows})
 
 
 TASK = ExperimentTask("toy", ToyConfig, _check, _read, _identity, _run, kept=("scratch.txt",))

@@ -99,6 +99,24 @@ def test_sentences(text, findings):
     assert len(check_prose.check(text)) == findings
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("expected a list, got {x}; pass one", 0),
+        ("EOS ids have no bytes", 0),
+        ("{x} is not a list", 0),
+        ("", 1),
+        ("Expected a list", 1),
+        ("expected a list.", 1),
+        ("expected  a list", 1),
+        ("expected a listexpected a list", 1),
+    ],
+)
+def test_messages_of_errors(text, number):
+    source = f'raise ValueError(f"{text}")\nraise KeyError(name)\n'
+    assert len(check_prose.check(source, is_python=True)) == number
+
+
 def test_findings_fail(tmp_path, monkeypatch, capsys):
     path = tmp_path / "page.md"
     path.write_text("A page says it.\n")

@@ -10,17 +10,18 @@ import sacrebleu
 import torch
 
 import gcd
-from experiments.commongen.metrics import (
+from experiments.commongen.records import read_file
+from experiments.commongen.task import (
+    EMBEDDED,
     bleu,
     bleu_counts,
     corpus_bleu,
     find_covered,
     log_probability,
+    metrics_of,
     rouge_l,
 )
-from experiments.commongen.records import read_file
-from experiments.commongen.task import EMBEDDED, as_table, metrics_of
-from experiments.tables import summarize
+from experiments.tables import as_table, summarize
 from smc.testing import ToyLM
 
 RECORDS = read_file(EMBEDDED).records

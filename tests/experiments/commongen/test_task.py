@@ -89,10 +89,8 @@ def test_a_run_writes_everything_and_goes_on_where_it_was(model, tmp_path, monke
     gcd_records = [m for m in summary["methods"] if m["method"] == "gcd"]
     assert [m["coverage"] for m in gcd_records] == [1]
     assert all(0 <= m["bleu"] < 0.5 for m in gcd_records)
-    assert len(summary["published"]) == 4
     table = (directory / "table.md").read_text()
     assert table.count("\n| GCD") == 1
-    assert "with other models and implementations of metrics" in table
     for name in ("accuracy.png", "reads.png"):
         assert (directory / name).read_bytes().startswith(b"\x89PNG")
 
@@ -197,10 +195,6 @@ def test_records_that_cannot_be_run_are_left_out_and_listed(model, tmp_path):
         (["task.told=most"], "expected task.told to be one of all, some, none, got 'most'"),
         (["task.max_words=0"], "task.max_words to be at least 1, got 0"),
         (["task.budget=vast"], "expected task.budget to be .*got 'vast'"),
-        (["task.letters=runes"], "task.letters, task.punctuation: expected letters to be one of"),
-        (["task.punctuation='&'"], "got '&'"),
-        (["task.inflections=nowhere"], "task.inflections to be .* or a file, got nowhere"),
-        ([f"task.inflections={__file__}"], "expected data.path with task.inflections"),
         (["data.path=nowhere.jsonl"], "expected an existing file, got nowhere.jsonl"),
         (["data.offset=100"], "less than the number of records, 100, got 100"),
     ],
@@ -221,8 +215,7 @@ def test_a_model_of_stories_writes_of_public_sets(tmp_path):
     experiment.run(
         composed(SHARED / "models" / "stories260K", f"run_dir={tmp_path}",
                  f"data.path={data / 'dev.jsonl'}", "data.offset=500", "task.methods=[gcd]",
-                 f"task.inflections={data / 'dev.inflections.jsonl'}", "task.algorithms=[smc]",
-                 "task.budget=default", "task.max_words=20")
+                 "task.algorithms=[smc]", "task.budget=default", "task.max_words=20")
     )  # fmt: skip
     rows = rows_of(tmp_path)
     assert [row["example"] for row in rows] == ["0:501", "1:502"]

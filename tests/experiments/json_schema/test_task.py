@@ -156,7 +156,6 @@ def test_an_hmm_is_distilled_from_answers_to_the_same_prompts(tmp_path):
     records = load_records(DataConfig(path=str(path)), 5).records
     wanted = [build_prompt(each, tokenizer=tokenizer, kind="compact") for each in records]
     assert [tokenizer.decode(ids) for ids in prompts] == wanted
-    assert source.words(config) == "requests of records.jsonl"
 
 
 def strings(value: object) -> list[str]:

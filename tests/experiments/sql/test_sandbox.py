@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.sql.databases import QueryError, Sandbox, comparable
 from experiments.sql.judge import run_gold
-from experiments.sql.sandbox import QueryError, Sandbox, comparable
 
 SCRIPT = """
 CREATE TABLE t (a INTEGER, b TEXT, c REAL);

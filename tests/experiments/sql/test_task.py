@@ -12,7 +12,8 @@ import gcd
 import smc
 from experiments import run as experiment
 from experiments.sql import task as sql
-from experiments.sql.prompts import EXAMPLE_SCHEMA, EXAMPLES, build_prompt
+from experiments.sql.databases import read_databases
+from experiments.sql.questions import EXAMPLE_TABLES, EXAMPLES, build_prompt, create_statements
 from experiments.sql.task import METRICS
 from experiments.tables import as_table, summarize
 from smc.testing import ToyLM
@@ -154,7 +155,7 @@ def test_execution_accuracy_excludes_records_without_a_measure():
     assert line["execution accuracy (weighted) %"] == "50.0 [0.0, 100.0]"
 
 
-def test_a_prompt_is_schema_examples_and_question_and_ends_where_the_answer_begins():
+def test_a_prompt_is_schema_examples_and_question_and_ends_where_the_answer_begins(tmp_path):
     schema = gcd.SqlSchema(
         (
             gcd.Table("order", (gcd.Column("id", "INTEGER"), gcd.Column("who")), ("id",)),
@@ -168,7 +169,10 @@ def test_a_prompt_is_schema_examples_and_question_and_ends_where_the_answer_begi
         "CREATE TABLE person (id INTEGER PRIMARY KEY);\nQuestion: How many?\nSQL:\n"
     )
     assert compact.count("Question:") == len(EXAMPLES) + 1 == 4
-    language = gcd.sql(EXAMPLE_SCHEMA, gcd.SqlDialect(tables=2, subquery_depth=0))
+    (tmp_path / "cinema.sql").write_text(f"{EXAMPLE_TABLES} INSERT INTO film (year) VALUES (1950)")
+    example = read_databases(tmp_path)["cinema"].schema
+    assert create_statements(example) == EXAMPLE_TABLES
+    language = gcd.sql(example, gcd.SqlDialect(tables=2, subquery_depth=0))
     for question, query in EXAMPLES:
         assert f"Question: {question}\nSQL:\n{query}\n" in compact
         assert language.accepts(query)

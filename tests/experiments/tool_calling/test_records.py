@@ -9,8 +9,7 @@ import pytest
 
 from experiments.config import DataConfig
 from experiments.records import DataError
-from experiments.tool_calling.answers import Call
-from experiments.tool_calling.records import load_records, read_xlam
+from experiments.tool_calling.records import Call, load_records, read_xlam
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 

@@ -10,16 +10,14 @@ import torch
 
 import gcd
 import smc
+from experiments import latency as task
 from experiments import run as experiment
-from experiments.studies.latency import task
-from experiments.studies.latency.models import make_vocabulary
-from experiments.studies.latency.task import PAPER
-from experiments.studies.latency.timing import UNCOMPILED, methods_of, table_seconds
+from experiments.latency import PAPER, UNCOMPILED, make_vocabulary, methods_of, table_seconds
 from hmm._model import HMM
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 QUIET = ("+task=latency", "wandb=disabled", "model.device=cpu")
 
 
