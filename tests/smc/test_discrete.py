@@ -92,12 +92,6 @@ def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatc
     assert found.log_evidence == pytest.approx(math.log(evidence), abs=1e-12)
 
 
-def test_with_too_little_room_nothing_counts_as_enumerated() -> None:
-    (found,) = sample([PROMPT], many_words(), max_tokens=6, particles=2)
-    assert not found.enumerated
-    assert any(found.diagnostics.resampled)
-
-
 @pytest.mark.parametrize("options", [{"floor": 0.3}, {"count_finished": True}], ids=str)
 def test_negative_control_of_no_variance(options: dict) -> None:
     """Other scores, or random selection, do have variance; see `test_pgcd` for those without."""
@@ -211,15 +205,6 @@ def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
     proposal.bad = bad
     with pytest.raises(FloatingPointError, match=r"Uneven\(\), got NaN"):
         sample([PROMPT], many_words(), proposal=proposal)
-
-
-def test_a_custom_guide_is_the_score() -> None:
-    class Mine(smc.PGCD):
-        def guide(self, state: Any, log_p: torch.Tensor) -> Any:
-            raise RuntimeError("asked")
-
-    with pytest.raises(RuntimeError, match="asked"):
-        sample([PROMPT], many_words(), proposal=Mine(random_hmm(seed=1)))
 
 
 def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

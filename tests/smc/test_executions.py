@@ -358,7 +358,7 @@ class Outside(ToyForward):
             return super().step(tokens, source, step)
 
 
-ALGORITHMS: dict[str, SMC | Discrete] = {
+SETTINGS: dict[str, SMC | Discrete] = {
     "smc": SMC(),
     "all": SMC(strata="none", ess_threshold=1.0),
     "discrete": Discrete(),
@@ -371,14 +371,14 @@ def run_of(proposal: smc.Proposal, algorithm: str, B: int) -> StaticRun:
     reader = StaticReader(
         Outside(ToyLM(LETTERS)), proposal, batch, TENSORS, num_particles=3, temperature=1.0
     )
-    settings = Settings.of(proposal, 3, ALGORITHMS[algorithm], 8, seed=1)
+    settings = Settings.of(proposal, 3, SETTINGS[algorithm], 8, seed=1)
     job = Job(reader.forward, settings, [[0]] * B, batch, torch.arange(B), None, None)
     steps = steps_of(job, reader, AnswerTables)
     return StaticRun(steps, [[0]] * B, 5, graph=False)
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SETTINGS)
 @pytest.mark.parametrize("name", WITHOUT_WAITS)
 def test_no_operation_waits(name: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     B = 2 if name == "pgcd" else 1

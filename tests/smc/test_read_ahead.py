@@ -92,24 +92,23 @@ GUESSES: dict[str, Callable[[], Any]] = {
 
 ROWS = covering(
     proposal=[*PROPOSALS], algorithm=[*ALGORITHMS], guesses=[*GUESSES], particles=[1, 2, 5],
-    ahead=[1, 3, 20], temperature=[1.0, 0.6], forced_runs=[True, False], batch=[True, False],
+    ahead=[1, 3, 20], temperature=[1.0, 0.6], forced_runs=[True, False],
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS)
 def test_answers_are_the_same(proposal: str) -> None:
-    used = wasted = 0
+    drafted = 0
     for seed, row in enumerate(row for row in ROWS if row["proposal"] == proposal):
-        for some in [examples()] if row["batch"] else one_by_one():
+        for some in one_by_one() if row["particles"] < 5 else [examples()]:
             found = compare(
                 TOY, **some, proposal=PROPOSALS[proposal](), seed=seed,
                 particles=row["particles"], temperature=row["temperature"],
                 forced_runs=row["forced_runs"], **ALGORITHMS[row["algorithm"]],
                 ahead={"read_ahead": row["ahead"], "guesses": GUESSES[row["guesses"]]()},
             )  # fmt: skip
-            used += sum(each.diagnostics.used for each in found)
-            wasted += sum(each.diagnostics.drafted - each.diagnostics.used for each in found)
-    assert min(used, wasted) > 0
+            drafted += sum(each.diagnostics.drafted for each in found)
+    assert drafted > 0
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
@@ -240,7 +239,7 @@ def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
 # -- forced runs, whose weights `test_definition` compares ---------------------------------------
 
 
-def forced(lm: ToyLM, language: str = "all_forced", **options: Any) -> smc.Posterior:
+def sample_forced(lm: ToyLM, language: str = "all_forced", **options: Any) -> smc.Posterior:
     given = {"max_tokens": 9, "particles": 3, "proposal": smc.GCD(), "algorithm": "smc", **options}
     (found,) = sample_with(lm, [PROMPT], automaton_of(language), **given)
     return found
@@ -254,7 +253,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
     # c c c a, and no pass for EOS
     for forced_runs, passes, forced in ((True, [4], 5), (False, [1, 1, 1, 1], 0)):
         read.clear()
-        found = forced(lm, algorithm=algorithm, forced_runs=forced_runs)
+        found = sample_forced(lm, algorithm=algorithm, forced_runs=forced_runs)
         assert read == passes
         assert (found.diagnostics.lm_calls, found.diagnostics.tokens) == (
             1 + len(passes), len(PROMPT) + 4,
@@ -268,7 +267,9 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smc._forward.reader, "MOST_READ", most_read)
     shapes: list[tuple[int, int]] = []
-    forced(Hooked(lambda runs, lengths: shapes.append(tuple(runs.shape)), FORCED), particles=4)
+    sample_forced(
+        Hooked(lambda runs, lengths: shapes.append(tuple(runs.shape)), FORCED), particles=4
+    )
     assert all(T == 1 or R * T * FORCED.size <= most_read for R, T in shapes)
     assert sum(T for _, T in shapes) == 4
     assert max(T for _, T in shapes) == min(4, max(1, most_read // FORCED.size))
@@ -283,7 +284,9 @@ class Talkative(smc.GCD):
 
 def test_nothing_is_forced_behind_the_end() -> None:
     lm = ToyLM(FORCED, seed=3)
-    found, expected = (forced(lm, max_tokens=6, proposal=p) for p in (Talkative(), smc.GCD()))
+    found, expected = (
+        sample_forced(lm, max_tokens=6, proposal=p) for p in (Talkative(), smc.GCD())
+    )
     assert found.texts == expected.texts
     assert found.log_evidence == expected.log_evidence
 
@@ -302,7 +305,7 @@ class Refusing(ToyLM):
 def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
     for language in ("forced_between", "all_forced", "forced_first"):
         given = {"particles": 8, "algorithm": algorithm, "temperature": temperature}
-        found = forced(Refusing(FORCED, seed=3), language, **given)
+        found = sample_forced(Refusing(FORCED, seed=3), language, **given)
         assert found.dead == (language != "forced_between")
         assert set(found.texts) <= {"ba"}
         finished = [sample for sample in found.particles if sample.finished]

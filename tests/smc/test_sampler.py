@@ -349,8 +349,10 @@ def test_auto_agrees_with_the_algorithm_that_it_names(particles: int, name: str)
     ("name", "algorithm"), [("smc", smc.SMC(ess_threshold=0)), ("discrete", smc.Discrete(kept=1))]
 )
 def test_an_algorithm_that_is_given_is_taken(name: str, algorithm: Any) -> None:
+    lm = ToyLM(VOCABULARY, seed=1, spread=1.5)
     (found,), (other,) = (
-        sample_from([[0]], CONSTRAINTS["a_star_b"](), algorithm=each) for each in (algorithm, name)
+        sample_from([[0]], CONSTRAINTS["a_star_b"](), lm, particles=3, algorithm=each)
+        for each in (algorithm, name)
     )
     assert found.algorithm == other.algorithm == name
     assert timeless(found) != timeless(other)

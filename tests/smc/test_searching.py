@@ -134,19 +134,6 @@ def test_an_answer_is_proved_among_many_improbable_ones():
     assert found.log_bound == -math.inf
 
 
-def test_languages_that_end_by_themselves():
-    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    lm = ToyLM(vocabulary, seed=2)
-    nothing = lift(choice(""), vocabulary, eos="accept")
-    found = search(lm, nothing, max_tokens=1)
-    assert [answer.ids for answer in found.answers] == [()]
-    assert (found.answers[0].log_p, found.proved, found.read) == (0.0, 1, 0)
-    several = lift(choice("ab", "bb", "bab"), vocabulary, eos="accept")
-    found = search(lm, several, max_tokens=3, answers=9)
-    truth = ranked(lm, several, 3)
-    assert [(a.ids, a.log_p) for a in found.answers] == [(i, pytest.approx(p)) for i, p in truth]
-
-
 def test_a_model_that_gives_no_answer_any_probability():
     lm = HMMAsLM(VOCABULARY, never([0, 2]))  # neither a nor ab
     found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, answers=4)

@@ -167,6 +167,37 @@ def assert_law(
     assert removed == pytest.approx(expected, abs=1e-10)
 
 
+# Schemes see weights and strata, but not proposals.
+@pytest.mark.parametrize(
+    ("proposal", "name", "budget", "options"),
+    [
+        *(
+            ("gcd", name, budget, {"algorithm": algorithm, "execution": execution})
+            for name, budget in (("empty", 1), ("forced", 3), ("all_forced", 6))
+            for algorithm, execution in (("smc", "eager"), ("discrete", "static"))
+        ),
+        ("lcd", "few_words", 2, {"particles": 3}),
+        ("tilted", "few_words", 3, {"particles": 3}),
+        ("gcd", "a_star_b", 3, {"particles": 3, "strata": "state"}),
+        ("lcd", "few_words", 3, {"resampling": "multinomial"}),
+        ("tilted", "few_words", 3, {"resampling": "multinomial"}),
+        ("tilted_no_potential", "a_star_b", 3, {"resampling": "multinomial", "strata": "state"}),
+        ("gcd", "a_star_b", 3, {"resampling": "multinomial", "strata": "state",
+                                "ess_threshold": 0.8}),
+        ("gcd", "many_words", 3, {"algorithm": "discrete", "particles": 5}),
+    ],
+)  # fmt: skip
+def test_the_law_of_other_rows(
+    proposal: str, name: str, budget: int, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Particles alone in their state, complete and dead particles stay unchanged."""
+    others = {"empty": lambda: bare(""), "many_words": many_words}
+    automaton = {**CONSTRAINTS, **others}.get(name, lambda: automaton_of(name))()
+    given = {} if "algorithm" in options else EVERY_STEP
+    given = {"particles": 2, **given, **options, "proposal": PROPOSALS[proposal]()}
+    assert_law(automaton, budget, monkeypatch, **given)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: ", ".join(map(str, row.values())))
 def test_weights_sum_to_the_target(row: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = {axis: MATRIX[axis][value] for axis, value in row.items()}
@@ -181,37 +212,6 @@ def test_weights_sum_to_the_target(row: dict[str, str], monkeypatch: pytest.Monk
         proposal=chosen["proposal"](automaton.vocabulary), temperature=chosen["temperature"],
         **chosen["algorithm"], **chosen["run"],
     )  # fmt: skip
-
-
-# Schemes see weights and strata, but not proposals.
-@pytest.mark.parametrize(
-    ("proposal", "name", "budget", "options"),
-    [
-        ("lcd", "few_words", 2, {"particles": 3}),
-        ("tilted", "few_words", 3, {"particles": 3}),
-        ("gcd", "a_star_b", 3, {"particles": 3, "strata": "state"}),
-        ("lcd", "few_words", 3, {"resampling": "multinomial"}),
-        ("tilted", "few_words", 3, {"resampling": "multinomial"}),
-        ("tilted_no_potential", "a_star_b", 3, {"resampling": "multinomial", "strata": "state"}),
-        ("gcd", "a_star_b", 3, {"resampling": "multinomial", "strata": "state",
-                                "ess_threshold": 0.8}),
-        ("gcd", "many_words", 3, {"algorithm": "discrete", "particles": 5}),
-        *(
-            ("gcd", name, budget, {"algorithm": algorithm, "execution": execution})
-            for name, budget in (("forced", 3), ("all_forced", 6), ("empty", 1))
-            for algorithm, execution in (("smc", "eager"), ("discrete", "static"))
-        ),
-    ],
-)  # fmt: skip
-def test_the_law_of_other_rows(
-    proposal: str, name: str, budget: int, options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Particles alone in their state, complete and dead particles stay unchanged."""
-    others = {"empty": lambda: bare(""), "many_words": many_words}
-    automaton = {**CONSTRAINTS, **others}.get(name, lambda: automaton_of(name))()
-    given = {} if "algorithm" in options else EVERY_STEP
-    given = {"particles": 2, **given, **options, "proposal": PROPOSALS[proposal]()}
-    assert_law(automaton, budget, monkeypatch, **given)
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS)
