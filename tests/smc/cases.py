@@ -13,6 +13,7 @@ import smc._forward.reader
 import smc._inference.execution
 from gcd import Automaton, TokenAutomaton, Vocabulary, lift
 from hmm import HMM
+from smc import AutomatonPosition
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 from tests.smc.walks import Tilted
 
@@ -40,11 +41,38 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 }
 
 
+class Uneven(smc.GCD):
+    """Some tokens have their own g, one of them twice; or g is NaN."""
+
+    bad = 0.0
+
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
+        mask = super().guide(state, log_p)
+        tokens = (torch.arange(3) % 2).expand(len(log_p), 3)
+        rows = torch.arange(len(log_p)).unsqueeze(1).expand(-1, 3)
+        own = mask.at(rows.flatten(), tokens.flatten()).view(-1, 3) + (1.5 * tokens.double() - 1)
+        own = own + self.bad
+        return mask._replace(tokens=tokens.contiguous(), by_token=own, alive=None, is_mask=False)
+
+
+PLAIN: dict[str, Any] = {"count_finished": False, "floor": 0.0}
 FILTER = {
     "default": {},
-    "plain": {"count_finished": False, "floor": 0.0},
+    "plain": PLAIN,
     "no_floor": {"floor": 0.0},
     "floor": {"count_finished": False, "floor": 1e-2},
+}
+
+
+RESAMPLING: dict[str, dict[str, Any]] = {
+    "systematic": {"strata": "none", "ess_threshold": 0.5},
+    "multinomial": {"strata": "none", "ess_threshold": 1.0, "resampling": "multinomial"},
+    "strata": {"strata": "state", "ess_threshold": 0.9},
+    "multinomial strata": {"strata": "state", "ess_threshold": 1.0, "resampling": "multinomial"},
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": "smc", **options} for name, options in RESAMPLING.items()},
+    **{name: {"algorithm": "discrete", **options} for name, options in FILTER.items()},
 }
 
 

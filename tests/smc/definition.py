@@ -47,6 +47,7 @@ class Example:
         self.read: list[int] = []
         self.forced = self.fallbacks = 0
         self.weights: list[list[float]] = []  # of particles, in each step and after it
+        self.ancestors: list[list[int]] = []
 
     def log_p(self, prefix: Prefix) -> list[float]:
         log_p = TOY.log_p(self.prompt + prefix.ids) / self.temperature
@@ -237,6 +238,7 @@ def particles_of(example: Example, N: int, threshold: float, strata: str) -> lis
                 xs[n] = replace(after, log_w=after.log_w + gain, log_psi=psi)
         example.fallbacks += sum(unknown.values())
         example.weights += [x.log_w for x in weighed], [x.log_w for x in xs]
+        example.ancestors.append(ancestors)
         reads, forced = zip(*read.values(), strict=True) if read else ([], [])
         example.note(ess, due, running, positive, list(reads), sum(forced))
     return xs

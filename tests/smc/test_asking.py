@@ -1,22 +1,27 @@
-"""A single call returns a typed value with the probability from enumeration."""
+"""A single call returns a typed value with the probability from enumeration, or calls of tools."""
 
 from __future__ import annotations
 
 import json
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
 
 import pytest
+import regex
 from pydantic import BaseModel, TypeAdapter, field_validator
 
 import gcd
 import smc
 from gcd import Vocabulary
+from gcd._languages.tools.call_formats import FORMATS
 from smc.testing import ToyLM, target
+from tests.gcd.languages.tools.calls import tokenizer_for
+from tests.gcd.languages.tools.templates import template_for
 from tests.smc.calls import sample_with
 
 TOKENS = [bytes([b]) for b in range(32, 127)]
@@ -100,7 +105,6 @@ def test_value_and_probability_are_those_of_enumeration(
     best = max(mass, key=mass.__getitem__)
     assert reply.text == best
     assert reply.value == parse(best)
-    assert reply.confidence_interval is not None
     low, high = reply.confidence_interval
     assert low - 1e-9 <= mass[best] / math.fsum(mass.values()) <= high + 1e-9
     assert low <= reply.probability <= high
@@ -109,30 +113,13 @@ def test_value_and_probability_are_those_of_enumeration(
     assert bool(reply.fields) == (parse is not str)
 
 
-def test_tools_are_called() -> None:
-    reply = smc.ask(LM, "x", TOOLS, max_tokens=60, particles=4)
-    assert reply.value[0]["name"] == "f"
-    assert isinstance(reply.value[0]["arguments"]["x"], bool)
-
-
 def test_an_answer_is_certified_on_request() -> None:
     reply = smc.ask(LM, "hello", Day, max_tokens=16, particles=2, certify=0.95)
-    assert reply.confidence_interval is not None
     low, high = reply.confidence_interval
     assert reply.reliability.label == "certified"
-    assert reply.posterior.certified is not None
     assert reply.posterior.certified >= 0.95
     assert low <= reply.probability <= high <= low + 0.1
     assert reply.posterior.algorithm == "discrete"
-
-
-def test_prompts_are_answered_independently() -> None:
-    prompts = ["hello", [1, 2, 3]]
-    together = smc.ask_all(LM, prompts, Day, max_tokens=16, seed=3)
-    alone = smc.ask(LM, prompts[0], Day, max_tokens=16, seed=3)
-    assert together[0].text == alone.text
-    assert together[0].probability == pytest.approx(alone.probability)
-    assert len(together) == 2
 
 
 def spell(text: str) -> list[int]:
@@ -316,12 +303,6 @@ def test_a_validator_that_rejects_all_answers_is_an_error() -> None:
     assert reply.alternatives == []
 
 
-def test_by_default_nothing_is_random() -> None:
-    first, second = (smc.ask(LM, "hello", Pair, max_tokens=16, seed=seed) for seed in (0, 1))
-    assert repr(first) == repr(second)
-    assert first.posterior.particles == second.posterior.particles
-
-
 @pytest.mark.parametrize("kind", [gcd.regex("[ab]{1,6}"), {"type": "integer"}, Pair])
 def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
     language = kind if isinstance(kind, gcd.Automaton) else gcd.json_schema(kind)
@@ -338,19 +319,6 @@ def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
     for given in ({"particles": 4}, {"algorithm": smc.Discrete(kept=2)}, {"algorithm": "smc"}):
         with pytest.raises(ValueError, match="omit them"):
             smc.ask(LM, "hello", kind, max_tokens=16, temperature=0, **given)
-
-
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        (["a", "b"], {"whitespace": "compact"}),
-        (gcd.regex("[ab]"), {"whitespace": "compact"}),
-        (gcd.lift(gcd.regex("[ab]"), VOCABULARY), {"literals": "canonical"}),
-    ],
-)
-def test_options_without_effect_are_refused(kind: Any, given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"{next(iter(given))}.*; (omit it|pass)"):
-        smc.ask(LM, "hello", kind, max_tokens=16, **given)
 
 
 def test_odd_answers_can_be_shown() -> None:
@@ -388,14 +356,12 @@ def test_the_value_has_the_largest_expected_agreement(particles: int | None) -> 
                 for other, p in found.items()
             )
 
-        assert reply.text is not None
         assert agreement(reply.text) == pytest.approx(max(map(agreement, found)))
 
 
 def test_an_unknown_probability_is_not_shown_as_a_number() -> None:
     reply = smc.ask(LM, "hello", {"type": "string"}, max_tokens=12)
     assert reply.probability is None
-    assert reply.confidence_interval is not None
     low, high = reply.confidence_interval
     assert 0 <= low < high <= 1
     assert "probability unknown" in repr(reply) or f"at least {low:.3f}" in repr(reply)
@@ -419,18 +385,229 @@ def test_two_texts_of_one_value_count_together() -> None:
     assert reply.alternatives == [3 - reply.value]
 
 
-@pytest.mark.parametrize("kind", ["a|b", [], [1, 2], ["a", {}], 3, None])
-def test_invalid_types_are_refused_before_the_model_is_called(kind: Any) -> None:
-    with pytest.raises(ValueError, match=r"expected a type|got None"):
-        smc.ask(LM, "x", kind, max_tokens=16)
-
-
-def test_a_budget_that_no_answer_fits_into_is_refused() -> None:
-    with pytest.raises(gcd.InfeasibleBudgetError):
-        smc.ask(LM, "x", Day, max_tokens=1)
-
-
 def test_repr_shows_the_certainty_of_the_answer() -> None:
     shown = repr(smc.ask(LM, "hello", ["yes", "no"], max_tokens=8))
     assert shown.startswith("Reply('")
     assert shown.endswith("certified, 10 tokens computed)")
+
+
+# -- calls or an answer, after a thought -----------------------------------------------------------
+
+
+# One letter for each token: T and A are Mistral's special tokens, K and k the tags of thoughts.
+LETTERS = "TAfynKk."
+WORDS = [b"", b"", b"f", b'{"x": true}', b'{"x": false}', b"", b"</think>", b""]
+SPECIAL = {"[TOOL_CALLS]": 0, "[ARGS]": 1, "<think>": 5, "</think>": 6}
+REPLIES = replace(gcd.Vocabulary.from_bytes(WORDS, [7]), special_ids=SPECIAL)
+OF_X = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
+TOOLS_OF_X = [{"name": "f", "description": "", "parameters": OF_X}]
+CALLS = "(TfA[yn])+"
+EVERYTHING: dict[str, Any] = {"particles": 4000, "algorithm": smc.Discrete(floor=0)}
+
+
+class Flag(BaseModel):
+    x: bool
+
+
+def write_letters(letters: str) -> str:
+    return "".join(WORDS[LETTERS.index(each)].decode() for each in letters)
+
+
+def truth(lm: ToyLM, prompt: list[int], pattern: str, budget: int) -> dict[str, float]:
+    """Return the probability of every text of letters that matches the pattern, and of EOS."""
+    found, whole = {}, regex.compile(pattern)
+
+    def visit(letters: str, p: float) -> None:
+        if not whole.fullmatch(letters, partial=True) or len(letters) >= budget:
+            return
+        after = lm.log_p((*prompt, *map(LETTERS.index, letters))).exp().tolist()
+        if whole.fullmatch(letters):
+            found[letters] = p * after[-1]
+        for letter, each in zip(LETTERS[:-1], after, strict=False):
+            visit(letters + letter, p * each)
+
+    visit("", 1.0)
+    total = math.fsum(found.values())
+    return {letters: p / total for letters, p in found.items()}
+
+
+def write(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def document(letters: str, *, is_json: bool = False, is_plain: bool = False) -> str:
+    """Return a reply without its thought, as `Reply.heads` describes it."""
+    reply = letters if is_plain else letters.split("k")[-1]
+    if "T" not in reply:
+        text = write_letters(reply)
+        return write({"answer": json.loads(text) if is_json else text})
+    inside = reply[reply.index("T") :]
+    calls = [{"name": "f", "arguments": {"x": each == "y"}} for each in inside if each in "yn"]
+    return write({"calls": calls})
+
+
+# The prompt, the type of answers, the limit of a thought, and the pattern of all replies.
+CASES = {
+    "text": ([1], None, None, f"[fynk]*({CALLS})?"),
+    "labels": ([1], ["f", "ff", "fff"], None, f"f{{1,3}}|{CALLS}"),
+    "json": ([2], Flag, None, f"[yn]|{CALLS}"),
+    "thought": ([3], Flag, 3, f"K[fyn]?k([yn]|{CALLS})"),
+    "opened": ([4, 5], ["f", "ff"], 2, f"[fyn]?k(ff?|{CALLS})"),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", CASES)
+def test_branches_and_values_are_those_of_enumeration(name: str, seed: int) -> None:
+    prompt, kind, thinking, pattern = CASES[name]
+    budget = 6 if kind is None else 8
+    known = {"is_json": kind is Flag, "is_plain": thinking is None}
+    lm = ToyLM(REPLIES, seed=seed, spread=2.0)
+    given: dict[str, Any] = {"tools": TOOLS_OF_X, "style": "mistral", "thinking": thinking}
+    reply = smc.ask(lm, prompt, kind, max_tokens=budget, **EVERYTHING, **given)
+    assert reply.posterior.enumerated
+    exact: dict[str, float] = defaultdict(float)
+    every = truth(lm, prompt, pattern, budget)
+    for letters, p in every.items():
+        exact[document(letters, **known)] += p
+    found = {each.value: each.probability for each in reply.fields[""].values}
+    assert found == pytest.approx(exact, abs=1e-9)
+    calls = math.fsum(p for each, p in exact.items() if "calls" in each)
+    assert 0 < calls < 1
+    assert reply.branches["calls"].probability == pytest.approx(calls)
+    assert reply.branches["answer"].probability == pytest.approx(1 - calls)
+    assert bool(reply.calls) == (calls > 0.5)
+    assert next(iter(reply.branches)) == ("calls" if calls > 0.5 else "answer")
+    if reply.calls:
+        assert reply.value == reply.calls == json.loads(reply.text or "")
+        chosen = write({"calls": reply.calls})
+    else:
+        chosen = max((each for each in exact if "answer" in each), key=exact.__getitem__)
+        value = json.loads(chosen)["answer"]
+        assert reply.value == (Flag(**value) if kind is Flag else value)
+    assert reply.probability == pytest.approx(exact[chosen])
+    # The head is that of the most probable sequence of tokens.
+    same = {k: p for k, p in every.items() if document(k, **known) == chosen}
+    top = max(same, key=same.__getitem__)
+    *thought, rest = [top] if thinking is None else top.removeprefix("K").split("k")
+    assert reply.thought == (write_letters(thought[0]) if thought else None)
+    assert reply.before == (write_letters(rest.split("T")[0]) if "T" in rest else "")
+
+
+def test_prompts_keep_their_random_numbers() -> None:
+    lm, prompts = ToyLM(REPLIES), [[1], [2], [3]]
+    given: dict[str, Any] = {"tools": TOOLS_OF_X, "style": "mistral", "max_tokens": 6}
+    together = smc.ask_all(lm, prompts, **given)
+    alone = smc.ask_all(lm, prompts[2:], example_ids=[2], **given)
+    assert smc.ask(lm, prompts[0], **given).posterior.probabilities == (
+        together[0].posterior.probabilities
+    )
+    assert alone[0].posterior.probabilities == together[2].posterior.probabilities
+    assert smc.ask_all(lm, [], **given) == []
+    with pytest.raises(ValueError, match=r"expected as many example_ids as prompts \(3\), got 1"):
+        smc.ask_all(lm, prompts, example_ids=[1], **given)
+
+
+def test_keywords_that_are_left_to_a_check() -> None:
+    letters = [bytes([byte]) for byte in range(256)]
+    lm = ToyLM(gcd.Vocabulary.from_bytes([*letters, b""], [256]))
+    unique = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    tool = {"name": "g", "parameters": {"properties": {"x": unique}, "required": ["x"]}}
+    given: dict[str, Any] = {"style": "hermes", "max_tokens": 90, "particles": 4}
+    for kind, tools, count in ((unique, TOOLS_OF_X, 2), (None, [tool], 1), (unique, [tool], 2)):
+        with pytest.warns(gcd.CaveatWarning) as found:
+            reply = smc.ask(lm, [1], kind, tools=tools, **given)
+        assert set(reply.branches) == {"calls", "answer"}
+        assert len(found) == count
+
+
+def test_a_budget_that_only_answers_fit_into() -> None:
+    for kind, budget in ((["f"], 3), (None, 4)):
+        reply = smc.ask(
+            ToyLM(REPLIES), [1], kind, tools=TOOLS_OF_X, style="mistral", max_tokens=budget
+        )
+        assert reply.branches["answer"].probability == 1
+        assert set(reply.branches) == {"answer", "calls"}
+        assert not reply.calls
+
+
+def test_a_thought_before_an_answer_without_tools() -> None:
+    lm = ToyLM(REPLIES, seed=1)
+    reply = smc.ask(lm, [1], Flag, thinking=3, max_tokens=7, **EVERYTHING)
+    exact: dict[str, float] = defaultdict(float)
+    for letters, p in truth(lm, [1], "K[fyn]?k[yn]", 7).items():
+        exact[letters[-1]] += p
+    best = max(exact, key=exact.__getitem__)
+    assert reply.value == Flag(x=best == "y")
+    assert reply.probability == pytest.approx(exact[best])
+    assert reply.posterior.valid
+    assert (reply.branches, reply.calls) == ({}, [])
+    prompts = [[1], [1, 5]]  # one of them has opened the thought
+    for one, each in zip(
+        smc.ask_all(lm, prompts, ["f"], thinking=2, max_tokens=7), prompts, strict=True
+    ):
+        assert one.value == "f"
+        assert (one.posterior.particles[0].ids[0] == 5) == (5 not in each)
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "glm45", "openai", "pythonic"])
+def test_the_chat_template_decides_about_the_format(name: str) -> None:
+    tokenizer = tokenizer_for(FORMATS[name])
+    tokenizer.chat_template = template_for(name)
+    lm = ToyLM(gcd.Vocabulary.from_tokenizer(tokenizer), seed=2)
+    lm.tokenizer = tokenizer  # type: ignore[attr-defined]
+    messages = [{"role": "user", "content": "Call f."}]
+    for seed in range(2):
+        reply = smc.ask(
+            lm,
+            messages,
+            ["yes"],
+            tools=iter(TOOLS_OF_X),
+            max_tokens=180,
+            particles=1,
+            seed=seed,
+            thinking=40,
+        )
+        assert reply.posterior.valid
+        assert reply.thought is not None
+        assert reply.value == (reply.calls or "yes")
+        for call in reply.calls:
+            assert (call["name"], [*map(type, call["arguments"].values())]) == ("f", [bool])
+
+
+def test_whitespace_is_that_of_the_calls_if_answers_are_text() -> None:
+    for kind in (["f"], gcd.choice(["f"])):
+        lm, options = ToyLM(REPLIES), {"tools": TOOLS_OF_X, "style": "mistral", "max_tokens": 40}
+        assert smc.ask(lm, [1], kind, whitespace="compact", **options).branches
+        with pytest.raises(ValueError, match="whitespace only for answers in JSON"):
+            smc.ask(lm, [1], kind, whitespace="compact", max_tokens=40)
+
+
+LIFTED = gcd.lift(gcd.choice(["f"]), REPLIES)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"kind": None}, "got None"),
+    ({"kind": ["f"], "style": "mistral"}, "style only with tools"),
+    ({"kind": LIFTED, "thinking": 3}, "isn't lifted"),
+    ({"kind": LIFTED, "style": "mistral"}, "style only with tools"),
+    ({"kind": LIFTED, "tools": TOOLS_OF_X, "style": "mistral"}, "isn't lifted"),
+    ({"kind": TOOLS_OF_X, "tools": TOOLS_OF_X, "style": "mistral"}, "tools once"),
+    ({"tools": TOOLS_OF_X}, "pass the name of a format as style"),
+    ({"tools": TOOLS_OF_X, "style": "mistrel"}, "got 'mistrel'"),
+    ({"tools": TOOLS_OF_X, "style": "granite"}, "special token '<|tool_call|>'"),
+    ({"tools": [*TOOLS_OF_X, *TOOLS_OF_X], "style": "mistral"}, "different names, got 'f'"),
+    ({"tools": [], "style": "mistral"}, "there are no tools"),
+    ({"tools": [{"name": "g h"}], "style": "mistral"}, "rename the tool"),
+    ({"kind": ["f"], "thinking": 0}, "thinking to be at least 1"),
+    ({"kind": ["f"], "thinking": "9"}, "thinking"),
+    ({"kind": ["f"], "thinking": 1}, "needs at least 2 tokens"),
+    (
+        {"kind": ["f"], "thinking": 6},
+        "thinking=6 with a shortest answer of 2 tokens: needs at least 8 tokens .* budget is 7",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG)
+def test_wrong_requests_are_refused_in_one_sentence(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        smc.ask(ToyLM(REPLIES), [1], max_tokens=7, **given)

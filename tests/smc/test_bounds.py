@@ -1,28 +1,40 @@
-"""Bounds on the evidence hold in every outcome, and match their definition."""
+"""Bounds, reported errors and the effect of the budget match their definitions.
+
+That bounds hold in every outcome is tested in `test_walk`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import smc
 import smc._inference.answers
 import smc._results.posterior
-from gcd import TokenAutomaton, Vocabulary, lift
+from gcd import TokenAutomaton, lift
+from gcd._tokens.distances import UNREACHABLE
 from smc import AutomatonPosition, Bounds, Observation
 from smc._forward.reader import Extension, Prefixes
 from smc._inference.bounds import Frontier
 from smc._inference.particles import Particles, Watch
+from smc._results import reliability
+from smc._results.reliability import Ancestry, cohorts_of_founders, cohorts_of_selections
 from smc.testing import ToyLM
+from tests.gcd.oracles import checked_inside_strategies, token_automata
 from tests.smc import rules
 from tests.smc.calls import sample_with
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 from tests.smc.walks import (
     EVERY_STEP,
     PROMPT,
@@ -42,40 +54,6 @@ def all_hold(lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any) 
     found = list(outcomes(automaton, budget, lm=lm, **options))
     assert sum(probability for probability, _ in found) == pytest.approx(1)
     return all(holds(posterior, target, automaton.vocabulary) for _, posterior in found)
-
-
-@pytest.mark.parametrize(
-    ("name", "proposal", "budget", "options"),
-    [
-        ("few_words", "gcd", 3, {"particles": 2, **EVERY_STEP}),
-        ("few_words", "gcd", 2, {"particles": 2, **EVERY_STEP, "execution": "static"}),
-        ("few_words", "tilted", 2, {"particles": 2, **EVERY_STEP}),
-        ("few_words", "lcd", 2, {"particles": 3, **EVERY_STEP}),
-        ("few_words", "lm", 2, {"particles": 2}),
-        ("a_star_b", "tilted_no_potential", 3, {"particles": 2}),
-        ("a_star_b", "greedy_close", 4, {"particles": 1}),
-        ("a_star_b", "gcd", 3, {"particles": 2, "execution": "static"}),
-        ("forced", "gcd", 4, {"particles": 1, "forced_runs": False}),
-        *(
-            (name, proposal, 4, {"particles": N, "algorithm": "discrete"})
-            for name in ("few_words", "a_star_b")
-            for proposal in ("gcd", "lcd", "lm", "tilted")
-            for N in (1, 2)
-        ),
-    ],
-)
-def test_bounds_hold_in_every_outcome(
-    name: str, proposal: str, budget: int, options: dict[str, Any]
-) -> None:
-    chosen = PROPOSALS[proposal]()
-    assert all_hold(TOY, CONSTRAINTS[name](), budget, proposal=chosen, **options)
-
-
-@pytest.mark.parametrize("proposal", ["lm", "lcd", "gcd"])
-def test_bounds_hold_where_particles_die(proposal: str) -> None:
-    lm = SometimesImpossible(VOCABULARY, seed=2)
-    options = {"proposal": PROPOSALS[proposal](), "particles": 2, **EVERY_STEP}
-    assert all_hold(lm, CONSTRAINTS["few_words"](), 2, **options)
 
 
 # -- against the definition ----------------------------------------------------------------------
@@ -108,7 +86,6 @@ def close_to_definition(lm: ToyLM, rule: str, seed: int, options: dict[str, Any]
     )  # fmt: skip
     close = True
     for b, found in enumerate(posteriors):
-        assert found.bounds is not None
         place = lm, rules.PROMPTS[b], rules.automata()[b], rules.BUDGETS[b]
         target = masses(*place, temperature=options.get("temperature", 1.0))
         assert holds(found, target, rules.VOCABULARY)
@@ -149,45 +126,6 @@ def test_bounds_are_their_definition(rule: str) -> None:
         assert is_close or "algorithm" in options
 
 
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_bounds_are_the_truth_once_everything_was_read(algorithm: str) -> None:
-    for name in CONSTRAINTS:
-        automaton = CONSTRAINTS[name]()
-        (found,) = smc.sample(
-            TOY, [PROMPT], automaton, max_tokens=4, particles=4000, proposal=smc.GCD(),
-            algorithm=algorithm, temperature=2.5, max_rows=4000,
-        )  # fmt: skip
-        truth = math.log(sum(masses(TOY, PROMPT, automaton, 4, temperature=2.5).values()))
-        assert found.bounds is not None
-        assert found.bounds.log_lower == pytest.approx(truth, abs=1e-8)
-        assert found.bounds.log_upper == pytest.approx(truth, abs=1e-8)
-        assert found.bounds.certified == pytest.approx(1, abs=1e-8)
-        assert found.enumerated or algorithm == "smc"
-
-
-def test_a_pool_that_was_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pruned answers are neither lost nor certain."""
-    monkeypatch.setattr(smc._inference.answers, "MOST_ANSWERS", 2)
-    automaton = CONSTRAINTS["few_words"]()
-    target = masses(TOY, PROMPT, automaton, 4)
-    for seed in range(10):
-        (found,) = smc.sample(
-            TOY, [PROMPT], automaton, max_tokens=4, particles=9, proposal=smc.GCD(),
-            algorithm="discrete", seed=seed,
-        )  # fmt: skip
-        assert len(found.particles) == 2
-        assert holds(found, target, VOCABULARY)
-
-
-@pytest.mark.parametrize("texts", [("",), ("ab", "b")])
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_a_language_that_ends_by_itself(texts: tuple[str, ...], algorithm: str) -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    automaton, lm = lift(choice(*texts), vocabulary, eos="accept"), ToyLM(vocabulary, seed=2)
-    for proposal in (smc.GCD(), smc.LM()):
-        assert all_hold(lm, automaton, 2, proposal=proposal, particles=2, algorithm=algorithm)
-
-
 def test_bounds_hold_in_single_precision() -> None:
     """Compare with exact sums of the model's probabilities, large and small."""
     for seed in range(4):
@@ -198,68 +136,35 @@ def test_bounds_hold_in_single_precision() -> None:
                 close_to_definition(lm, "gcd", seed, options)  # asserts that they hold
 
 
-def test_bounds_of_a_real_model_in_single_precision() -> None:
-    """Log-probabilities in float32 are rounded, so the bounds are rounded outward."""
-    model = smc.TransformersLM(tiny_model(), None, VOCABULARY)
-    wide = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
+class Hidden:
+    """The state of a proposal whose position in an automaton isn't known."""
 
-    class Wide:
-        """A model that computes one text at a time in double precision."""
+    def __init__(self, inner: AutomatonPosition) -> None:
+        self.inner, self.position = inner, self
 
-        def log_p(self, tokens: Ids) -> torch.Tensor:
-            return wide.prefill([tokens])[1][0]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
-    automaton = CONSTRAINTS["a_star_b"]()
-    evidence = math.fsum(masses(Wide(), PROMPT, automaton, 6).values())
-    for N in (1, 64):
-        (found,) = smc.sample(
-            model, [PROMPT], automaton, max_tokens=6, particles=N, proposal=smc.GCD(),
-            algorithm="discrete",
-        )  # fmt: skip
-        assert found.bounds is not None
-        assert found.bounds.log_lower <= math.log(evidence) + 1e-6
-        assert math.log(evidence) <= found.bounds.log_upper + 1e-6
-        assert found.bounds.log_lower <= found.bounds.log_upper
-    assert found.enumerated
-    assert found.bounds.certified == pytest.approx(1, abs=2e-5)
+    def advance(self, tokens: torch.Tensor) -> Hidden:
+        return Hidden(self.inner.advance(tokens))
+
+    def take(self, ancestors: torch.Tensor) -> Hidden:
+        return Hidden(self.inner.take(ancestors))
 
 
+class Elsewhere(smc.GCD):
+    def start(self, batch: smc.Batch) -> Any:
+        return Hidden(super().start(batch))
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_there_are_no_bounds_without_an_automaton() -> None:
-    class Elsewhere(smc.GCD):
-        """A proposal whose state isn't a position in an automaton."""
-
-        def start(self, batch: smc.Batch) -> Any:
-            return _Position(super().start(batch))
-
-        def guide(self, state: Any, log_p: torch.Tensor) -> Any:
-            return super().guide(state.inner, log_p)
-
-        def forced(self, state: Any) -> torch.Tensor:
-            return super().forced(state.inner)
-
-        def advance(self, state: Any, tokens: torch.Tensor) -> Any:
-            return _Position(state.inner.advance(tokens))
-
-        def take(self, state: Any, ancestors: torch.Tensor) -> Any:
-            return _Position(state.inner.take(ancestors))
-
     (found,) = smc.sample(
         TOY, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=4, particles=4, algorithm="smc",
         proposal=Elsewhere(),
     )  # fmt: skip
     assert (found.bounds, found.certified, found.intervals) == (None, None, None)
     assert found.budget is None
-
-
-class _Position:
-    def __init__(self, inner: AutomatonPosition) -> None:
-        self.inner = inner
-        self.states, self.ends = inner.states, inner.ends
-        self.finished, self.running = inner.finished, inner.running
-
-    @property
-    def position(self) -> _Position:
-        return self
 
 
 def test_intervals() -> None:
@@ -271,6 +176,43 @@ def test_intervals() -> None:
     assert nothing.certified == 0
     assert nothing.of_sequence(math.log(0.25)) == pytest.approx((0.5, 1.0))
     assert Bounds(-math.inf, -math.inf).certified == 1
+
+
+# -- the effect of the budget ---------------------------------------------------------------------
+
+
+def test_small_masses_are_not_lost() -> None:
+    """Remove a token of probability e^-60 beside others that sum to one."""
+
+    class Sharp(ToyLM):
+        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+            log_p = torch.full((VOCABULARY.size,), -60.0, dtype=torch.float64)
+            log_p[1] = 0.0
+            return log_p.log_softmax(dim=0)
+
+    (found,) = sample_with(
+        Sharp(VOCABULARY),
+        [PROMPT],
+        lift(choice("b", "aaaa"), VOCABULARY),
+        max_tokens=3,
+        particles=4,
+        proposal=smc.GCD(),
+        forced_runs=False,
+        algorithm="smc",
+    )
+    assert smc.sufficient_budget(found) == 5
+    # "a" at the beginning; there is no spelling by "ab", nor an end before "b".
+    assert found.budget.log_removed == pytest.approx(-60, abs=1e-9)
+
+
+@checked_inside_strategies
+@settings(max_examples=40)
+@given(token_automata())
+def test_the_reach_of_a_state_is_its_farthest_next_token(automaton: TokenAutomaton) -> None:
+    for state in range(automaton.num_states):
+        after = automaton.delta[state]
+        steps = automaton.steps_to_accept[after[after >= 0]]
+        assert automaton.reach[state] == steps.max() < UNREACHABLE
 
 
 # -- negative controls ---------------------------------------------------------------------------
@@ -332,3 +274,226 @@ def test_negative_control_of_equal_prefixes(monkeypatch: pytest.MonkeyPatch) -> 
 
 def _alone(frontier: Frontier | None) -> Frontier | None:
     return None if frontier is None else frontier._replace(first=None)
+
+
+# -- reported errors -------------------------------------------------------------------------------
+
+
+# -- over all random choices -------------------------------------------------------------------
+
+
+def variances(
+    name: str, proposal: str, budget: int, lm: ToyLM = TOY, **options: Any
+) -> tuple[float, float]:
+    """The variance of the evidence over all walks, and the mean of the reported variances."""
+    automaton = CONSTRAINTS[name]()
+    found = outcomes(automaton, budget, lm=lm, proposal=PROPOSALS[proposal](), **options)
+    evidence = math.fsum(masses(lm, PROMPT, automaton, budget).values())
+    true, stated = 0.0, 0.0
+    for probability, posterior in found:
+        estimate = math.exp(posterior.log_evidence)
+        true += probability * (estimate - evidence) ** 2
+        if not posterior.dead:
+            error = estimate * posterior.reliability.log_evidence_error
+            stated += probability * error**2
+    return true, stated
+
+
+@pytest.mark.parametrize("proposal", ["gcd", "lcd", "lm", "tilted"])
+@pytest.mark.parametrize("particles", [2, 3])
+def test_without_resampling_the_variance_is_unbiased(proposal: str, particles: int) -> None:
+    true, stated = variances("few_words", proposal, 2, particles=particles, ess_threshold=0.0)
+    assert true > 1e-6
+    assert stated == pytest.approx(true)
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "options"),
+    [
+        ("few_words", 3, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
+        ("a_star_b", 4, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
+        ("few_words", 3, {"particles": 1, "algorithm": "discrete"}),
+        ("few_words", 3, {"particles": 2, "algorithm": "discrete"}),
+        ("a_star_b", 4, {"particles": 1, "algorithm": "discrete"}),
+        ("a_star_b", 4, {"particles": 2, "algorithm": "discrete"}),
+        ("a_star_b", 4, {"particles": 3, "algorithm": "discrete", "execution": "static"}),
+    ],
+)
+@pytest.mark.parametrize("proposal", ["gcd", "lcd"])
+def test_dependent_choices_leave_the_variance_conservative(
+    name: str, proposal: str, budget: int, options: dict[str, Any]
+) -> None:
+    true, stated = variances(name, proposal, budget, **options)
+    assert true > 1e-9
+    assert true * (1 - 1e-9) <= stated <= 2 * true
+
+
+def test_dead_prefixes_count_as_units() -> None:
+    lm = SometimesImpossible(VOCABULARY, seed=2)
+    for proposal in ("lm", "lcd"):
+        true, stated = variances("few_words", proposal, 2, lm=lm, particles=2, ess_threshold=0.0)
+        assert stated == pytest.approx(true)
+        true, stated = variances("few_words", proposal, 2, lm=lm, particles=2, algorithm="discrete")
+        assert true * (1 - 1e-9) <= stated
+
+
+# -- against the definition ----------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(0, 1)), min_size=1),
+    st.integers(4, 6),
+)
+def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: int) -> None:
+    founder, text, weight = (np.array(column) for column in zip(*rows, strict=True))
+    if weight.sum() < 1e-3:
+        return
+    share = weight / weight.sum()
+    probabilities = np.bincount(text, share, minlength=3)
+    cohorts = cohorts_of_founders(founder, particles)
+    found = Ancestry(share, text, tuple(cohorts)).spread(np.arange(3), 3)
+    units = np.zeros((particles, 4))
+    for i, y, part in zip(founder, text, share, strict=True):
+        units[i, 0] += part
+        units[i, 1 + y] += part
+    units[:, 1:] -= probabilities * units[:, :1]
+    expected = units.var(axis=0, ddof=1) * particles
+    assert found.evidence == pytest.approx(expected[0], abs=1e-9)
+    assert found.probabilities == pytest.approx(expected[1:], abs=1e-9)
+    terms = (units[:, 0] - units[:, 0].mean()) ** 2
+    if terms.sum() > 1e-6:
+        effective = terms.sum() ** 2 / (terms**2).sum()
+        assert found.degrees == pytest.approx(max(1.0, effective), rel=1e-6)
+
+
+def test_the_quantile_has_the_effective_degrees_of_freedom() -> None:
+    (found,) = smc.sample(
+        TOY, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=3, particles=8, proposal=smc.GCD()
+    )
+    even, uneven = (replace(found.reliability, degrees=nu) for nu in (8.0, 1.0))
+    assert even.quantile == pytest.approx(1.8595, abs=1e-4)  # tables of Student's t
+    assert uneven.quantile == pytest.approx(6.3138, abs=1e-4)
+
+
+def test_candidates_are_distinguished_by_their_selection() -> None:
+    # Two steps; the second sequence has a forced token between its selections.
+    tokens = np.array([[1, 2, 0, -1], [1, 5, 3, 0], [4, 0, -1, -1]])
+    no = 1.0
+    log_pi = np.array([[0.0, -0.5, no, no], [0.0, no, -0.5, no], [-0.25, no, no, no]], dtype=float)
+    first, second = cohorts_of_selections(tokens, log_pi, np.array([2, 3]), np.array([0.5, 1.2]))
+    assert first.unit.tolist() == [-1, -1, 0]
+    assert (first.units, first.total) == (2, 0.5)
+    assert first.factor == pytest.approx([-math.expm1(-0.25)])
+    assert sorted(second.unit.tolist()) == [-1, 0, 1]
+    assert second.unit[2] == -1
+    assert second.factor == pytest.approx([-math.expm1(-0.5)] * 2)
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def sample(**options: Any) -> smc.Posterior:
+    automaton = CONSTRAINTS["few_words"]()
+    (found,) = sample_with(
+        TOY, [PROMPT], automaton, max_tokens=3, **{"algorithm": "smc", **options}
+    )
+    return found
+
+
+def test_an_enumerated_posterior_is_certified_and_has_no_error() -> None:
+    options = {"algorithm": "discrete", "particles": 64, "count_finished": False, "floor": 0}
+    found = sample(proposal=smc.GCD(), **options)
+    assert found.enumerated
+    assert found.reliability.label == "certified"
+    assert found.reliability.log_evidence_error == 0
+    assert set(found.reliability.probability_errors) == {0.0}
+    assert found.reliability.ess == 64
+    for p, (low, high) in zip(found.probabilities, found.confidence_intervals, strict=True):
+        assert low <= p <= high <= low + 1e-4
+
+
+def agreeing(label: str, certified: float, **options: Any) -> smc.Posterior:
+    """Particles that agree, under a label and bounds."""
+    found = sample(proposal=smc.GCD(), particles=1)
+    text, p = found.answers[:1], found.particles[0].log_p
+    bounds = smc.Bounds(p, p - math.log(certified))
+    labeled = replace(found.reliability, label=label, probability_errors=(1 - certified,), ess=9.0)
+    return replace(
+        found, answers=text, bounds=bounds, reliability=labeled, log_evidence=p + 0.01, **options
+    )
+
+
+@pytest.mark.parametrize("label", reliability.LABELS)
+def test_agreement_of_particles_proves_nothing(label: str) -> None:
+    found = agreeing(label, 0.25)
+    assert found.probabilities == (1.0,)
+    assert found.confidence_intervals == found.intervals
+    assert found.intervals == (pytest.approx((0.25, 1.0)),)
+    assert found.log_evidence_interval == (found.bounds.log_lower, found.bounds.log_upper)
+    assert "[0.250, 1.000]" in repr(found)
+    unbounded = replace(found, bounds=None)
+    assert unbounded.confidence_intervals is unbounded.intervals is None
+    assert unbounded.log_evidence_interval is None
+    assert "no log evidence" in repr(replace(unbounded, log_evidence=None))
+    assert "[" not in repr(unbounded)
+    exact = replace(unbounded, enumerated=True)
+    assert exact.confidence_intervals == ((1.0, 1.0),)
+
+
+def test_agreement_has_the_largest_possible_error() -> None:
+    found = sample(proposal=smc.GCD(), particles=1)
+    assert found.reliability.probability_errors == (1 - found.certified,)
+    bare = ToyLM(VOCABULARY, seed=1, spread=1.5)
+    (closed,) = smc.sample(
+        bare, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=3, particles=16, proposal=smc.GCD(),
+        deadline=0,
+    )  # fmt: skip
+    assert closed.stopped == "deadline"
+    assert closed.confidence_intervals == closed.intervals
+
+
+def test_an_estimate_outside_of_its_bounds_has_only_the_bounds() -> None:
+    found = agreeing("estimated", 0.25)
+    pair = replace(
+        found, answers=(*found.answers, b"x"), probabilities=(0.9, 0.1),
+        reliability=replace(found.reliability, probability_errors=(0.01, 0.01)),
+    )  # fmt: skip
+    low, high = pair.confidence_intervals[0]
+    assert 0.25 < low < 0.9 < high < 1
+    assert pair.intervals[1][0] == pytest.approx(0.0)
+    wrong = replace(pair, probabilities=(0.1, 0.9))
+    assert wrong.confidence_intervals[0] == pair.intervals[0]
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_intervals_lie_in_those_that_hold(algorithm: str) -> None:
+    found = sample(proposal=smc.GCD(), particles=3, algorithm=algorithm)
+    low, high = found.log_evidence_interval
+    assert found.bounds.log_lower <= low <= high <= found.bounds.log_upper
+    for inner, outer in zip(found.confidence_intervals, found.intervals, strict=True):
+        assert outer[0] <= inner[0] <= inner[1] <= outer[1]
+
+
+def test_repr_has_three_lines_at_most() -> None:
+    lines = repr(sample(proposal=smc.GCD(), particles=64)).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("Posterior (")
+    assert "+-" in lines[0]
+
+
+def test_every_label_states_the_remedy() -> None:
+    for label, number, *flags in product(reliability.LABELS, [1, 16], *[[True, False]] * 4):
+        names = ("drawn", "bounded", "stopped", "computed")
+        options = dict(zip(names, flags, strict=True))
+        advice = reliability._advise(label, number, **options)
+        assert advice.endswith(".")
+        assert options["drawn"] or "algorithm=" not in advice
+
+
+def test_only_the_filter_is_called_estimated() -> None:
+    """SMC's stated errors didn't cover known posteriors as often as they should."""
+    assert reliability.label_of(50.0, 0.5, 0.9, 64, drawn=False) == "estimated"
+    assert reliability.label_of(50.0, 0.5, 0.9, 64, drawn=True) == "unknown"
+    assert reliability.label_of(50.0, 0.95, 0.9, 64, drawn=True) == "certified"
+    assert reliability.label_of(4.0, 0.5, 0.9, 64, drawn=True) == "collapsed"
+    assert reliability.label_of(4.0, 0.5, 0.9, 4, drawn=False) == "unknown"

@@ -1,11 +1,12 @@
-"""Answers that are closed early are valid, in time, and weighted exactly."""
+"""Answers that are closed early are valid, in time, and weighted exactly; asynchronous calls."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import threading
 from collections import defaultdict
 from functools import partial
-from threading import Event
 from typing import Any
 
 import pytest
@@ -14,10 +15,21 @@ import torch
 import smc
 import smc._inference.deadlines
 from gcd import TokenAutomaton, Vocabulary, lift, regex
-from smc.testing import ToyLM, ToyRows, target
+from smc.testing import ToyLM, target
 from tests.smc.calls import sample_with
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
-from tests.smc.walks import EVERY_STEP, PROMPT, PROPOSALS, TOY, Ids, holds, masses, outcomes, sums
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, Hooked, tiny_model
+from tests.smc.walks import (
+    EVERY_STEP,
+    PROMPT,
+    PROPOSALS,
+    TOY,
+    Ids,
+    Outcomes,
+    holds,
+    masses,
+    outcomes,
+    sums,
+)
 
 
 class After:
@@ -55,6 +67,7 @@ def still_possible(automaton: TokenAutomaton, budget: int, steps: int) -> dict[b
             for N in (1, 2)
         ),
         ("few_words", "tilted", 4, {"particles": 1, "algorithm": "discrete"}),
+        ("few_words", "gcd", 4, {"particles": 1, "algorithm": "discrete", "execution": "static"}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("steps", [0, 1, 2])
@@ -62,8 +75,19 @@ def test_weights_are_those_of_the_answers_that_are_still_possible(
     name: str, proposal: str, budget: int, options: dict[str, Any], steps: int
 ) -> None:
     automaton = CONSTRAINTS[name]()
+    truth = masses(TOY, PROMPT, automaton, budget)
     every = {"proposal": PROPOSALS[proposal](), "forced_runs": False, **options}
-    found = sums(outcomes(automaton, budget, cancel=lambda: After(steps), **every))[0]
+
+    def look(found: Outcomes) -> Outcomes:
+        for probability, posterior in found:
+            assert posterior.complete or proposal in ("lm", "lcd")
+            assert holds(posterior, truth, VOCABULARY)
+            assert posterior.stopped in (None, "cancelled")
+            assert posterior.exact is (posterior.stopped is None)
+            assert not (posterior.enumerated and posterior.stopped)
+            yield probability, posterior
+
+    found = sums(look(outcomes(automaton, budget, cancel=partial(After, steps), **every)))[0]
     assert found == pytest.approx(still_possible(automaton, budget, steps), abs=1e-10)
 
 
@@ -109,29 +133,6 @@ def test_a_limit_that_depends_on_what_was_drawn_loses_answers_and_adds_none() ->
     assert 0 < sum(found.values()) < sum(truth.values()) - 1e-6
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"particles": 2, **EVERY_STEP},
-        {"particles": 2, "execution": "static"},
-        {"particles": 2, "algorithm": "discrete"},
-        {"particles": 1, "algorithm": "discrete", "execution": "static"},
-    ],
-)
-def test_every_outcome_is_valid_and_its_bounds_hold(options: dict[str, Any]) -> None:
-    automaton = CONSTRAINTS["few_words"]()
-    truth = masses(TOY, PROMPT, automaton, 4)
-    for steps in range(3):
-        cancel = partial(After, steps)
-        for _, found in outcomes(automaton, 4, cancel=cancel, proposal=smc.GCD(), **options):
-            assert found.complete
-            assert found.valid
-            assert holds(found, truth, VOCABULARY)
-            assert found.stopped in (None, "cancelled")
-            assert found.exact is (found.stopped is None)
-            assert not (found.enumerated and found.stopped)
-
-
 def test_forced_tokens_are_read_along() -> None:
     """A shortest completion also takes one forward pass per choice."""
     automaton = lift(regex("a*bababbab"), VOCABULARY)
@@ -154,23 +155,20 @@ class Clock:
         self.now = 100.0
         monkeypatch.setattr(smc._inference.deadlines, "_clock", lambda: self.now)
 
-
-class SlowRows(ToyRows):
-    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        self._lm.clock.now += 1.0  # type: ignore[attr-defined]
-        return super().extend(runs, lengths)
+    def tick(self) -> None:
+        self.now += 1.0
 
 
-class SlowLM(ToyLM):
+class SlowLM(Hooked):
     """A model whose forward passes take a second each on this clock."""
 
-    def __init__(self, clock: Clock, vocabulary: Vocabulary = VOCABULARY) -> None:
-        super().__init__(vocabulary, seed=1, spread=0.5)
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(lambda runs, lengths: clock.tick(), seed=1, spread=0.5)
         self.clock = clock
 
     def prefill(self, prompts: Any) -> Any:
-        self.clock.now += 1.0
-        return SlowRows(self, prompts), super().prefill(prompts)[1]
+        self.clock.tick()
+        return super().prefill(prompts)
 
     def log_p(self, tokens: Ids) -> torch.Tensor:
         """Return a low probability of the end of the text."""
@@ -184,42 +182,47 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-LONG = regex("[ab]{5,60}(aba|bab)")  # initially the shortest answer has 5 tokens and EOS
+LONG = lift(regex("[ab]{5,60}(aba|bab)"), VOCABULARY)  # the shortest answer has 5 tokens and EOS
+
+
+def timed(clock: Clock, deadline: float, count: int = 1, **options: Any) -> list[smc.Posterior]:
+    """Sample from the slow model; all answers are valid and closed early."""
+    clock.now = 100.0
+    found = sample_with(
+        SlowLM(clock), [PROMPT] * count, LONG, max_tokens=64, particles=4, proposal=smc.GCD(),
+        deadline=deadline, **{"algorithm": "smc", **options},
+    )  # fmt: skip
+    for each in found:
+        assert each.valid
+        assert each.stopped == "deadline"
+        assert "closed early (deadline)" in repr(each)
+    return found
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_a_slow_model_finishes_in_time(clock: Clock, algorithm: str) -> None:
-    automaton = lift(LONG, VOCABULARY)
     for seed in range(2):
-        clock.now = 100.0
-        (found,) = sample_with(
-            SlowLM(clock), [PROMPT], automaton, max_tokens=64, particles=4, proposal=smc.GCD(),
-            seed=seed, algorithm=algorithm, deadline=20, forced_runs=False,
-        )  # fmt: skip
-        assert found.valid
-        assert found.stopped == "deadline"
-        assert "closed early (deadline)" in repr(found)
+        (found,) = timed(clock, 20, seed=seed, algorithm=algorithm, forced_runs=False)
         assert found.diagnostics.overrun == 0
-        assert clock.now <= 120
-        assert clock.now >= 114  # the time was used
+        assert 114 <= clock.now <= 120  # the time was used
         assert max(len(each.ids) for each in found.particles) >= 14
 
 
 def test_a_deadline_below_the_shortest_answer_is_exceeded_and_reported(clock: Clock) -> None:
-    automaton = lift(LONG, VOCABULARY)
     for deadline in (0, 2.5):
-        clock.now = 100.0
-        (found,) = smc.sample(
-            SlowLM(clock), [PROMPT], automaton, max_tokens=64, particles=4, proposal=smc.GCD(),
-            deadline=deadline, algorithm="smc",
-        )  # fmt: skip
-        assert found.valid
-        assert found.stopped == "deadline"
+        (found,) = timed(clock, deadline)
         assert found.diagnostics.overrun == pytest.approx(clock.now - 100 - deadline)
         assert 0 < found.diagnostics.overrun < 9
-        if deadline == 0:
-            fewest = automaton.fewest_tokens
-            assert {len(each.ids) for each in found.particles} == {fewest}
+        lengths = {len(each.ids) for each in found.particles}
+        assert lengths == {LONG.fewest_tokens} or deadline > 0
+
+
+def test_batches_share_the_time(clock: Clock) -> None:
+    """Later batches keep their share of the time."""
+    found = timed(clock, 60, count=3, max_rows=4, forced_runs=False)
+    assert clock.now <= 160
+    for each in found:
+        assert max(len(sample.ids) for sample in each.particles) >= 12
 
 
 def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
@@ -228,68 +231,85 @@ def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
     (plain,) = sample_with(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     for deadline in (1e6, math.inf):
         (found,) = sample_with(
-            TOY,
-            [PROMPT],
-            automaton,
-            **{"algorithm": "smc", **every},
-            deadline=deadline,
-            cancel=Event(),
-        )
+            TOY, [PROMPT], automaton, algorithm="smc", **every, deadline=deadline,
+            cancel=threading.Event(),
+        )  # fmt: skip
         assert found.stopped is None
         assert found.probabilities == plain.probabilities
         assert (found.log_evidence, found.bounds) == (plain.log_evidence, plain.bounds)
         assert found.diagnostics.overrun == 0
 
 
-def test_batches_share_the_time(clock: Clock) -> None:
-    """Later batches keep their share of the time."""
-    automaton = lift(LONG, VOCABULARY)
-    found = sample_with(
-        SlowLM(clock), [PROMPT] * 3, automaton, max_tokens=64, particles=4, max_rows=4,
-        proposal=smc.GCD(), deadline=60, forced_runs=False, algorithm="smc",
-    )  # fmt: skip
-    assert clock.now <= 160
-    for each in found:
-        assert each.valid
-        assert each.stopped == "deadline"
-        assert max(len(sample.ids) for sample in each.particles) >= 12
-
-
 def test_examples_that_had_ended_were_not_stopped() -> None:
-    short, long = CONSTRAINTS["forced"](), lift(LONG, VOCABULARY)
     found = smc.sample(
-        TOY, [PROMPT, PROMPT], [short, long], max_tokens=[3, 64], particles=2, proposal=smc.GCD(),
-        cancel=After(3), algorithm="smc",
+        TOY, [PROMPT, PROMPT], [CONSTRAINTS["forced"](), LONG], max_tokens=[3, 64], particles=2,
+        proposal=smc.GCD(), cancel=After(3), algorithm="smc",
     )  # fmt: skip
     assert [each.stopped for each in found] == [None, "cancelled"]
     assert [each.valid for each in found] == [True, True]
 
 
 def test_generate_takes_a_deadline() -> None:
-    automaton = lift(LONG, VOCABULARY)
     found = tiny_model().generate(
         input_ids=torch.tensor([[1]]), max_new_tokens=40, return_dict_in_generate=True,
-        custom_generate=smc.generate(automaton, particles=2, deadline=0, algorithm="smc"),
+        custom_generate=smc.generate(LONG, particles=2, deadline=0, algorithm="smc"),
     )  # fmt: skip
     (posterior,) = found.posteriors
     assert posterior.stopped == "deadline"
     assert posterior.valid
-    assert found.sequences.shape[1] <= 1 + automaton.fewest_tokens
-    with pytest.raises(ValueError, match=r"seconds from now\), got -2\.0"):
-        smc.generate(automaton, deadline=-2, algorithm="smc")
+    assert found.sequences.shape[1] <= 1 + LONG.fewest_tokens
 
 
 def test_an_abandoned_call_raises() -> None:
-    abandon = Event()
+    abandon = threading.Event()
     abandon.set()
     with pytest.raises(smc.AbandonedError):
         sample_with(
-            TOY,
-            [PROMPT],
-            CONSTRAINTS["few_words"](),
-            max_tokens=4,
-            particles=2,
-            proposal=smc.GCD(),
-            abandon=abandon,
-            algorithm="smc",
+            TOY, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=4, particles=2,
+            proposal=smc.GCD(), abandon=abandon,
+        )  # fmt: skip
+
+
+# -- asynchronous sampling -----------------------------------------------------------------------
+
+
+def test_the_answers_are_those_of_the_plain_call() -> None:
+    every: dict[str, Any] = {"max_tokens": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
+    automaton = CONSTRAINTS["few_words"]()
+    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **every)
+    found = asyncio.run(smc.sample_async(TOY, [PROMPT] * 2, automaton, **every))
+    for one, other in zip(found, expected, strict=True):
+        assert (one.answers, one.probabilities) == (other.answers, other.probabilities)
+    with pytest.raises(ValueError, match="deadline"):
+        asyncio.run(smc.sample_async(TOY, [PROMPT], automaton, **every, deadline=-1))
+
+
+def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
+    letters = Vocabulary.from_bytes([*(bytes([i]) for i in range(97, 123)), b""], [26])
+    gate, entered, passes = threading.Event(), threading.Event(), []
+
+    def wait(runs: torch.Tensor, lengths: torch.Tensor) -> None:
+        """Wait for permission to compute a forward pass."""
+        passes.append(runs)
+        entered.set()
+        assert gate.wait(600)
+
+    lm = Hooked(wait, letters, seed=4)
+    automaton = lift(regex("[a-z]{5,30}"), letters)
+
+    async def main() -> None:
+        call = smc.sample_async(
+            lm, [[1]], automaton, max_tokens=31, particles=2, proposal=smc.GCD(), algorithm="smc"
         )
+        task = asyncio.create_task(call)
+        while not entered.is_set():  # the loop is free during a forward pass
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert len(passes) == 1

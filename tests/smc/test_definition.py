@@ -9,7 +9,7 @@ So for the same uniform numbers, the whole result of `smc.sample` must equal tha
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,11 +39,13 @@ def sampled(rule: Rule, top_p: float = 1.0, **options: Any) -> list[smc.Posterio
 
 
 class Seen:
-    """An observer that records the weights of all particles in each step and after it."""
+    """An observer that records weights, ancestors, and answers with their weights as they end."""
 
     def __init__(self) -> None:
         self.names: list[int] = []
         self.weights: list[torch.Tensor] = []
+        self.ancestors: list[torch.Tensor] = []
+        self.ended: dict[int, dict[tuple[int, ...], float]] = defaultdict(dict)
 
     def __call__(self, names: Sequence[int]) -> Watch:
         self.names += names
@@ -51,6 +53,16 @@ class Seen:
 
     def note(self, step: Observation) -> None:
         self.weights += step.log_weight, step.after.log_weight
+        self.ancestors.append(step.after.ancestor)
+        part = step.ended
+        for q in range(0 if part is None else len(part.example)):
+            ids, a = tuple(part.tokens[q, : part.length[q]].tolist()), int(part.ancestor[q])
+            mine = self.ended[self.names[int(part.example[q])]]
+            assert ids not in mine
+            mine[ids] = float(part.log_weight[q])
+            # The ancestor is the beginning of the text, without the step's tokens.
+            before = tuple(step.tokens[a, : step.length[a]].tolist())
+            assert before == ids[: len(before)] != ids
 
 
 @pytest.mark.parametrize("strata", ["none", "state"])
@@ -75,9 +87,11 @@ def test_particles_are_those_of_the_definition(rule: str, strata: str) -> None:
             assert [each.log_weight for each in posterior.particles] == pytest.approx(log_w)
             assert posterior.log_evidence == pytest.approx(log_sum(log_w) - math.log(6))
             assert len(seen.weights) >= len(example.weights)
+            number = seen.names.index(NAMES[place])
             for weights, step in zip(example.weights, seen.weights, strict=False):
-                own = step.view(-1, 6)[seen.names.index(NAMES[place])]
-                assert own.tolist() == pytest.approx(weights)
+                assert step.view(-1, 6)[number].tolist() == pytest.approx(weights)
+            for ancestors, step in zip(example.ancestors, seen.ancestors, strict=False):
+                assert (step.view(-1, 6)[number] - 6 * number).tolist() == ancestors
             assert posterior.ess == pytest.approx(effective(log_w))
             resampled += sum(example.resampled)
             finished += sum(x.finished for x in expected)
@@ -101,9 +115,10 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
         if seed in ((1, 3) if forced_runs else (0, 4)):
             continue
         target = {"temperature": (1.0, 0.7)[seed % 2], "top_p": 0.7 if seed == 4 else 1.0}
+        seen = Seen()
         found = sampled(
             RULES[rule], particles=3, seed=seed, algorithm="discrete", forced_runs=forced_runs,
-            **target, **options,
+            observe=seen if seed % 2 else lambda _: None, **target, **options,
         )  # fmt: skip
         for place, posterior in enumerate(found):
             example = Example(RULES[rule], place, seed=seed, runs=forced_runs, **target)
@@ -111,6 +126,7 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
             example.check(posterior)
             weights = {each.ids: each.log_weight for each in posterior.particles}
             assert weights == pytest.approx(expected)
+            assert not seen.names or seen.ended[NAMES[place]] == pytest.approx(expected)
             assert all(each.finished for each in posterior.particles)
             assert posterior.log_evidence == pytest.approx(log_sum(list(expected.values())))
             assert posterior.ess == pytest.approx(effective(list(expected.values())))

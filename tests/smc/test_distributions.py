@@ -1,11 +1,15 @@
-"""Computed posteriors, without sampling, against plain enumeration."""
+"""Computed posteriors, of languages, labels and joint fields, against plain enumeration."""
 
 from __future__ import annotations
 
+import enum
+import json
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -19,6 +23,7 @@ from smc._forward.revisiting import Run, TreeReader
 from smc._search.distributions import count_prefixes, longest_answer
 from smc._search.enumerating import Tree
 from smc.testing import ToyLM, target
+from tests.smc.cases import JSON_VOCABULARY
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
 from tests.smc.walks import HMMAsLM, Ids, by_text, holds, masses, never
 
@@ -42,7 +47,6 @@ def problem(name: str, seed: int, spread: float) -> tuple[ToyLM, TokenAutomaton,
     automaton = FINITE[name]
     lm = ToyLM(automaton.vocabulary, seed=seed, spread=spread)
     longest = longest_answer(automaton)
-    assert longest is not None
     return lm, automaton, target(lm, PROMPT, automaton, longest)
 
 
@@ -90,7 +94,6 @@ def test_what_is_found_holds(
     [found] = smc.distribution(
         lm, [PROMPT], automaton, max_prefixes=most, certify=certify, max_rows=rows
     )
-    assert found.bounds is not None
     assert holds(found, truth, automaton.vocabulary)
     for each in found.particles:
         assert math.exp(each.log_p) == pytest.approx(truth[each.ids])
@@ -182,35 +185,11 @@ def test_prompts_of_a_batch_are_each_their_own() -> None:
     assert smc.distribution(lm, [], FINITE["few"]) == []
 
 
-def test_temperature_and_budget() -> None:
-    lm = ToyLM(VOCABULARY, seed=3)
-    for temperature in (0.5, 2):
-        automaton = CONSTRAINTS["a_star_b"]()
-        [found] = smc.distribution(lm, [PROMPT], automaton, max_tokens=5, temperature=temperature)
-        truth = target(lm, PROMPT, automaton, 5, temperature=temperature)
-        assert found.enumerated
-        assert found.log_evidence == pytest.approx(math.log(sum(truth.values())))
-        assert dict(zip(found.answers, found.probabilities, strict=True)) == pytest.approx(
-            {a: p / sum(truth.values()) for a, p in by_text(truth, VOCABULARY).items()}
-        )
-
-
-def test_a_long_language_has_intervals() -> None:
-    """The language has far more prefixes than may be computed or stored individually."""
-    lm = ToyLM(VOCABULARY, seed=3, spread=3.0)
-    automaton = lift(gcd.regex("[ab]*"), VOCABULARY)
-    truth = target(lm, PROMPT, automaton, 7)
-    for most in (1, 10, 100):
-        [found] = smc.distribution(lm, [PROMPT], automaton, max_tokens=7, max_prefixes=most)
-        assert not found.enumerated
-        assert holds(found, truth, VOCABULARY)
-        assert 0 < (found.certified or 0) < 1
-        assert found.diagnostics.lm_calls <= most + 1
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_model_of_transformers(dtype: torch.dtype) -> None:
+def test_a_model_of_transformers(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
+    if dtype == torch.float64:  # several passes per run
+        monkeypatch.setattr("smc._forward.revisiting.MOST_READ", 2 * VOCABULARY.size)
     lm = smc.TransformersLM(tiny_model(layers=2).to(dtype), None, VOCABULARY)
     wide = smc.TransformersLM(tiny_model(layers=2).double(), None, VOCABULARY)
 
@@ -228,7 +207,6 @@ def test_a_model_of_transformers(dtype: torch.dtype) -> None:
             for each, truth in zip(found, truths, strict=True):
                 for sample in each.particles:
                     assert sample.log_p == pytest.approx(math.log(truth[sample.ids]), abs=1e-5)
-                assert each.bounds is not None
                 evidence = math.log(sum(truth.values()))
                 assert each.bounds.log_lower <= evidence + 1e-5
                 assert each.bounds.log_upper >= evidence - 1e-5
@@ -268,7 +246,6 @@ def test_canonical_spellings() -> None:
     assert every.log_evidence > found.log_evidence
     ids = lm.encode(prompt)
     segmentation = lm.vocabulary.segmentation
-    assert segmentation is not None
     for each in found.particles:
         assert list(each.ids[:-1]) == segmentation.encode(each.answer.decode())
         total = 0.0
@@ -303,10 +280,160 @@ def test_an_example_is_named() -> None:
         smc.distribution(lm, [PROMPT] * 2, [FINITE["few"], CONSTRAINTS["a_star_b"]()])
 
 
-def test_log_probabilities_that_are_not_numbers() -> None:
-    class Broken(ToyLM):
-        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-            return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
+# -- labels and joint fields -----------------------------------------------------------------------
 
-    with pytest.raises(FloatingPointError, match="NaN"):
-        smc.distribution(Broken(VOCABULARY), [PROMPT], FINITE["all"])
+
+LABELS = ("b", "ab", "a", "abba", "")
+
+
+def truth_of(lm: ToyLM, prompt: Any, options: Sequence[str]) -> tuple[list[float], float]:
+    """Return P of each option and the evidence, summed over all spellings."""
+    automaton = lift(choice(*options), VOCABULARY)
+    mass: dict[bytes, float] = defaultdict(float)
+    for ids, p in target(lm, prompt, automaton, longest_answer(automaton) or 1).items():
+        mass[VOCABULARY.decode(ids)] += p
+    evidence = sum(mass.values())
+    return [mass[option.encode()] / evidence for option in options], evidence
+
+
+def test_options_have_the_probabilities_of_their_texts() -> None:
+    """Options keep their order; one may begin another, or be empty."""
+    for seed in range(4):
+        lm = ToyLM(VOCABULARY, seed=seed, spread=2.0)
+        shares, evidence = truth_of(lm, PROMPT, LABELS)
+        [found] = smc.choose(lm, [PROMPT], LABELS, certify=1)
+        assert found.options == LABELS
+        assert found.probabilities == pytest.approx(shares)
+        assert found.log_evidence == pytest.approx(math.log(evidence))
+        assert found.best == LABELS[shares.index(max(shares))]
+        assert found.enumerated
+        [reverse] = smc.choose(lm, [PROMPT], LABELS[::-1], certify=1)
+        assert reverse.probabilities == pytest.approx(shares[::-1])
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 9), st.sampled_from([0.2, 0.8, 0.999]), st.integers(1, 12), st.integers(1, 4))
+def test_intervals_hold(seed: int, certify: float, most: int, orders: int) -> None:
+    lm = ToyLM(VOCABULARY, seed=seed, spread=2.0)
+    [found] = smc.choose(lm, [written], LABELS, certify=certify, max_prefixes=most, orders=orders)
+    each = [truth_of(lm, written(order), LABELS) for order in expected_orders(LABELS, orders)]
+    for place in range(len(LABELS)):
+        low, high = found.intervals[place]
+        assert low <= fmean(shares[place] for shares, _ in each) <= high
+    assert found.log_evidence <= math.log(fmean(evidence for _, evidence in each)) + 1e-9
+    assert found.certified >= certify or most < 12
+    assert sum(found.probabilities) in (0, pytest.approx(1))
+
+
+def written(options: Sequence[str]) -> tuple[int, ...]:
+    """Build a prompt that lists the options in order."""
+    return tuple(i for option in options for i in (*VOCABULARY_IDS[option], 4))
+
+
+VOCABULARY_IDS = {option: tuple(" ab".index(c) - 1 for c in option) for option in LABELS}
+
+
+def expected_orders(options: Sequence[str], count: int) -> list[list[str]]:
+    n, pairs = len(options), (count + 1) // 2
+    orders = []
+    for place in range(pairs):
+        turn = place * n // pairs
+        rotated = [*options[turn:], *options[:turn]]
+        orders += [rotated, rotated[::-1]]
+    return orders[:count]
+
+
+def test_orders_are_averaged() -> None:
+    lm = ToyLM(VOCABULARY, seed=1, spread=2.0)
+    for orders in (1, 2, 3, 10):
+        seen: list[tuple[str, ...]] = []
+
+        def prompt(options: Sequence[str], seen: list[tuple[str, ...]] = seen) -> tuple[int, ...]:
+            seen.append(tuple(options))
+            return written(options)
+
+        [found] = smc.choose(lm, [prompt], LABELS, certify=1, orders=orders)
+        assert len(seen) == len(set(seen)) == orders
+        assert [list(order) for order in seen] == expected_orders(LABELS, orders)
+        each = [truth_of(lm, written(order), LABELS) for order in seen]
+        assert found.probabilities == pytest.approx(
+            [fmean(column) for column in zip(*(shares for shares, _ in each), strict=True)]
+        )
+        assert found.log_evidence == pytest.approx(math.log(fmean(p for _, p in each)))
+
+
+def test_prompts_with_different_options() -> None:
+    lm = ToyLM(VOCABULARY, seed=2)
+    options = [("a", "b"), ("b", "a"), ("abba",)]
+    prompts = [(0,), (0,), (1, 2)]
+    found = smc.choose(lm, prompts, options, certify=1)
+    for each, prompt, texts in zip(found, prompts, options, strict=True):
+        assert each.options == texts
+        assert each.probabilities == pytest.approx(truth_of(lm, prompt, texts)[0])
+    assert found[2].probabilities == (1,)
+    assert found[0].probabilities == pytest.approx(found[1].probabilities[::-1])
+    same = smc.choose(lm, prompts, ["a", "b"], certify=1)
+    assert same[0] == found[0]
+
+
+def test_options_that_a_model_never_gives() -> None:
+    lm = HMMAsLM(VOCABULARY, never([1, 2]))  # neither b nor ab
+    [found] = smc.choose(lm, [(0,)], ["b", "ab"])
+    assert (found.probabilities, found.best) == ((0, 0), None)
+    assert found.log_evidence == -math.inf
+    assert found.enumerated
+    [found] = smc.choose(lm, [(0,)], ["b", "aa"])
+    assert (found.best, found.probabilities) == ("aa", (0, 1))
+    assert found.intervals[0] == pytest.approx((0, 0), abs=1e-8)
+
+
+def test_canonical_spellings_come_first() -> None:
+    """Most prefixes are not computed, but none of the spellings is missing."""
+    fields = {"positive": bool, "topic": ["food", "staff"]}
+    joint = smc.joint(stories(), "One day, Tom went to the", fields, max_prefixes=200)
+    assert not joint.enumerated
+    assert len(joint.texts) == 4
+    assert joint.diagnostics.lm_calls < 50
+
+
+# -- joint ---------------------------------------------------------------------------------------
+
+
+class Grade(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "values"),
+    [
+        (range(1, 3), bool, ([1, 2], [False, True])),
+        (Grade, Literal["a", "b"], ([1, 2], ["a", "b"])),
+        ([1, True], ["b", 2], ([1, True], ["b", 2])),
+    ],
+)
+def test_a_joint_posterior(a: Any, b: Any, values: tuple[list[Any], list[Any]]) -> None:
+    tokens = [*JSON_VOCABULARY.token_bytes[:-1], b"false", b"fal", b"se", b""]
+    vocabulary = Vocabulary.from_bytes(tokens, [len(tokens) - 1])
+    lm = ToyLM(vocabulary, seed=4)
+    found = smc.joint(lm, [0], {"a": a, "b": b}, certify=1, max_prefixes=50_000)
+    assert found.enumerated
+    pairs = {json.dumps({"a": x, "b": y}, separators=(",", ":")) for x in values[0]
+             for y in values[1]}  # fmt: skip
+    assert set(found.texts) == pairs
+    automaton = gcd.lift(gcd.choice(pairs), vocabulary)
+    mass: dict[str, float] = defaultdict(float)
+    for ids, p in target(lm, [0], automaton, longest_answer(automaton) or 1).items():
+        mass[vocabulary.decode(ids).decode()] += p
+    evidence = sum(mass.values())
+    assert found.log_evidence == pytest.approx(math.log(evidence))
+    assert dict(zip(found.texts, found.probabilities, strict=True)) == pytest.approx(
+        {text: p / evidence for text, p in mass.items()}
+    )
+    for name in ("a", "b"):
+        field = found.fields()[f"/{name}"]
+        assert field.absent == 0
+        for each in field.values:
+            p = sum(p for text, p in mass.items() if json.loads(text)[name] == each.load()
+                    and type(json.loads(text)[name]) is type(each.load()))  # fmt: skip
+            assert each.probability == pytest.approx(p / evidence)

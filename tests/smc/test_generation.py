@@ -1,13 +1,15 @@
-"""`generate` of `transformers` with particles: the results of `smc.sample` in its format and by its
-rules, or an error that names the unsupported setting.
+"""`generate` of `transformers`, with particles and with the logits processor.
+
+Particles give the results of `smc.sample` in its format and by its rules. The processor is compared
+with enumeration and with the proposals of the sampler, in all decoding methods.
 """
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -17,11 +19,24 @@ import pytest
 import torch
 
 import smc
-from gcd import AutomatonBatch, ConstraintError, InfeasibleBudgetError, Vocabulary, lift
+from gcd import (
+    AutomatonBatch,
+    ConstraintError,
+    InfeasibleBudgetError,
+    Segment,
+    TokenAutomaton,
+    Vocabulary,
+    lift,
+    regex,
+    segments,
+)
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
+from smc._vocabulary.factors import defend
+from smc.testing import ToyLM, target
 from tests.smc.calls import sample_with
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
+from tests.smc.walks import random_hmm
 
 transformers = pytest.importorskip("transformers")
 
@@ -380,12 +395,6 @@ def test_settings_that_are_passed_are_not_said_to_be_the_model_s() -> None:
         tiny.generate(**options, generation_config=config)
 
 
-def test_sampling_with_top_k_off_is_honored() -> None:
-    decode = smc.generate(CONSTRAINTS["a_star_b"]())
-    options = {"do_sample": True, "top_k": 0, "temperature": 0.5, "max_new_tokens": 6}
-    assert len(model().generate(**INPUTS, custom_generate=decode, **options)) == 3
-
-
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
     one = CONSTRAINTS["a_star_b"]()
@@ -412,17 +421,354 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         idle.train().generate(**INPUTS, custom_generate=smc.generate(one), max_new_tokens=6)
 
 
-def test_transformers_is_loaded_when_it_is_needed() -> None:
-    """Modules that import it eagerly are imported by name or by one another only."""
-    lazy = {"generate_call", "generation", "logits_processor"}
-    for path in (ROOT / "smc").glob("*.py"):
-        names = set()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names |= {(node.module or "").split(".")[0], (node.module or "").split(".")[-1]}
-        if path.stem not in lazy:
-            assert not names & {"transformers", *lazy}, path
-    with pytest.raises(AttributeError, match="no attribute 'beams'"):
-        smc.beams  # noqa: B018
+# -- the logits processor --------------------------------------------------------------------------
+
+
+generate_call = pytest.importorskip("smc._transformers.generate_call")
+
+Answer = tuple[int, ...]
+
+
+def answers(automaton: TokenAutomaton, budget: int) -> set[Answer]:
+    """All token sequences within constraint and budget, found by trying every token."""
+    return set(target(ToyLM(VOCABULARY), (0,), automaton, budget))
+
+
+def prefixes(complete: set[Answer]) -> dict[Answer, set[int]]:
+    """The possible next tokens of each incomplete prefix of an answer."""
+    found: dict[Answer, set[int]] = {}
+    for answer in complete:
+        for length in range(len(answer)):
+            found.setdefault(answer[:length], set()).add(answer[length])
+    return found
+
+
+def padded(sequences: list[list[int]], pad: int = 4) -> dict[str, torch.Tensor]:
+    """Inputs of `generate`, padded on the left."""
+    width = max(map(len, sequences))
+    ids = [[pad] * (width - len(each)) + each for each in sequences]
+    mask = [[0] * (width - len(each)) + [1] * len(each) for each in sequences]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+def log_p_after(ids: list[int]) -> torch.Tensor:
+    """Return log p(next | ids) without batch and cache."""
+    with torch.no_grad():
+        return model()(torch.tensor([ids])).logits[0, -1].double().log_softmax(dim=0)
+
+
+def log_p_of(prompt: list[int], answer: Answer) -> float:
+    each = [log_p_after([*prompt, *answer[:t]])[v] for t, v in enumerate(answer)]
+    return float(sum(each))
+
+
+def answer_of(row: torch.Tensor, start: int) -> Answer:
+    """A generated row up to EOS."""
+    ids = row[start:].tolist()
+    ends = [t for t, token in enumerate(ids) if token in VOCABULARY.eos_ids]
+    assert ends, ids
+    assert set(ids[ends[0] + 1 :]) <= {4, *VOCABULARY.eos_ids}
+    return tuple(ids[: ends[0] + 1])
+
+
+# Masks and twisted scores
+
+
+def segmented() -> TokenAutomaton:
+    """Any number of b, then a, in at most two tokens; then a word, which `ab` may straddle."""
+    plan = segments([
+        Segment(regex("b*"), until="a", tokens=2), Segment(regex("b|ba|abb"), tokens=3),
+    ])  # fmt: skip
+    return lift(plan, VOCABULARY)
+
+
+def by_length(table: dict[Answer, Any]) -> Iterator[list[Answer]]:
+    for length in range(max(map(len, table)) + 1):
+        yield [prefix for prefix in table if len(prefix) == length]
+
+
+@pytest.mark.parametrize("constraint", [*CONSTRAINTS.values(), segmented])
+@pytest.mark.parametrize("slack", [0, 2])
+def test_the_mask_of_every_prefix_in_any_order(
+    constraint: Callable[[], TokenAutomaton], slack: int
+) -> None:
+    automaton = constraint()
+    budget = automaton.fewest_tokens + slack
+    table = prefixes(answers(automaton, budget))
+    processor = smc.BudgetLogitsProcessor(automaton, budget, prompt_length=2)
+    generator = torch.Generator().manual_seed(0)
+    groups = list(by_length(table))
+    for group in [*groups, *groups[::-1], *groups[::2]]:
+        some = [group[i] for i in torch.randint(len(group), (5,), generator=generator)]
+        ids = torch.tensor([[4, i % 3, *prefix] for i, prefix in enumerate(some)])
+        scores = torch.randn(5, VOCABULARY.size, generator=generator)
+        found = processor(ids, scores)
+        for row, prefix in enumerate(some):
+            allowed = [token in table[prefix] for token in range(VOCABULARY.size)]
+            expected = scores[row].masked_fill(~torch.tensor(allowed), -torch.inf)
+            assert torch.equal(found[row], expected), prefix
+
+
+TWISTED: list[dict[str, Any]] = [
+    {},
+    {"exact_top_k": None, "defense": 0.0},
+    {"exact_top_k": 1, "lookahead": "in_time"},
+    {"lookahead": "joint"},
+]
+
+
+@pytest.mark.parametrize("options", TWISTED, ids=str)
+def test_twisted_scores_are_the_samplers_own(options: dict[str, Any]) -> None:
+    automaton, budget = CONSTRAINTS["a_star_b"](), 6
+    proposal = smc.PGCD(random_hmm(), **options)
+    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
+    processor = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
+    generator = torch.Generator().manual_seed(0)
+    for prefix in prefixes(answers(automaton, budget)):
+        scores = torch.randn(1, VOCABULARY.size, generator=generator)
+        ids = torch.tensor([[0, *prefix]])
+        found = processor(ids, scores)
+        state = start
+        for token in prefix:
+            state = proposal.advance(state, torch.tensor([[token]]))
+        log_p = scores.log_softmax(dim=1)
+        expected = defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)
+        torch.testing.assert_close(found.double().log_softmax(dim=1), expected, atol=1e-5, rtol=0)
+        fresh = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
+        assert torch.equal(fresh(ids, scores), found)  # the state depends on the tokens only
+
+
+def test_a_bare_lookahead_is_twisted() -> None:
+    automaton, hmm = CONSTRAINTS["a_star_b"](), random_hmm()
+    scores, ids = torch.randn(1, VOCABULARY.size), torch.tensor([[0, 0]])
+    bare, proposal = (
+        smc.BudgetLogitsProcessor(automaton, 6, lookahead, prompt_length=1)(ids, scores)
+        for lookahead in (smc.HMMLookahead(hmm), smc.Twisted(smc.HMMLookahead(hmm)))
+    )
+    assert torch.equal(bare, proposal)
+
+
+def test_what_is_over_ends_again() -> None:
+    """Finished, padded, invalid and late rows, as in beam search, beside running ones."""
+    automaton = CONSTRAINTS["few_words"]()
+    processor = smc.BudgetLogitsProcessor(automaton, 4, prompt_length=1)
+    rows = [[0, 0, 3, 4], [0, 1, 0, 3], [0, 0, 0, 0], [0, 1, 1, 1]]
+    found = processor(torch.tensor(rows), torch.zeros(4, VOCABULARY.size))
+    ends = [0.0 if token in VOCABULARY.eos_ids else -torch.inf for token in range(6)]
+    assert found.tolist() == [ends] * 4
+
+
+# Decoding
+
+
+def decode_with(
+    prompts: list[list[int]], budget: int, processor: smc.BudgetLogitsProcessor, **options: Any
+) -> Any:
+    return model().generate(
+        **padded(prompts), logits_processor=[processor], max_new_tokens=budget, **options
+    )
+
+
+def greedy(prompt: list[int], automaton: TokenAutomaton, budget: int) -> Answer:
+    """Choose greedily among enumerated answers, computing each prefix alone."""
+    complete = answers(automaton, budget)
+    table, answer = prefixes(complete), ()
+    while answer not in complete:
+        log_p = log_p_after([*prompt, *answer])
+        answer = (*answer, max(table[answer], key=lambda token: float(log_p[token])))
+    return answer
+
+
+def test_greedy_search_of_padded_prompts_each_under_its_own_constraint_and_budget() -> None:
+    automata, budgets = [CONSTRAINTS[n]() for n in ("a_star_b", "few_words", "forced")], [7, 4, 3]
+    processor = smc.BudgetLogitsProcessor(automata, budgets)
+    for order in ([0, 1, 2], [2, 1, 0], [0, 1, 2]):  # reused, with prompts in other positions
+        found = decode_with([PROMPTS[i] for i in order], 7, processor)
+        for place, row in enumerate(found):
+            expected = greedy(PROMPTS[order[place]], automata[place], budgets[place])
+            assert answer_of(row, 4) == expected
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_sampled_scores_are_the_twisted_ones_at_any_temperature(temperature: float) -> None:
+    automaton, budget = CONSTRAINTS["a_star_b"](), 6
+    proposal = smc.PGCD(random_hmm())
+    processor = smc.BudgetLogitsProcessor(automaton, budget, proposal)
+    torch.manual_seed(0)
+    found = decode_with(
+        [PROMPTS[1]], budget, processor, do_sample=True, top_k=0, temperature=temperature,
+        num_return_sequences=8, return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
+    for row, sequence in enumerate(found.sequences):
+        state = start
+        for t, token in enumerate(answer_of(sequence, 4)):
+            log_p = log_p_after([*PROMPTS[1], *sequence[4 : 4 + t].tolist()]) / temperature
+            log_p = log_p.log_softmax(dim=0).unsqueeze(0)
+            expected = (
+                defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)[0]
+            )
+            scores = found.scores[t][row].double().log_softmax(dim=0)
+            torch.testing.assert_close(scores, expected, atol=1e-4, rtol=0)
+            state = proposal.advance(state, torch.tensor([[token]]))
+
+
+EXACT = {"exact_top_k": None, "defense": 0.0}
+
+
+@pytest.mark.parametrize("lookahead", [None, EXACT], ids=["gcd", "pgcd"])
+def test_beams_find_the_most_probable_answers(lookahead: dict[str, Any] | None) -> None:
+    """With enough beams, the scores of complete answers are the model's, in its order."""
+    automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()]
+    proposal = None if lookahead is None else smc.PGCD(random_hmm(), **lookahead)
+    processor = smc.BudgetLogitsProcessor(automata, 4, proposal)
+    found = decode_with(
+        PROMPTS[:2], 4, processor, num_beams=12, num_return_sequences=4, length_penalty=0.0,
+        early_stopping="never", return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    for i, automaton in enumerate(automata):
+        ranked = sorted(
+            ((log_p_of(PROMPTS[i], answer), answer) for answer in answers(automaton, 4)),
+            reverse=True,
+        )[:4]
+        rows = slice(4 * i, 4 * i + 4)
+        assert [answer_of(row, 4) for row in found.sequences[rows]] == [a for _, a in ranked]
+        scores = found.sequences_scores[rows].tolist()
+        assert scores == pytest.approx([log_p for log_p, _ in ranked], abs=1e-4)
+
+
+def test_one_processor_serves_many_calls() -> None:
+    """Some prompts are an earlier prompt with a part of its answer, or all of it."""
+    automaton = CONSTRAINTS["a_star_b"]()
+    processor = smc.BudgetLogitsProcessor(automaton, 6)
+    prompt = [0, 1]
+    first = list(greedy(prompt, automaton, 6))
+    prompts = [prompt, prompt, *(prompt + first[:t] for t in range(1, len(first) + 1)), [1]]
+    for each in prompts:
+        found = decode_with([each], 6, processor)
+        assert answer_of(found[0], len(each)) == greedy(each, automaton, 6)
+        beams = decode_with([each], 6, processor, num_beams=3)
+        fresh = decode_with([each], 6, smc.BudgetLogitsProcessor(automaton, 6), num_beams=3)
+        assert torch.equal(beams, fresh)
+
+
+def test_threads_share_a_processor() -> None:
+    automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()]
+    processor = smc.BudgetLogitsProcessor(automata, 4)
+
+    def decode(turn: int) -> torch.Tensor:
+        return decode_with(
+            [PROMPTS[turn % 3], PROMPTS[turn % 2]], 4, processor, num_beams=1 + turn % 4
+        )
+
+    alone = [decode(turn) for turn in range(12)]
+    with ThreadPoolExecutor(4) as threads:
+        assert all(map(torch.equal, threads.map(decode, range(12)), alone))
+
+
+def test_an_encoder_and_a_decoder() -> None:
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=VOCABULARY.size, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
+        eos_token_id=[3, 5], pad_token_id=4, decoder_start_token_id=4,
+    )  # fmt: skip
+    both = transformers.T5ForConditionalGeneration(config).eval()
+    automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["forced"]()]
+    processor = smc.BudgetLogitsProcessor(automata, 4)
+    found = both.generate(
+        **padded(PROMPTS[1:]), logits_processor=[processor], max_new_tokens=4, num_beams=3
+    )
+    for row, automaton in zip(found, automata, strict=True):
+        assert answer_of(row, 1) in answers(automaton, 4)
+
+
+# A real checkpoint, and an assistant
+
+
+@pytest.mark.parametrize("draft", ["assistant", "lookup"])
+def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
+    wrapped = stories(dtype=torch.float32)
+    lm, tokenizer = wrapped.model, wrapped.tokenizer
+    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), wrapped.vocabulary)
+    budget = sentence.fewest_tokens + 4
+    processor = smc.BudgetLogitsProcessor(sentence, budget)
+    helper = {"assistant_model": lm} if draft == "assistant" else {"prompt_lookup_num_tokens": 4}
+    for text in ("Tom had a ball. The ball was red.", "Once upon a time there was a dog."):
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        options = {"logits_processor": [processor], "max_new_tokens": budget}
+        found = lm.generate(**inputs, **options, **helper)
+        assert found.tolist() == lm.generate(**inputs, **options).tolist()
+    if draft == "assistant":
+        drawn = lm.generate(**inputs, **options, **helper, do_sample=True)
+        row = drawn[0, inputs["input_ids"].shape[1] :].tolist()
+        assert sentence.accepts(row[:-1])
+        assert row[-1] in sentence.vocabulary.eos_ids
+
+
+# Bad input
+
+
+class Forbids(transformers.LogitsProcessor):
+    """A processor that forbids a token, or allows it again."""
+
+    def __init__(self, token: int, score: float = -torch.inf) -> None:
+        self.token, self.score = token, score
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, self.token] = self.score
+        return scores
+
+
+@pytest.mark.parametrize("lookahead", [None, {}], ids=["gcd", "pgcd"])
+def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] | None) -> None:
+    proposal = None if lookahead is None else smc.PGCD(random_hmm(), **lookahead)
+    processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, proposal)
+    with pytest.raises(ValueError, match=r"allowed after 0 tokens \(token 1 \(b'b'\)\)"):
+        decode_with([[1]], 3, processor, suppress_tokens=[1])
+    with pytest.raises(ValueError, match=r"allowed after 2 tokens \(token 3 .* and 1 more\)"):
+        decode_with([[1]], 3, processor, suppress_tokens=[3, 5])
+
+
+def test_a_processor_that_allows_forbidden_tokens_again() -> None:
+    processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3)
+    with pytest.raises(ValueError, match=r"row 0, got token 0 \(b'a'\), .* last"):
+        model().generate(
+            torch.tensor([[1]]), logits_processor=[processor, Forbids(0, 99.0)], max_new_tokens=3
+        )
+
+
+def test_calls_that_do_not_fit() -> None:
+    automaton, other = CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()
+    processor = smc.BudgetLogitsProcessor(automaton, 6)
+    for tokens in (5, 7):
+        with pytest.raises(ValueError, match=f"the budget 6, got {tokens};"):
+            decode_with([[1]], tokens, processor)
+    with pytest.raises(ConstraintError, match=r"EOS ids \[3, 5\], got \[3\];"):
+        decode_with([[1]], 6, processor, eos_token_id=3)
+    with pytest.raises(ValueError, match=r"expected as many prompts as constraints \(2\), got 3"):
+        decode_with(PROMPTS, 6, smc.BudgetLogitsProcessor([automaton, other], 6))
+    with pytest.raises(ValueError, match=r"expected as many prompts as constraints \(1\), got 2"):
+        decode_with(PROMPTS[:2], 6, smc.BudgetLogitsProcessor([automaton], 6), num_beams=2)
+    wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
+    with pytest.raises(ConstraintError, match="of 7 tokens, as in the constraint, got scores of 6"):
+        decode_with([[1]], 6, smc.BudgetLogitsProcessor(wide, 6))
+
+
+def test_outside_of_generate_the_prompt_must_be_known() -> None:
+    automaton, scores = CONSTRAINTS["a_star_b"](), torch.zeros(3, VOCABULARY.size)
+    with pytest.raises(ValueError, match="pass prompt_length="):
+        smc.BudgetLogitsProcessor(automaton, 6)(torch.ones(3, 2, dtype=torch.int64), scores)
+    short = smc.BudgetLogitsProcessor(automaton, 6, prompt_length=3)
+    with pytest.raises(ValueError, match=r"prompt_length to be at most .* \(2\), got 3"):
+        short(torch.ones(3, 2, dtype=torch.int64), scores)
+    both = smc.BudgetLogitsProcessor([automaton] * 2, 6, prompt_length=2)
+    with pytest.raises(ValueError, match=r"expected as many rows as constraints \(2\), got 3"):
+        both(torch.ones(3, 2, dtype=torch.int64), scores)
+
+
+def test_a_version_of_transformers_that_names_things_differently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generate_call, "_NEEDED", {"input_ids_length", "something_else"})
+    with pytest.raises(ValueError, match="pass prompt_length="):
+        decode_with([[1]], 6, smc.BudgetLogitsProcessor(CONSTRAINTS["a_star_b"](), 6))

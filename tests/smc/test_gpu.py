@@ -18,7 +18,7 @@ from smc._inference.execution import Job, Settings, steps_of
 from smc._models.static_cache import move_rows
 from smc._vocabulary.passes import pass_of
 from tests.smc import passes, toys
-from tests.smc.calls import sample_with
+from tests.smc.calls import assert_same, sample_with
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,10 +82,7 @@ def test_a_captured_step_is_the_eager_one(
         )
         for way in ("static", "eager")
     )  # fmt: skip
-    for one, other in zip(found, expected, strict=True):
-        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
-        weights = [s.log_weight for s in other.particles]
-        assert [s.log_weight for s in one.particles] == pytest.approx(weights, abs=1e-9)
+    assert_same(found, expected)
 
 
 def test_a_compiled_step_is_the_plain_one(stories: smc.TransformersLM) -> None:
@@ -99,10 +96,7 @@ def test_a_compiled_step_is_the_plain_one(stories: smc.TransformersLM) -> None:
         )
         for compile in (True, False)
     )  # fmt: skip
-    for one, other in zip(found, expected, strict=True):
-        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
-        weights = [s.log_weight for s in other.particles]
-        assert [s.log_weight for s in one.particles] == pytest.approx(weights, abs=1e-3)
+    assert_same(found, expected, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("algorithm", OPTIONS)

@@ -1,9 +1,9 @@
-"""Reading ahead changes the number of passes, but no answer and no weight, for any guesses."""
+"""Reading ahead and forced runs change the number of passes, but no answer and no weight."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import pytest
@@ -14,14 +14,26 @@ from torch import Tensor
 
 import smc
 import smc._forward.reader
-from gcd import Automaton, Vocabulary, lift, regex
+from gcd import Vocabulary, lift, regex
 from smc._forward import read_ahead
 from smc._forward.read_ahead import MOST_PLACES, find_source, look_up
-from smc.testing import ToyLM
-from tests.smc.calls import sample_with
-from tests.smc.cases import FILTER, FORCED, LANGUAGES, PROPOSALS, Anything
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, stories, tiny_model
-from tests.smc.walks import TOY
+from smc.testing import ToyLM, target
+from tests.smc.calls import assert_same, assert_same_step, sample_with
+from tests.smc.cases import (
+    ALGORITHMS,
+    FORCED,
+    LANGUAGES,
+    PROPOSALS,
+    Anything,
+    NoPotential,
+    automaton_of,
+    examples,
+)
+from tests.smc.matrix import covering
+from tests.smc.toys import VOCABULARY, Hooked, choice, tiny_model
+from tests.smc.walks import PROMPT, TOY, random_hmm
+
+COUNTS = ("running", "alive", "resampled", "fallbacks", "forced", "generated")
 
 
 class Told:
@@ -49,58 +61,12 @@ def sampled(lm: Any, *given: Any, guesses: Any = None, **options: Any) -> Any:
         return sample_with(lm, *given, **{"algorithm": "smc", **options})
 
 
-class CountingRows:
-    """Rows that count their passes."""
-
-    def __init__(self, lm: CountingLM, rows: Any) -> None:
-        self._lm = lm
-        self._rows = rows
-
-    def extend(self, runs: Tensor, lengths: Tensor) -> Tensor:
-        """Extend rows."""
-        self._lm.passes += 1
-        self._lm.tokens += int(lengths.sum())
-        return self._rows.extend(runs, lengths)
-
-    def reorder(self, ancestors: Tensor) -> None:
-        """Reorder rows."""
-        self._rows.reorder(ancestors)
-
-    def truncate(self, lengths: Tensor) -> None:
-        """Truncate rows."""
-        self._rows.truncate(lengths)
-
-
-class CountingLM(ToyLM):
-    """A model that counts passes and their tokens."""
-
-    passes = tokens = 0
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
-        """Compute prompts."""
-        rows, log_p = super().prefill(prompts)
-        return CountingRows(self, rows), log_p
-
-
-def assert_same(
-    lm: Any, *given: Any, ahead: Any, tolerance: float = 1e-9, expected: Any = None, **options: Any
-) -> Any:
+def compare(lm: Any, *given: Any, ahead: Any, expected: Any = None, **options: Any) -> Any:
     """Sample with and without reading ahead; return the result with it."""
     found = sampled(lm, *given, **ahead, **options)
-    expected = expected or sample_with(lm, *given, read_ahead=0, **{"algorithm": "smc", **options})
+    expected = expected or sampled(lm, *given, read_ahead=0, **options)
+    assert_same(found, expected, counts=COUNTS)
     for one, other in zip(found, expected, strict=True):
-        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
-        assert [s.finished for s in one.particles] == [s.finished for s in other.particles]
-        for name in ("log_weight", "log_p"):
-            values = [getattr(s, name) for s in other.particles]
-            found_values = [getattr(s, name) for s in one.particles]
-            assert found_values == pytest.approx(values, abs=tolerance)
-        assert one.enumerated == other.enumerated
-        if other.log_evidence is not None:
-            assert one.log_evidence == pytest.approx(other.log_evidence, abs=tolerance)
-        for name in ("running", "alive", "resampled", "fallbacks", "forced", "generated"):
-            assert getattr(one.diagnostics, name) == getattr(other.diagnostics, name), name
-        assert one.diagnostics.ess == pytest.approx(other.diagnostics.ess, abs=1e-6)
         read = one.diagnostics.tokens - one.diagnostics.drafted + one.diagnostics.used
         assert read == other.diagnostics.tokens
         assert one.diagnostics.lm_calls <= other.diagnostics.lm_calls
@@ -111,20 +77,10 @@ def assert_same(
     return found
 
 
-def examples() -> dict[str, Any]:
-    names = ("few_words", "a_star_b", "forced", "a_star_b", "few_words")
-    return {
-        "prompts": [[0], [1, 2], [2, 2, 1], [0, 0], [1, 1, 1]],
-        "constraint": [CONSTRAINTS[each]() for each in names],
-        "max_tokens": [4, 6, 3, 8, 5],
-        "example_ids": [3, 9, 0, 4, 1],
-    }
-
-
 def one_by_one() -> list[dict[str, Any]]:
     """The examples as calls with one example each, whose passes may have drafts."""
     given = examples()
-    return [{name: [each[i]] for name, each in given.items()} for i in range(5)]
+    return [{name: [each[i]] for name, each in given.items()} for i in range(4)]
 
 
 GUESSES: dict[str, Callable[[], Any]] = {
@@ -134,50 +90,25 @@ GUESSES: dict[str, Callable[[], Any]] = {
 }
 
 
+ROWS = covering(
+    proposal=[*PROPOSALS], algorithm=[*ALGORITHMS], guesses=[*GUESSES], particles=[1, 2, 5],
+    ahead=[1, 3, 20], temperature=[1.0, 0.6], forced_runs=[True, False],
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("proposal", PROPOSALS)
-def test_particles_are_the_same(proposal: str) -> None:
-    used, wasted = dict.fromkeys(GUESSES, 0), dict.fromkeys(GUESSES, 0)
-    # Half of the rows for each proposal: single particles as well as groups. Without a mask few
-    # guesses are right.
-    rows = [*[(1, 6)] * 4, (1, 1), (2, 2), (5, 3), (3, 20)]
-    first, step = (0, 1) if proposal == "lm" else ([*PROPOSALS].index(proposal) % 2, 2)
-    for seed in range(first, len(rows), step):
-        particles, ahead = rows[seed]
-        options: dict[str, Any] = {
-            "particles": particles, "seed": seed, "forced_runs": bool(seed % 3),
-            "strata": ("none", "state")[seed % 2], "ess_threshold": (0.5, 1.0)[seed % 2],
-            "temperature": (1.0, 0.6)[seed % 2],
-        }  # fmt: skip
-        lm = CountingLM(VOCABULARY, seed=seed, spread=1.5)
-        for some in one_by_one()[seed // 2 % step :: step] if particles == 1 else [examples()]:
-            given = {**options, **some}
-            expected = sampled(lm, proposal=PROPOSALS[proposal](), read_ahead=0, **given)
-            for name, guesses in GUESSES.items():
-                found = assert_same(
-                    lm, proposal=PROPOSALS[proposal](), expected=expected,
-                    ahead={"read_ahead": ahead, "guesses": guesses()}, **given,
-                )  # fmt: skip
-                used[name] += sum(each.diagnostics.used for each in found)
-                wasted[name] += sum(e.diagnostics.drafted - e.diagnostics.used for e in found)
-    assert used["anything"] + used["told"] > 0
-    assert wasted["anything"] + wasted["told"] > 0
-
-
-@pytest.mark.parametrize("guesses", ["anything", "told"])
-@pytest.mark.parametrize("options", FILTER)
-def test_answers_of_the_filter_are_the_same(options: str, guesses: str) -> None:
-    used, offset = 0, [*FILTER].index(options) + [*GUESSES].index(guesses)
-    for seed, (particles, ahead) in enumerate([(1, 1), (1, 6), (2, 2), (4, 3)]):
-        # Options, guesses and proposals are independent: all pairs of them occur.
-        proposal = ("gcd", "pgcd", "lm")[(seed + offset) % 3]
-        for some in one_by_one()[seed % 2 :: 2]:
-            found = assert_same(
-                TOY, **some, proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
-                ahead={"read_ahead": ahead, "guesses": GUESSES[guesses]()},
-                algorithm="discrete", forced_runs=bool(seed % 2), **FILTER[options],
+def test_answers_are_the_same(proposal: str) -> None:
+    drafted = 0
+    for seed, row in enumerate(row for row in ROWS if row["proposal"] == proposal):
+        for some in one_by_one() if row["particles"] < 5 else [examples()]:
+            found = compare(
+                TOY, **some, proposal=PROPOSALS[proposal](), seed=seed,
+                particles=row["particles"], temperature=row["temperature"],
+                forced_runs=row["forced_runs"], **ALGORITHMS[row["algorithm"]],
+                ahead={"read_ahead": row["ahead"], "guesses": GUESSES[row["guesses"]]()},
             )  # fmt: skip
-            used += sum(each.diagnostics.used for each in found)
-    assert used > 0
+            drafted += sum(each.diagnostics.drafted for each in found)
+    assert drafted > 0
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
@@ -188,7 +119,7 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
     for seed in range(4):
         # Each seed with two of the three prompts, and with every number of particles.
         for prompt, budget in ([([0, 1], 6), ([2], 7), ([3, 3], 8)] * 2)[seed % 3 :][:2]:
-            found = assert_same(
+            found = compare(
                 ToyLM(FORCED, seed=seed, spread=1.5), [prompt], automaton,
                 max_tokens=budget, particles=1 + seed % 3, proposal=smc.GCD(), seed=seed,
                 algorithm=algorithm, ahead={"read_ahead": 1 + 2 * seed, "guesses": Anything(seed)},
@@ -197,44 +128,17 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
     assert (used > 0) == (language not in ("forced_last", "all_forced"))
 
 
-@settings(max_examples=25)
-@given(
-    st.lists(st.text("ab", min_size=1, max_size=7), min_size=1, max_size=5),
-    st.integers(0, 4),
-    st.integers(1, 4),
-    st.integers(0, 1 << 30),
-)
-def test_on_random_languages(words: list[str], ahead: int, particles: int, seed: int) -> None:
-    language = choice(*words) + Automaton.literal("a").star()
-    automaton = lift(language, VOCABULARY)
-    assert_same(
-        ToyLM(VOCABULARY, seed=seed, spread=2.0), [[0, 1, 1]], automaton,
-        max_tokens=automaton.fewest_tokens + 3, particles=particles, proposal=smc.GCD(), seed=seed,
-        ahead={"read_ahead": ahead, "guesses": Anything(seed)},
-    )  # fmt: skip
-
-
 def test_a_right_guess_saves_every_pass_but_one() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
-    lm = CountingLM(VOCABULARY, seed=2)
+    lm = ToyLM(VOCABULARY, seed=2)
     options: dict[str, Any] = {"max_tokens": 12, "particles": 1, "proposal": smc.GCD(), "seed": 4}
     (alone,) = sampled(lm, [[1]], automaton, **options)
     (answer,) = alone.particles
     assert len(answer.ids) > 4
-    slow, lm.passes = lm.passes, 0
     (found,) = sampled(lm, [[1]], automaton, **options, read_ahead=20, guesses=Told(answer.ids))
-    assert slow == alone.diagnostics.lm_calls - 1 > 3
-    assert (lm.passes, found.diagnostics.lm_calls) == (1, 2)
+    assert alone.diagnostics.lm_calls > 4
+    assert found.diagnostics.lm_calls == 2
     assert found.particles == alone.particles
-
-
-@pytest.mark.parametrize("most_read", [1, 3 * VOCABULARY.size])
-def test_long_runs_are_read_in_parts(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smc._forward.reader, "MOST_READ", most_read)
-    assert_same(
-        TOY, **one_by_one()[1], proposal=smc.GCD(), particles=3,
-        ahead={"read_ahead": 5, "guesses": Anything()},
-    )  # fmt: skip
 
 
 class PartlyNaN(ToyLM):
@@ -276,68 +180,7 @@ def test_an_observer_sees_the_same_as_without() -> None:
         seen.append(steps)
     for one, other in zip(*seen, strict=True):
         assert torch.equal(one.prefixes.log_p, other.prefixes.log_p)
-        for name in ("example", "row", "tokens", "length", "log_weight"):
-            assert torch.equal(getattr(one, name), getattr(other, name))
-        for found, expected in zip(one.after, other.after, strict=True):
-            assert torch.equal(found, expected)
-
-
-@cache
-def _model(kind: str) -> Any:
-    lm = stories(layers=5)
-    lm._shares_prompts = lambda: kind == "shared"
-    return lm
-
-
-@pytest.mark.parametrize("kind", ["shared", "plain"])
-@pytest.mark.parametrize("particles", [1, 4])
-def test_a_transformer_agrees(kind: str, particles: int) -> None:
-    lm = _model(kind)
-    automaton = lift(regex(r"(Lily|Tim|Once)( [a-z]{2,6}){2,6}\."), lm.vocabulary)
-    prompts = ["Once upon a time Lily and Tim", "A red ball. A", "Lily saw a big red ball"]
-    drafted = 0
-    for prompt, budget in zip(prompts, [16, 13, 18], strict=True):
-        found = assert_same(
-            lm, [prompt], automaton, max_tokens=budget, particles=particles, seed=budget,
-            proposal=smc.GCD(), ahead={"read_ahead": 4, "guesses": Anything(3)},
-        )  # fmt: skip
-        drafted += found[0].diagnostics.drafted
-    assert drafted > 2
-
-
-@pytest.mark.parametrize("kind", ["shared", "plain"])
-@settings(max_examples=8)
-@given(data=st.data())
-def test_rows_agree_with_fresh_rows(kind: str, data: st.DataObject) -> None:
-    """Compare after any sequence of drafts, truncations and moves."""
-    lm = _model(kind)
-    draw, size = data.draw, lm.vocabulary.size
-    prompts = [[1, 5, 9], [1, 7], [1, 300, 2, 8]]
-    rows, _ = lm.prefill(prompts)
-    texts: list[list[int]] = [list(prompt) for prompt in prompts]
-    owners = [0, 1, 2]
-    for _ in range(draw(st.integers(1, 5))):
-        ancestors = draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=4))
-        rows.reorder(torch.tensor(ancestors))
-        texts, owners = [list(texts[a]) for a in ancestors], [owners[a] for a in ancestors]
-        kept = [
-            draw(st.integers(0, len(t) - len(prompts[o])))
-            for t, o in zip(texts, owners, strict=True)
-        ]
-        rows.truncate(torch.tensor(kept))
-        texts = [t[: len(prompts[o]) + k] for t, o, k in zip(texts, owners, kept, strict=True)]
-        lengths = [draw(st.integers(0, 3)) for _ in texts]
-        lengths[0] = max(1, lengths[0])
-        runs = torch.tensor([[draw(st.integers(3, size - 1)) for _ in range(3)] for _ in texts])
-        said = rows.extend(runs, torch.tensor(lengths))
-        read, values = [], []
-        for r, length in enumerate(lengths):
-            for t in range(length):
-                texts[r].append(int(runs[r, t]))
-                read.append(list(texts[r]))
-                values.append(said[r, t])
-        _, fresh = lm.prefill(read)
-        assert torch.allclose(torch.stack(values), fresh, rtol=0, atol=1e-9)
+        assert_same_step(one, other)
 
 
 @settings(max_examples=200)
@@ -391,3 +234,95 @@ def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
     lm.reads_ahead = True  # type: ignore[attr-defined]
     assert 0 < drafted(lm) == drafted(lm, read_ahead=4)
     assert not smc.TransformersLM(tiny_model(), None, VOCABULARY).reads_ahead
+
+
+# -- forced runs, whose weights `test_definition` compares ---------------------------------------
+
+
+def sample_forced(lm: ToyLM, language: str = "all_forced", **options: Any) -> smc.Posterior:
+    given = {"max_tokens": 9, "particles": 3, "proposal": smc.GCD(), "algorithm": "smc", **options}
+    (found,) = sample_with(lm, [PROMPT], automaton_of(language), **given)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
+    read: list[int] = []
+    lm = Hooked(lambda runs, lengths: read.append(int(lengths.sum())), FORCED)
+    evidence = math.log(sum(target(lm, PROMPT, automaton_of("all_forced"), 9).values()))
+    # c c c a, and no pass for EOS
+    for forced_runs, passes, forced in ((True, [4], 5), (False, [1, 1, 1, 1], 0)):
+        read.clear()
+        found = sample_forced(lm, algorithm=algorithm, forced_runs=forced_runs)
+        assert read == passes
+        assert (found.diagnostics.lm_calls, found.diagnostics.tokens) == (
+            1 + len(passes), len(PROMPT) + 4,
+        )  # fmt: skip
+        assert found.diagnostics.forced == forced
+        assert found.texts == ("ccca",)
+        assert found.log_evidence == pytest.approx(evidence, abs=1e-12)
+
+
+@pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
+def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smc._forward.reader, "MOST_READ", most_read)
+    shapes: list[tuple[int, int]] = []
+    sample_forced(
+        Hooked(lambda runs, lengths: shapes.append(tuple(runs.shape)), FORCED), particles=4
+    )
+    assert all(T == 1 or R * T * FORCED.size <= most_read for R, T in shapes)
+    assert sum(T for _, T in shapes) == 4
+    assert max(T for _, T in shapes) == min(4, max(1, most_read // FORCED.size))
+
+
+class Talkative(smc.GCD):
+    """A proposal that names a forced token even for ended prefixes."""
+
+    def forced(self, state: smc.AutomatonPosition) -> Tensor:
+        return torch.where(state.running, super().forced(state), 0)
+
+
+def test_nothing_is_forced_behind_the_end() -> None:
+    lm = ToyLM(FORCED, seed=3)
+    found, expected = (
+        sample_forced(lm, max_tokens=6, proposal=p) for p in (Talkative(), smc.GCD())
+    )
+    assert found.texts == expected.texts
+    assert found.log_evidence == expected.log_evidence
+
+
+class Refusing(ToyLM):
+    """A model that gives the token c probability zero."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> Tensor:
+        log_p = super().log_p(tokens).clone()
+        log_p[3] = -torch.inf
+        return log_p
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
+    for language in ("forced_between", "all_forced", "forced_first"):
+        given = {"particles": 8, "algorithm": algorithm, "temperature": temperature}
+        found = sample_forced(Refusing(FORCED, seed=3), language, **given)
+        assert found.dead == (language != "forced_between")
+        assert set(found.texts) <= {"ba"}
+        finished = [sample for sample in found.particles if sample.finished]
+        assert all(sample.log_weight > -math.inf for sample in finished)
+
+
+@pytest.mark.parametrize("proposal", [smc.GCD(), NoPotential(random_hmm(5, seed=7))])
+def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(
+    proposal: smc.Proposal,
+) -> None:
+    """After `a` the only allowed token is impossible; all other particles continue to `ba`."""
+    (found,) = sample_with(
+        Refusing(FORCED, seed=3), [PROMPT], lift(choice("ac", "ba"), FORCED), max_tokens=4,
+        particles=64, proposal=proposal, forced_runs=False, strata="none", ess_threshold=1.0,
+        algorithm="smc",
+    )  # fmt: skip
+    first, second, third = found.diagnostics.alive
+    assert 0 < second < first == third == 64
+    assert found.texts == ("ba",)
+    assert found.diagnostics.fallbacks == 0, "it is the language model that knows of nothing"

@@ -1,8 +1,9 @@
-"""Resampling: every scheme is unbiased and handles its edge cases."""
+"""Random numbers, categorical draws, weights and resampling against their definitions."""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,10 +11,123 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from smc import Weights
 from smc._inference.resampling import SCHEMES, Uniform, scheme
+from smc._vocabulary.draw import Categorical, Keys, Purpose, categorical, uniform
+from tests.smc.walks import half_a_slice, heaviest
 
 ALMOST_ONE = 1 - 2.0**-53
 ALMOST_ZERO = 2.0**-53
+
+
+def keys(example: list[int], particle: list[int], step: int = 0) -> Keys:
+    return Keys(torch.tensor(example), torch.tensor(particle), step, Purpose.TOKEN)
+
+
+def by_unbounded_integers(seed: int, example: int, particle: int, step: int, purpose: int) -> float:
+    """The same function with Python's integers modulo 2^64."""
+    wide = (1 << 64) - 1
+
+    def mix(x: int) -> int:
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & wide
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & wide
+        return x ^ (x >> 31)
+
+    state = seed & wide
+    for word in (purpose, step, example, particle):
+        state = mix(state + 0x9E3779B97F4A7C15 & wide) ^ word
+    state = mix(mix(state + 0x9E3779B97F4A7C15 & wide))
+    return ((state >> 12) + 0.5) / 2**52
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(-(2**70), 2**70),
+    st.integers(0, 2**62),
+    st.integers(0, 2**31),
+    st.integers(0, 99),
+    st.sampled_from(Purpose),
+)
+def test_wrapping_int64_arithmetic_is_right(
+    seed: int, example: int, particle: int, step: int, purpose: Purpose
+) -> None:
+    u = uniform(seed, keys([example], [particle], step)._replace(purpose=purpose))
+    assert float(u) == by_unbounded_integers(seed, example, particle, step, purpose)
+
+
+def test_numbers_are_unchanged() -> None:
+    """Stored results can be reproduced only as long as this holds."""
+    u = uniform(2026, keys([0, 0, 1, 123456789], [0, 1, 0, 31], step=5))
+    assert u.tolist() == PINNED
+
+
+PINNED = [0.2226246988388506, 0.5856628750436014, 0.13429811640071676, 0.5619928432362175]
+
+
+def at(log_p: list[float], u: float) -> int:
+    q = categorical(torch.tensor([log_p], dtype=torch.float64))
+    return int(q.at(torch.tensor([0]), torch.tensor([u], dtype=torch.float64)))
+
+
+log_ps = st.lists(
+    st.one_of(st.floats(-900, 0), st.just(-math.inf)), min_size=1, max_size=12
+).filter(lambda values: max(values) > -math.inf)
+
+
+@settings(max_examples=300)
+@given(log_ps, st.one_of(st.just(ALMOST_ONE), st.just(ALMOST_ZERO), st.floats(1e-9, 1 - 1e-9)))
+def test_the_impossible_is_never_drawn(log_p: list[float], u: float) -> None:
+    assert log_p[at(log_p, u)] > -math.inf
+
+
+def test_a_lone_possibility_is_drawn_however_unlikely() -> None:
+    for u in (ALMOST_ZERO, 0.5, ALMOST_ONE):
+        assert at([-math.inf, -500.0, -math.inf], u) == 1
+        assert at([-math.inf, -1e300], u) == 1
+
+
+def test_not_even_where_a_parallel_prefix_sum_rises_at_an_outcome_of_weight_zero() -> None:
+    q = Categorical(
+        weight=torch.tensor([[0.5, 0.0, 1.0]], dtype=torch.float64),
+        cumulative=torch.tensor([[0.5, 0.6, 1.5]], dtype=torch.float64),
+        likeliest=torch.tensor([2]),
+    )
+    u = torch.tensor([0.2, 0.37, 0.9], dtype=torch.float64)
+    assert q.at(torch.zeros(3, dtype=torch.int64), u).tolist() == [0, 2, 2]
+
+
+def test_the_outcome_is_the_inverse_of_the_distribution_function() -> None:
+    log_p = [math.log(0.2), -math.inf, math.log(0.5), math.log(0.3)]
+    assert [at(log_p, u) for u in (0.001, 0.199, 0.201, 0.699, 0.701, 0.999)] == [0, 0, 2, 2, 3, 3]
+
+
+def test_breaks_are_where_the_outcome_changes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_p = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    log_p[1, [0, 3, 5]] = -math.inf
+    q = categorical(log_p)
+    rows = torch.tensor([2, 0, 1, 1])
+    for row, points in zip(rows, q.breaks(rows), strict=True):
+        edges = sorted({0.0, 1.0, *points.tolist()})
+        p = log_p[row].softmax(0)
+        for low, high in itertools.pairwise(edges):
+            inside = torch.tensor([low + 1e-9, (low + high) / 2, high - 1e-9], dtype=torch.float64)
+            outcomes = q.at(row.expand(3), inside)
+            assert len(set(outcomes.tolist())) == 1
+            assert high - low == pytest.approx(float(p[outcomes[0]]), abs=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_devices_agree_bit_for_bit() -> None:
+    examples, particles = torch.arange(1000), torch.arange(1000) * 31
+    here = uniform(5, Keys(examples, particles, 9, Purpose.TOKEN))
+    there = uniform(5, Keys(examples.cuda(), particles.cuda(), 9, Purpose.TOKEN))
+    assert torch.equal(here, there.cpu())
+
+
+# -- resampling ------------------------------------------------------------------------------------
+
 
 schemes = pytest.mark.parametrize("name", list(SCHEMES))
 
@@ -65,20 +179,6 @@ def expected_copies(resample: object, weights: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def always_the_heaviest(
-    weights: torch.Tensor, uniform: Uniform, size: torch.Tensor
-) -> torch.Tensor:
-    """A deliberately wrong scheme: the unbiasedness test must reject it."""
-    return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
-
-
-def systematic_off_by_half_a_slice(
-    weights: torch.Tensor, uniform: Uniform, size: torch.Tensor
-) -> torch.Tensor:
-    """Another wrong scheme: nearly right, but the offset covers only half of each slice."""
-    return SCHEMES["systematic"](weights, lambda count, breaks: uniform(count, breaks) / 2, size)
-
-
 WEIGHTS = [
     [1.0],
     [0.3, 0.7],
@@ -99,7 +199,7 @@ def test_expected_copies_are_proportional_to_weight(name: str, values: list[floa
     torch.testing.assert_close(found, weights[0] * len(values), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [always_the_heaviest, systematic_off_by_half_a_slice])
+@pytest.mark.parametrize("wrong", [heaviest, half_a_slice])
 def test_wrong_schemes_are_rejected(wrong: object) -> None:
     weights = normalized([0.1, 0.2, 0.7])
     found = expected_copies(wrong, weights)
@@ -133,51 +233,8 @@ def test_zero_weights_among_1024_particles(name: str) -> None:
         weights[:, 1024 - 1 - trial :] = 0
         weights[torch.rand(4, 1024, generator=generator) < 0.3] = 0
         weights = weights / weights.sum(dim=1, keepdim=True)
-        for uniform in (constant(ALMOST_ONE), constant(ALMOST_ZERO), random(trial)):
-            assert (weights.gather(1, SCHEMES[name](weights, uniform, all_of(weights))) > 0).all()
-
-
-@schemes
-def test_a_lone_survivor_takes_all(name: str) -> None:
-    weights = torch.zeros(1, 1024, dtype=torch.float64)
-    weights[0, 17] = 1
-    assert (SCHEMES[name](weights, random(0), all_of(weights)) == 17).all()
-
-
-def test_equal_weights_keep_everyone() -> None:
-    for N in (1, 2, 3, 7, 64, 1024):
-        weights = torch.full((1, N), 1 / N, dtype=torch.float64)
-        found = SCHEMES["systematic"](weights, constant(0.5), all_of(weights))
-        assert found[0].tolist() == list(range(N))
-
-
-@schemes
-def test_copies_of_low_variance_schemes_stay_near_their_expectation(name: str) -> None:
-    generator = torch.Generator().manual_seed(2)
-    weights = torch.rand(8, 100, generator=generator, dtype=torch.float64)
-    weights = weights / weights.sum(dim=1, keepdim=True)
-    ancestors = SCHEMES[name](weights, random(3), all_of(weights))
-    copies = torch.stack([torch.bincount(row, minlength=100) for row in ancestors])
-    slack = {"systematic": 1.0, "multinomial": 10.0}[name]
-    assert float((copies - 100 * weights).abs().max()) < slack
-
-
-@schemes
-def test_a_batch_is_each_alone(name: str) -> None:
-    generator = torch.Generator().manual_seed(4)
-    weights = torch.rand(5, 16, generator=generator, dtype=torch.float64)
-    weights = weights / weights.sum(dim=1, keepdim=True)
-    together = SCHEMES[name](weights, constant(0.37), all_of(weights))
-    for b in range(5):
-        one = weights[b : b + 1]
-        alone = SCHEMES[name](one, constant(0.37), all_of(one))
-        assert torch.equal(together[b], alone[0])
-
-
-def test_unknown_names_are_refused_with_the_choices() -> None:
-    for name in ("systematc", "residual", always_the_heaviest):
-        with pytest.raises(ValueError, match="one of systematic, multinomial, got "):
-            scheme(name)  # type: ignore[arg-type]
+        for each in (constant(ALMOST_ONE), constant(ALMOST_ZERO), random(trial)):
+            assert (weights.gather(1, SCHEMES[name](weights, each, all_of(weights))) > 0).all()
 
 
 def by_definition(name: str, weights: list[float], u: list[float]) -> list[int]:
@@ -209,3 +266,45 @@ def test_each_scheme_is_its_definition(name: str, room: int) -> None:
             torch.tensor([m]),
         )
         assert found[0, :m].tolist() == by_definition(name, weights, u)
+
+
+# -- weights -------------------------------------------------------------------------------------
+
+log_weights = st.lists(
+    st.one_of(st.floats(-30, 30), st.just(-math.inf)), min_size=1, max_size=8
+).filter(lambda values: max(values) > -math.inf)
+
+
+@settings(max_examples=100)
+@given(log_weights)
+def test_against_the_definitions(values: list[float]) -> None:
+    w = [math.exp(value) for value in values]
+    total = sum(w)
+    found = Weights.of(torch.tensor(values, dtype=torch.float64))
+    assert found.normalized.tolist() == pytest.approx([x / total for x in w], rel=1e-12)
+    assert float(found.log_mean) == pytest.approx(math.log(total / len(w)), rel=1e-12, abs=1e-12)
+    assert float(found.ess) == pytest.approx(total**2 / sum(x * x for x in w), rel=1e-12)
+
+
+def test_scale_does_not_matter_even_where_exp_over_or_underflows() -> None:
+    base = torch.tensor([0.0, -1.0, -math.inf], dtype=torch.float64)
+    expected = Weights.of(base)
+    for shift in (-5000.0, 5000.0):
+        found = Weights.of(base + shift)
+        torch.testing.assert_close(found.normalized, expected.normalized, rtol=1e-12, atol=0)
+        torch.testing.assert_close(found.log_mean, expected.log_mean + shift, rtol=1e-12, atol=0)
+
+
+def test_all_dead_is_a_separate_state_and_not_nan() -> None:
+    found = Weights.of(torch.full((2, 3), -math.inf))
+    assert (found.normalized == 0).all()
+    assert (found.ess == 0).all()
+    assert found.log_mean.isneginf().all()
+
+
+def test_equal_weights_and_a_lone_survivor() -> None:
+    assert float(Weights.of(torch.zeros(1024)).ess) == pytest.approx(1024)
+    lone = torch.full((1024,), -math.inf)
+    lone[7] = -800.0
+    assert float(Weights.of(lone).ess) == 1.0
+    assert float(Weights.of(lone).log_mean) == pytest.approx(-800 - math.log(1024))

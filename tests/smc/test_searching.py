@@ -1,4 +1,4 @@
-"""The most probable answers against plain enumeration."""
+"""The most probable answers, and reading on after sampling, against plain enumeration."""
 
 from __future__ import annotations
 
@@ -13,13 +13,24 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
+import smc._inference.deadlines
 from gcd import TokenAutomaton, Vocabulary, lift
 from smc.testing import ToyLM, target
 from tests.smc.calls import sample_with
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
-from tests.smc.walks import HMMAsLM, never
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, Slow, choice
+from tests.smc.walks import (
+    PROMPT,
+    PROPOSALS,
+    TOY,
+    HMMAsLM,
+    SometimesImpossible,
+    by_text,
+    holds,
+    masses,
+    never,
+    outcomes,
+)
 
-PROMPT = (0, 1)
 MIDDLES = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))
 AUTOMATA = {
     **{name: make() for name, make in CONSTRAINTS.items()},
@@ -123,19 +134,6 @@ def test_an_answer_is_proved_among_many_improbable_ones():
     assert found.log_bound == -math.inf
 
 
-def test_languages_that_end_by_themselves():
-    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    lm = ToyLM(vocabulary, seed=2)
-    nothing = lift(choice(""), vocabulary, eos="accept")
-    found = search(lm, nothing, max_tokens=1)
-    assert [answer.ids for answer in found.answers] == [()]
-    assert (found.answers[0].log_p, found.proved, found.read) == (0.0, 1, 0)
-    several = lift(choice("ab", "bb", "bab"), vocabulary, eos="accept")
-    found = search(lm, several, max_tokens=3, answers=9)
-    truth = ranked(lm, several, 3)
-    assert [(a.ids, a.log_p) for a in found.answers] == [(i, pytest.approx(p)) for i, p in truth]
-
-
 def test_a_model_that_gives_no_answer_any_probability():
     lm = HMMAsLM(VOCABULARY, never([0, 2]))  # neither a nor ab
     found = search(lm, AUTOMATA["a_star_b"], max_tokens=6, answers=4)
@@ -146,56 +144,138 @@ def test_a_model_that_gives_no_answer_any_probability():
     assert (found.answers, found.best, found.proved, found.log_bound) == ((), None, 0, -math.inf)
 
 
-@pytest.mark.parametrize("name", sorted(AUTOMATA))
-def test_a_model_of_transformers(name, monkeypatch):
-    """Copied, truncated and extended rows give the values of recomputed prefixes."""
-    pytest.importorskip("transformers")
-    lm = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
-    monkeypatch.setattr(
-        "smc._forward.revisiting.MOST_READ", 2 * VOCABULARY.size
-    )  # several passes per run
-    automaton = AUTOMATA[name]
-    (whole,) = sample_with(
-        lm,
-        [PROMPT],
-        automaton,
-        max_tokens=4,
-        particles=EVERY,
-        proposal=smc.GCD(),
-        algorithm="discrete",
-        count_finished=False,
-    )
-    assert whole.enumerated
-    truth = sorted((s.log_p for s in whole.particles), reverse=True)
-    for rows in (1, 3, EVERY):
-        found = search(lm, automaton, max_tokens=4, max_rows=rows, answers=8)
-        assert [a.log_p for a in found.answers] == pytest.approx(truth[:8], abs=1e-9)
-        assert found.proved == len(found.answers)
-
-
 @pytest.mark.parametrize("name", list(AUTOMATA))
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_search_ends_in_time(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts the prefixes that the model reads."""
-    now = [0.0]
-    monkeypatch.setattr(smc._inference.deadlines, "_clock", lambda: now[0])
-
-    class Slow(ToyLM):
-        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-            now[0] += 0.01
-            return super().log_p(tokens)
-
-    lm, automaton, budget = Slow(VOCABULARY, seed=5), AUTOMATA[name], 8
+    lm, automaton, budget = Slow(monkeypatch, seed=5), AUTOMATA[name], 8
     truth = ranked(lm, automaton, budget)
     options = {"max_tokens": budget, "max_rows": rows, "answers": 2}
-    now[0] = 0.0
+    lm.now = 0.0
     whole = search(lm, automaton, **options)
     assert whole.stopped is None
-    needed = now[0]
+    needed = lm.now
     for part in (0.0, 0.3, 0.6, 2.0):
-        now[0] = 0.0
+        lm.now = 0.0
         found = search(lm, automaton, **options, deadline=part * needed)
         check(found, truth, 2)
         assert found.read <= whole.read
     assert found.stopped is None
     assert found.answers == whole.answers
+
+
+# -- reading on after sampling ---------------------------------------------------------------------
+
+
+FLAT = ToyLM(VOCABULARY, seed=1, spread=0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal", "budget", "options"),
+    [
+        ("few_words", "gcd", 2, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
+        ("few_words", "lcd", 2, {"particles": 2}),
+        ("a_star_b", "lm", 2, {"particles": 2}),
+        ("few_words", "gcd", 4, {"particles": 1, "algorithm": "discrete"}),
+        ("few_words", "lm", 4, {"particles": 2, "algorithm": "discrete"}),
+        ("a_star_b", "tilted", 4, {"particles": 2, "algorithm": "discrete"}),
+    ],
+)
+@pytest.mark.parametrize(("certify", "most"), [(0.8, 100), (0.999, 100), (0.999, 2)])
+def test_bounds_hold_in_every_outcome_and_the_evidence_is_unbiased(
+    name: str, proposal: str, budget: int, options: dict[str, Any], certify: float, most: int
+) -> None:
+    automaton = CONSTRAINTS[name]()
+    target = masses(TOY, PROMPT, automaton, budget)
+    evidence = math.fsum(target.values())
+    found = outcomes(
+        automaton, budget, proposal=PROPOSALS[proposal](), certify=certify,
+        max_tokens_read=most, **options,
+    )  # fmt: skip
+    truth = by_text(target, automaton.vocabulary)
+    mean, read_on = 0.0, 0
+    for probability, posterior in found:
+        assert holds(posterior, target, automaton.vocabulary)
+        mean += probability * math.exp(posterior.log_evidence)
+        read = posterior.diagnostics.read_on
+        read_on += read
+        assert posterior.certified >= certify or read >= most
+        if read:
+            apart = sum(abs(p - truth[answer] / evidence) for answer, p in _pairs(posterior))
+            apart += 1 - sum(truth[answer] for answer in posterior.answers) / evidence
+            assert apart / 2 <= 1 - posterior.certified
+    assert mean == pytest.approx(evidence)
+    assert read_on
+
+
+def _pairs(posterior: smc.Posterior) -> list[tuple[bytes, float]]:
+    return list(zip(posterior.answers, posterior.probabilities, strict=True))
+
+
+def sample(lm: smc.LanguageModel = FLAT, count: int = 1, **options: Any) -> list[smc.Posterior]:
+    given = {"max_tokens": 5, "particles": 2, "proposal": smc.GCD(), "certify": 0.95, **options}
+    return sample_with(lm, [PROMPT] * count, CONSTRAINTS["few_words"](), **given)
+
+
+def test_reading_on_finds_answers_that_sampling_missed() -> None:
+    (before,) = sample(certify=None)
+    (found,) = sample()
+    assert before.certified < 0.95 <= found.certified
+    assert set(before.answers) < set(found.answers)
+    assert found.log_evidence == before.log_evidence
+    assert found.reliability.label == "certified"
+    assert found.reliability.log_evidence_error == before.reliability.log_evidence_error
+    assert found.diagnostics.tokens == before.diagnostics.tokens + found.diagnostics.read_on
+    assert found.diagnostics.lm_calls > before.diagnostics.lm_calls
+    for inner, outer in zip(found.confidence_intervals, found.intervals, strict=True):
+        assert inner == pytest.approx(outer)
+    assert not found.enumerated  # the evidence is still an estimate
+    assert math.fsum(found.probabilities) == pytest.approx(1)
+
+
+def test_what_was_found_already_is_left_as_it_is() -> None:
+    (before,) = sample(certify=None, particles=64)
+    (found,) = sample(certify=0.5, particles=64)
+    assert found.diagnostics.read_on == 0
+    assert found.particles == before.particles
+    assert found.probabilities == before.probabilities
+
+
+def test_examples_of_a_batch_are_read_as_if_each_were_alone() -> None:
+    together = sample(count=3)
+    for i, each in enumerate(together):
+        (alone,) = sample(example_ids=[i])
+        assert each.bounds == alone.bounds
+        assert each.probabilities == pytest.approx(alone.probabilities)
+
+
+def test_a_share_that_is_out_of_reach_is_unknown_and_holds() -> None:
+    (found,) = sample(certify=0.999, max_tokens_read=1)
+    assert found.certified < 0.9
+    assert found.reliability.label == "unknown"
+    assert found.reliability.probability_errors[0] == pytest.approx(1 - found.certified)
+    assert holds(found, masses(FLAT, PROMPT, CONSTRAINTS["few_words"](), 5), VOCABULARY)
+
+
+def test_no_answer_has_any_probability() -> None:
+    lm = SometimesImpossible(VOCABULARY, seed=2)
+    for proposal in (smc.LM(), smc.GCD()):
+        for found in sample(lm, count=3, proposal=proposal, max_tokens=2):
+            target = masses(lm, PROMPT, CONSTRAINTS["few_words"](), 2)
+            assert holds(found, target, VOCABULARY)
+
+
+def test_reading_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = Slow(monkeypatch, seed=1, spread=0.3)
+    (free,) = sample(lm, certify=1.0)
+    needed, lm.now = lm.now, 0.0
+    (plain,) = sample(lm, certify=None)
+    sampling, lm.now = lm.now, 0.0
+    (found,) = sample(lm, certify=1.0, deadline=(sampling + needed) / 2)
+    assert 0 < found.diagnostics.read_on < free.diagnostics.read_on
+    assert found.stopped is None
+    assert found.log_evidence == plain.log_evidence
+    lm.now = 0.0
+    (closed,) = sample(lm, certify=1.0, deadline=0)
+    assert closed.stopped == "deadline"
+    assert closed.diagnostics.read_on == 0

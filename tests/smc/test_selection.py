@@ -25,8 +25,13 @@ from smc._inference.selection import (
 )
 from smc._vocabulary import factors as guides
 from smc._vocabulary import passes
-from smc._vocabulary.passes import Best, Known, VocabularyPass, pass_of
-from tests.smc.guides import FORMS, PRECISION, both_ways, case
+from smc._vocabulary.passes import (
+    Best,
+    Known,
+    VocabularyPass,
+    pass_of,
+)
+from tests.smc.passes import FORMS, PRECISION, both_ways, case
 
 
 def auto() -> VocabularyPass:

@@ -1,4 +1,4 @@
-"""Concurrent threads that sample and generate with one model get the results of each alone.
+"""Threads that share a model, and settings of the caller's process, change no answer.
 
 A thread halts in the middle of a forward pass, between the layers of the model, until it is
 released. So passes overlap with certainty, and end in a given order.
@@ -17,9 +17,12 @@ import pytest
 import torch
 
 import smc
+from hmm import HMM
 from smc._models.rows import TransformersRows
 from smc._models.self_check import Truth, shares_prompts
 from smc._models.sharing_rows import SharingRows
+from smc._models.static_cache import NotStaticError
+from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")
@@ -258,3 +261,80 @@ def test_functions_bound_since_prompts_were_shared(model: Any) -> None:
         ValueError, match=r"all 2 layers .* only 1 do.*.*create a new smc.TransformersLM"
     ):
         sample(lm, 0)
+
+
+# -- default device and dtype, and autocast --------------------------------------------------------
+
+
+transformers = pytest.importorskip("transformers")
+
+AUTOMATON = CONSTRAINTS["few_words"]()
+AHEAD = HMM.random(2, VOCABULARY.size, generator=torch.Generator().manual_seed(0))
+PAIR = [(0, 1), (2,)]
+
+
+def sampled(**options: Any) -> Callable[[], Any]:
+    lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    chosen = {"max_tokens": 5, "particles": 4, "proposal": smc.GCD(), **options}
+
+    def call() -> Any:
+        found = sample_with(lm, PAIR, AUTOMATON, **chosen)
+        return [(each.texts, each.log_evidence) for each in found]
+
+    return call
+
+
+def searched() -> Callable[[], Any]:
+    lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    return lambda: smc.search(lm, PAIR[0], AUTOMATON, max_tokens=5).best.text
+
+
+def generated_by(**options: Any) -> Callable[[], Any]:
+    model = tiny_model()
+    ids = torch.tensor([PAIR[0]], device="cpu")
+    options |= {"attention_mask": torch.ones_like(ids), "max_new_tokens": 5}
+    return lambda: model.generate(ids, **options).tolist()
+
+
+CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "gcd": sampled,
+    "lcd": lambda: sampled(proposal=smc.LCD()),
+    "lm": lambda: sampled(proposal=smc.LM()),
+    "pgcd": lambda: sampled(proposal=smc.PGCD(AHEAD)),
+    "discrete": lambda: sampled(algorithm="discrete", proposal=smc.PGCD(AHEAD)),
+    "static": lambda: sampled(execution="static"),
+    "ahead": lambda: sampled(read_ahead=2),
+    "search": searched,
+    "generate": lambda: generated_by(custom_generate=smc.generate(AUTOMATON, particles=4, seed=0)),
+    "processor": lambda: generated_by(logits_processor=[smc.BudgetLogitsProcessor(AUTOMATON, 5)]),
+    "processor, ahead": lambda: generated_by(
+        logits_processor=[smc.BudgetLogitsProcessor(AUTOMATON, 5, smc.PGCD(AHEAD))]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_default_device_and_dtype_change_nothing(name: str) -> None:
+    call = CALLS[name]()
+    expected = call()
+    if name != "batch":  # creates its model in the call
+        with torch.device("meta"):
+            assert call() == expected
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = call()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert name == "batch" or found == expected
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_everything_works_within_autocast(name: str, dtype: torch.dtype) -> None:
+    call = CALLS[name]()
+    with torch.autocast("cpu", dtype=dtype):
+        if name == "static":
+            with pytest.raises(NotStaticError, match="autocast"):
+                call()
+        else:
+            call()

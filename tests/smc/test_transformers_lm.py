@@ -1,166 +1,97 @@
-"""The language model with a KV cache against full recomputation, and against an equal toy."""
+"""Language models of `transformers` against full recomputation, and HMMs against their filter."""
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
+import math
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
+import gcd
 import smc
-from gcd import Vocabulary, lift, regex
+from hmm import HMM, filter_all, log_likelihood
+from smc import HMMLanguageModel
+from smc._models import transformers_internals as internals
+from smc._models.hmm_lm import PROMPT
 from smc._models.self_check import shares_prompts
 from smc._models.sharing_rows import SharedPrompts, SharingRows
-from smc.testing import ToyLM
 from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
-
-transformers = pytest.importorskip("transformers")
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 V = 29
 
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": V,
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "initializer_range": 0.5,
 }
-GROUPED = {**SMALL, "intermediate_size": 24, "num_key_value_heads": 2}
+WIDE = {**SMALL, "intermediate_size": 24}
+GROUPED = {**WIDE, "num_key_value_heads": 2}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {**GROUPED, "max_position_embeddings": 64},
+    "gpt2": {
+        "vocab_size": V, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64,
+        "initializer_range": 0.5,
+    },
+    # Windows over columns must count tokens.
+    "mistral": {**GROUPED, "max_position_embeddings": 64, "sliding_window": 5},
+    # A window in the second layer only, and alternating windows and full attention.
+    "qwen2": {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "gemma2": {**GROUPED, "head_dim": 4, "sliding_window": 4},
+    "gpt_neox": WIDE,
+    # A position table that begins with two unused entries.
+    "opt": {
+        **SMALL, "ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64,
+        "init_std": 0.5,
+    },
+    # Relative positions, derived from the attention mask.
+    "bloom": {
+        "vocab_size": V, "hidden_size": 16, "n_layer": 2, "n_head": 4, "initializer_range": 0.5,
+    },
+    "mpt": {
+        "vocab_size": V, "d_model": 16, "n_layers": 2, "n_heads": 4, "max_seq_len": 32,
+        "initializer_range": 0.5,
+    },
+}  # fmt: skip
+# State spaces, no cache, and hybrids of attention with convolutions or state spaces.
+NO_KV_CACHE: dict[str, dict[str, Any]] = {
+    "mamba": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
+    "openai-gpt": {"vocab_size": V, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "lfm2": {**GROUPED, "layer_types": ["conv", "full_attention"]},
+    "jamba": {
+        **GROUPED, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+        "mamba_d_state": 4, "use_mamba_kernels": False,
+    },
+}  # fmt: skip
 
 
-def llama() -> Any:
-    config = transformers.LlamaConfig(**GROUPED, max_position_embeddings=64)
-    return transformers.LlamaForCausalLM(config)
+def build(name: str) -> Any:
+    """Return a random model of this type."""
+    config = transformers.AutoConfig.for_model(name, **{**ARCHITECTURES, **NO_KV_CACHE}[name])
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-def qwen2() -> Any:
-    """A model with a window in its second layer only."""
-    config = transformers.Qwen2Config(
-        **GROUPED, use_sliding_window=True, sliding_window=4, max_window_layers=1
-    )
-    return transformers.Qwen2ForCausalLM(config)
+def lm_of(model: Any) -> smc.TransformersLM:
+    return smc.TransformersLM(model, None, gcd.Vocabulary.from_bytes([b"x"] * V, [0]))
 
 
-def gemma2() -> Any:
-    """A model that alternates windows and full attention."""
-    config = transformers.Gemma2Config(**GROUPED, head_dim=4, sliding_window=4)
-    return transformers.Gemma2ForCausalLM(config)
-
-
-def gpt_neox() -> Any:
-    config = transformers.GPTNeoXConfig(**SMALL, intermediate_size=24)
-    return transformers.GPTNeoXForCausalLM(config)
-
-
-def opt() -> Any:
-    """A model whose position table begins with two unused entries."""
-    config = transformers.OPTConfig(
-        vocab_size=V,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        ffn_dim=24,
-        word_embed_proj_dim=16,
-        max_position_embeddings=64,
-        init_std=0.5,
-    )
-    return transformers.OPTForCausalLM(config)
-
-
-def bloom() -> Any:
-    """A model with relative positions, derived from the attention mask."""
-    config = transformers.BloomConfig(
-        vocab_size=V, hidden_size=16, n_layer=2, n_head=4, initializer_range=0.5
-    )
-    return transformers.BloomForCausalLM(config)
-
-
-def mpt() -> Any:
-    config = transformers.MptConfig(
-        vocab_size=V, d_model=16, n_layers=2, n_heads=4, max_seq_len=32, initializer_range=0.5
-    )
-    return transformers.MptForCausalLM(config)
-
-
-def mamba() -> Any:
-    config = transformers.MambaConfig(
-        vocab_size=V, hidden_size=16, num_hidden_layers=2, state_size=4
-    )
-    return transformers.MambaForCausalLM(config)
-
-
-def openai_gpt() -> Any:
-    config = transformers.OpenAIGPTConfig(
-        vocab_size=V, n_embd=16, n_layer=2, n_head=4, n_positions=64
-    )
-    return transformers.OpenAIGPTLMHeadModel(config)
-
-
-def lfm2() -> Any:
-    """A hybrid: convolution, then attention."""
-    config = transformers.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"])
-    return transformers.Lfm2ForCausalLM(config)
-
-
-def jamba() -> Any:
-    """A hybrid: state space, then attention."""
-    config = transformers.JambaConfig(
-        **GROUPED,
-        num_experts=2,
-        attn_layer_period=2,
-        attn_layer_offset=1,
-        mamba_d_state=4,
-        use_mamba_kernels=False,
-    )
-    return transformers.JambaForCausalLM(config)
-
-
-def roberta() -> Any:
-    """A model that counts positions from the number of its padding token."""
-    config = transformers.RobertaConfig(
-        **SMALL, intermediate_size=24, is_decoder=True, pad_token_id=3, max_position_embeddings=64
-    )
-    return transformers.RobertaForCausalLM(config)
-
-
-def gpt2() -> Any:
-    config = transformers.GPT2Config(
-        vocab_size=V, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
-    )
-    return transformers.GPT2LMHeadModel(config)
-
-
-def mistral() -> Any:
-    """A model that attends to the last five tokens: windows over columns must count tokens."""
-    config = transformers.MistralConfig(
-        vocab_size=V,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        sliding_window=5,
-        initializer_range=0.5,
-    )
-    return transformers.MistralForCausalLM(config)
-
-
-ARCHITECTURES = [llama, gpt2, mistral, qwen2, gemma2, gpt_neox, opt, bloom, mpt]
-NO_KV_CACHE = [mamba, openai_gpt, lfm2, jamba]
-
-
-@pytest.fixture(params=ARCHITECTURES, ids=lambda build: build.__name__)
+@pytest.fixture(params=ARCHITECTURES)
 def lm(request: pytest.FixtureRequest) -> smc.TransformersLM:
     torch.manual_seed(0)
-    model = request.param()
-    return smc.TransformersLM(model, None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    return lm_of(build(request.param))
 
 
 def naive(lm: smc.TransformersLM, tokens: list[int]) -> torch.Tensor:
@@ -214,92 +145,25 @@ def test_a_life_of_rows(lm: smc.TransformersLM) -> None:
     assert max(map(len, answers)) > 4
 
 
-@pytest.mark.parametrize("build", NO_KV_CACHE)
-def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(build: Any) -> None:
-    model = build()
+@pytest.mark.parametrize("name", NO_KV_CACHE)
+def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(name: str) -> None:
+    model = build(name)
     with pytest.raises(ValueError, match=f"a model whose KV cache .*{type(model).__name__}"):
         smc.TransformersLM(model, None).prefill(PROMPTS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_model_with_its_own_positions_is_refused(dtype: torch.dtype) -> None:
-    lm = smc.TransformersLM(roberta().to(dtype), None, Vocabulary.from_bytes([b"x"] * V, [0]))
-    for use in (lambda: lm.prefill(PROMPTS), lm.static_forward):
-        with pytest.raises(
-            ValueError, match="RobertaForCausalLM, which doesn't count positions from 0"
-        ):
-            use()
-
-
-class Mirror(ToyLM):
-    """The toy protocol with full recomputation by a `transformers` model."""
-
-    def __init__(self, lm: smc.TransformersLM) -> None:
-        super().__init__(lm.vocabulary)
-        self._lm = lm
-
-    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-        if tokens not in self._known:
-            self._known[tokens] = naive(self._lm, list(tokens))[-1]
-        return self._known[tokens]
-
-
-@pytest.mark.parametrize("proposal", [smc.LCD(), smc.GCD()])
-def test_sampling_through_the_cache_is_sampling_from_the_model(proposal: smc.Proposal) -> None:
-    lm = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
-    prompts = [[1], [0, 1, 2, 2], [2, 1]]
-    automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
-
-    def sample(model: smc.LanguageModel) -> list[smc.Posterior]:
-        return smc.sample(
-            model, prompts, automata, max_tokens=[9, 4, 6], particles=8, proposal=proposal, seed=5
-        )
-
-    for found, expected in zip(sample(lm), sample(Mirror(lm)), strict=True):
-        assert found.answers == expected.answers
-        assert found.probabilities == pytest.approx(expected.probabilities, abs=1e-9)
-        assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-9)
-        assert [s.ids for s in found.particles] == [s.ids for s in expected.particles]
-
-
 def test_context_and_dtype_come_from_the_model() -> None:
-    assert smc.TransformersLM(gpt2(), None).context == 64
-    assert smc.TransformersLM(mpt(), None).context == 32
-    assert smc.TransformersLM(bloom(), None).context is None
+    assert smc.TransformersLM(build("gpt2"), None).context == 64
+    assert smc.TransformersLM(build("mpt"), None).context == 32
+    assert smc.TransformersLM(build("bloom"), None).context is None
     for dtype, at_least in (
         (torch.bfloat16, torch.float32),
         (torch.float32, torch.float32),
         (torch.float64, torch.float64),
     ):
-        _, log_p = smc.TransformersLM(llama().to(dtype), None).prefill(PROMPTS)
+        _, log_p = smc.TransformersLM(build("llama").to(dtype), None).prefill(PROMPTS)
         assert log_p.dtype == at_least
     torch.testing.assert_close(log_p.exp().sum(1), torch.ones(4, dtype=torch.float64))
-
-
-def test_logits_that_are_not_numbers_are_an_error() -> None:
-    model = tiny_model()
-    torch.nn.init.constant_(model.lm_head.weight, torch.nan)
-    lm = smc.TransformersLM(model, None, VOCABULARY)
-    with pytest.raises(FloatingPointError, match="NaN"):
-        smc.sample(
-            lm, [[1]], CONSTRAINTS["forced"](), max_tokens=4, particles=2, proposal=smc.GCD()
-        )
-
-
-def test_a_real_checkpoint() -> None:
-    lm = smc.TransformersLM(
-        transformers.AutoModelForCausalLM.from_pretrained(STORIES),
-        transformers.AutoTokenizer.from_pretrained(STORIES),
-    )
-    assert lm.vocabulary.size == 512
-    assert lm.vocabulary.eos_ids == (1, 2)
-    assert lm.encode("Once upon a time")[0] == 1
-    (found,) = smc.sample(
-        lm, ["Once upon a time"], lift(regex(r" The [a-z]{2,8} (was|is)\."), lm.vocabulary),
-        max_tokens=12, particles=8, proposal=smc.GCD(), seed=1,
-    )  # fmt: skip
-    assert found.complete
-    assert all(text.startswith(" The ") for text in found.texts)
 
 
 def test_opened_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> None:
@@ -307,8 +171,7 @@ def test_opened_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -
     lm.prefill([[1]])  # the first call runs the self-check
     read: list[tuple[int, ...]] = []
     handle = lm.model.register_forward_pre_hook(
-        lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)),
-        with_kwargs=True,
+        lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     try:
         opened = [lm.open(prompt) for prompt in prompts]
@@ -362,19 +225,10 @@ def test_all_calls_take_opened_prompts() -> None:
 SHARING = {"llama", "gpt2", "gpt_neox", "opt"}  # the others have windows, biases or softcaps
 
 
-def test_prompts_are_shared_where_attention_is_plain(
-    lm: smc.TransformersLM, request: pytest.FixtureRequest
-) -> None:
-    name = request.node.callspec.id
-    assert shares_prompts(lm.model) == (name in SHARING)
-    rows, _ = lm.prefill([[1, 2, 3]])
-    assert isinstance(rows, SharingRows) == (name in SHARING)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
     """Reorder, extend and truncate rows with shared or copied prompts."""
-    lm = smc.TransformersLM(llama().float(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    lm = lm_of(build("llama"))
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, V, size=n).tolist() for n in rng.integers(1, 9, size=4)]
     copied, _ = lm._read(prompts)
@@ -408,7 +262,7 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
 
 def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
     """The model computes exactly the tokens of the runs, regardless of the longest one."""
-    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    lm = lm_of(build("llama"))
     rows, _ = lm.prefill(PROMPTS)
     computed: list[int] = []
     lm.model.lm_head.register_forward_hook(lambda _, given, out: computed.append(out.shape[-2]))
@@ -422,7 +276,7 @@ def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
 
 
 def test_a_pass_that_failed_can_be_made_again() -> None:
-    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    lm = lm_of(build("llama"))
     run, ones = torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64)
     rows, _ = lm.prefill(PROMPTS)
     rows.extend(run, ones)
@@ -440,7 +294,7 @@ def test_a_pass_that_failed_can_be_made_again() -> None:
 
 def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
     """Numbers may encode more than valid columns, and packed tokens have no such mask."""
-    model = llama()
+    model = build("llama")
 
     def numbers(_: object, args: object, options: dict[str, Any]) -> tuple[object, dict[str, Any]]:
         mask = options["attention_mask"]
@@ -449,7 +303,7 @@ def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
         return args, {**options, "attention_mask": mask}
 
     assert shares_prompts(model)
-    lm = smc.TransformersLM(model, None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    lm = lm_of(model)
     rows, _ = lm.prefill(PROMPTS)
     model.model.layers[0].self_attn.register_forward_pre_hook(numbers, with_kwargs=True)
     assert not shares_prompts(model)
@@ -458,7 +312,7 @@ def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
 
 
 def test_keys_of_another_precision_are_kept_in_that_of_the_prompts() -> None:
-    lm = smc.TransformersLM(llama().float(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    lm = lm_of(build("llama"))
     rows, _ = lm.prefill(PROMPTS)
     with torch.autocast("cpu", torch.bfloat16):
         found = rows.extend(torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64))
@@ -477,8 +331,142 @@ def test_rounding_does_not_keep_a_deep_model_from_sharing(dtype: torch.dtype) ->
     assert shares_prompts(transformers.LlamaForCausalLM(config).to(dtype).eval())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("build", [llama, gpt2, gpt_neox, opt, mistral, qwen2, gemma2, bloom, mpt])
-def test_half_precision_shares_as_double_precision_does(build: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_prompts_are_shared_where_attention_is_plain(name: str, dtype: torch.dtype) -> None:
     """Means are compared, up to a quarter of a nat: unsuitable models are still rejected."""
-    assert shares_prompts(build().to(dtype).eval()) == (build.__name__ in SHARING)
+    rows, _ = lm_of(build(name).to(dtype)).prefill([[1, 2, 3]])
+    assert isinstance(rows, SharingRows) == (name in SHARING)
+
+
+# -- HMMs as language models -----------------------------------------------------------------------
+
+
+TOKENS_OF_HMM = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba", b"."], eos_ids=[0])
+
+
+def toy(num_states: int = 4, **options) -> HMM:
+    generator = torch.Generator().manual_seed(0)
+    return HMM.random(num_states, TOKENS_OF_HMM.size, generator=generator, **options)
+
+
+def likelihood(model: HMM, tokens: tuple[int, ...]) -> float:
+    one = torch.tensor([tokens])
+    return float(
+        log_likelihood(model.normalized(torch.float64), one, torch.tensor([len(tokens)])).exp()
+    )
+
+
+def uniform_rows(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor(tokens), torch.tensor([len(row) for row in tokens])
+
+
+def test_the_next_token_is_as_the_filter_has_it():
+    model = toy()
+    lm = HMMLanguageModel(model, TOKENS_OF_HMM)
+    rows, first = lm.prefill([PROMPT, [3, 1]])
+    tokens = [[1, 3, 2, 5], [4, 4, 1, 1]]
+    runs, lengths = uniform_rows(tokens)
+    found = torch.cat([first.unsqueeze(1), rows.extend(runs, lengths)], dim=1)
+    assert found.dtype == torch.float64
+    predicted = filter_all(model.normalized(torch.float64), runs, lengths).predicted
+    expected = (predicted @ model.normalized(torch.float64).emission.T).log()
+    torch.testing.assert_close(found[:, :4], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.exp().sum(dim=2), torch.ones(2, 5).double())
+    chosen = found[:, :4].gather(2, runs.unsqueeze(2)).sum(dim=(1, 2)).exp().tolist()
+    assert chosen == pytest.approx([likelihood(model, tuple(row)) for row in tokens], rel=1e-12)
+
+
+def test_prompts_are_ignored():
+    lm = HMMLanguageModel(toy(), TOKENS_OF_HMM)
+    assert lm.encode("anything") == list(PROMPT)
+    assert lm.encode([2, 4]) == [2, 4]
+    assert isinstance(lm, smc.LanguageModel)
+    _, first = lm.prefill([[1], [2, 2, 3]])
+    assert torch.equal(first[0], first[1])
+
+
+def test_rows_are_extended_copied_and_cut_back():
+    lm = HMMLanguageModel(toy(), TOKENS_OF_HMM)
+    rows, _ = lm.prefill([PROMPT])
+    rows.reorder(torch.tensor([0, 0, 0]))
+    ragged = rows.extend(torch.tensor([[1, 2, 3], [4, 9, 9], [5, 1, 9]]), torch.tensor([3, 1, 2]))
+    assert bool(ragged[1, 1:].isnan().all())
+    assert bool(ragged[2, 2:].isnan().all())
+    rows.reorder(torch.tensor([2, 0, 2, 1]))
+    rows.truncate(torch.tensor([2, 1, 0, 1]))
+    after = rows.extend(torch.tensor([[2], [2], [2], [2]]), torch.ones(4, dtype=torch.int64))
+    for row, prefix in enumerate([[5, 1, 2], [1, 2], [2], [4, 2]]):
+        fresh, _ = lm.prefill([PROMPT])
+        runs, lengths = uniform_rows([prefix])
+        torch.testing.assert_close(after[row, 0], fresh.extend(runs, lengths)[0, -1])
+
+
+def test_nothing_follows_an_impossible_row_and_another_vocabulary_is_refused():
+    model = toy()
+    emission = model.emission.clone()
+    emission[2] = 0
+    lm = HMMLanguageModel(HMM(model.initial, model.transition, emission), TOKENS_OF_HMM)
+    rows, first = lm.prefill([PROMPT])
+    assert float(first[0, 2]) == -math.inf
+    rows.reorder(torch.tensor([0, 0]))
+    after = rows.extend(torch.tensor([[2, 1], [1, 1]]), torch.tensor([2, 2]))
+    assert bool(after[0].isneginf().all())
+    assert bool(after[1].logsumexp(dim=1).exp().allclose(torch.ones((), dtype=torch.float64)))
+    with pytest.raises(ValueError, match="over 6 tokens, as in the vocabulary, got one over 7"):
+        HMMLanguageModel(HMM.random(2, 7), TOKENS_OF_HMM)
+
+
+def test_half_precision_is_normalized():
+    coarse = toy(16).to(emission_dtype=torch.bfloat16)
+    fine = coarse.normalized(torch.float64)
+    assert fine.emission.dtype == torch.float64
+    for part, dim in ((fine.initial, 0), (fine.transition.dense(), 1), (fine.emission, 0)):
+        assert float((part.sum(dim=dim) - 1).abs().max()) < 1e-14
+
+
+# -- non-public names of `transformers` ------------------------------------------------------------
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def minor(version: str) -> tuple[int, int]:
+    first, second = version.split(".")[:2]
+    return int(first), int(second)
+
+
+def test_the_installed_version_is_between_those_that_were_tested() -> None:
+    oldest, newest = map(minor, internals.TESTED)
+    assert oldest <= minor(transformers.__version__) <= newest
+
+
+def test_the_oldest_version_is_the_bound_in_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = {
+        bound
+        for extra in project["optional-dependencies"].values()
+        for bound in re.findall(r"'transformers>=([\d.]+),<6'", str(extra))
+    }
+    assert bounds == {internals.TESTED[0]}
+
+
+def test_a_missing_name_names_the_versions_that_work() -> None:
+    oldest, newest = internals.TESTED
+    with pytest.raises(
+        ImportError, match=rf"transformers\.cache_utils\.Gone, .*{oldest} to {newest}"
+    ):
+        internals.private("cache_utils", "Gone")
+    with pytest.raises(ImportError, match=r"expected transformers\.gone\.Gone"):
+        internals.private("gone", "Gone")
+
+
+def test_every_private_name_is_there() -> None:
+    calls = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(inspect.getsource(internals)))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "private"
+    ]
+    assert calls
+    for call in calls:
+        assert eval(call, vars(internals)) is not None

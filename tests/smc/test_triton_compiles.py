@@ -76,7 +76,6 @@ def resources(compiled: Any) -> tuple[int, int]:
     """Return registers and spilled bytes of a compiled kernel, from Triton's assembler."""
     ptx = compiled.asm["ptx"]
     target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
-    assert target is not None
     programs = Path(compiler.__file__).parent / "bin"
     program = programs / "ptxas-blackwell"  # used by newer versions from compute capability 9
     if compiled.metadata.target.arch < 90 or not program.exists():
@@ -88,7 +87,6 @@ def resources(compiled: Any) -> tuple[int, int]:
         said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     used = re.search(r"Used (\d+) registers", said)
     spills = re.findall(r"(\d+) bytes spill", said)
-    assert used is not None
     return int(used[1]), sum(map(int, spills))
 
 

@@ -1,111 +1,237 @@
-"""Exactness of the sampler: weight times probability, over all random choices, is the target."""
+"""The law of every sampler: over all random choices, probability times weight sums to the target.
+
+Every outcome of the random choices is visited, so a sampler with any bias fails. A row of the
+matrix combines a proposal, an algorithm, a constraint and other options. Every two values of
+different axes meet in some row.
+"""
 
 from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 import smc
-from gcd import Vocabulary, lift
+from gcd import TokenAutomaton, Vocabulary, lift
+from gcd._tokens.token_automaton import UNREACHABLE
 from smc import AutomatonPosition
-from smc._inference.resampling import SCHEMES, Scheme, Uniform
-from smc.testing import ToyLM
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
-from tests.smc.walks import PROPOSALS, SometimesImpossible, Tilted, assert_exact, truth, walk_sums
-
-# Schemes see weights and strata, not proposals. With independent ancestors there are most walks:
-# each proposal has them once, half of the proposals with strata.
-PAIRS = [(p, "systematic") for p in PROPOSALS if p != "lm"]
-PLAIN = [(p, "multinomial") for p in ("lcd", "tilted")]
-STRATA = [(p, "multinomial") for p in ("gcd", "greedy_close", "tilted_no_potential")]
-
-
-@pytest.mark.parametrize(("proposal", "resampling"), [*PAIRS, *PLAIN])
-def test_every_proposal_with_every_scheme(proposal: str, resampling: str) -> None:
-    assert_exact(
-        CONSTRAINTS["few_words"](), 3, proposal=PROPOSALS[proposal](), resampling=resampling
-    )
-
-
-@pytest.mark.parametrize(("proposal", "resampling"), [*PAIRS, *STRATA, ("lm", "systematic")])
-def test_strata_of_equal_state(proposal: str, resampling: str) -> None:
-    """Particles alone in their state, complete and dead particles stay unchanged."""
-    three = 3 if (proposal, resampling) == ("gcd", "systematic") else 2
-    for threshold in (1.0, 0.8) if proposal == "gcd" else (1.0,):
-        assert_exact(
-            CONSTRAINTS["a_star_b"](),
-            3,
-            proposal=PROPOSALS[proposal](),
-            particles=three,
-            resampling=resampling,
-            ess_threshold=threshold,
-            strata="state",
-        )
-
-
-@pytest.mark.parametrize(("name", "budget"), [("few_words", 2), ("forced", 3)])
-def test_the_language_model_itself(name: str, budget: int) -> None:
-    assert_exact(CONSTRAINTS[name](), budget, proposal=smc.LM(), resampling="systematic")
-
-
-@pytest.mark.parametrize("proposal", list(PROPOSALS))
-@pytest.mark.parametrize("name", list(CONSTRAINTS))
-@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-def test_one_particle(proposal: str, name: str, temperature: float) -> None:
-    budget = 4 if temperature == 1 else 3
-    assert_exact(
-        CONSTRAINTS[name](), budget, temperature, particles=1, proposal=PROPOSALS[proposal]()
-    )
-
-
-@pytest.mark.parametrize(
-    ("proposal", "threshold"),
-    [
-        ("gcd", 0.0),
-        ("gcd", 0.6),
-        ("lcd", 0.6),
-        ("tilted", 0.6),
-        ("tilted", 0.9),
-        ("tilted_no_potential", 0.9),
-    ],
+from smc._inference import answers
+from smc._inference import discrete_filter as discrete
+from smc._inference.resampling import SCHEMES, Scheme
+from smc._inference.selection import Selection
+from smc._vocabulary import passes
+from smc.testing import ToyLM, target
+from tests.smc.cases import LANGUAGES, PLAIN, Anything, Uneven, automaton_of
+from tests.smc.matrix import covering
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words, many_words
+from tests.smc.walks import (
+    EVERY_STEP,
+    PROMPT,
+    PROPOSALS,
+    TOY,
+    Outcomes,
+    SometimesImpossible,
+    Tilted,
+    half_a_slice,
+    heaviest,
+    holds,
+    masses,
+    never,
+    outcomes,
+    removed_by_budget,
+    sums,
+    truth,
+    walk_sums,
 )
-def test_adaptive_resampling(proposal: str, threshold: float) -> None:
-    assert_exact(
-        CONSTRAINTS["a_star_b"](),
-        4,
-        proposal=PROPOSALS[proposal](),
-        resampling="systematic",
-        ess_threshold=threshold,
-    )
+
+# Checking shapes in these repeated calls takes a third of the time.
+pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 
-@pytest.mark.parametrize(("proposal", "budget"), [("lcd", 2), ("tilted", 3)])
-def test_three_particles(proposal: str, budget: int) -> None:
-    assert_exact(
-        CONSTRAINTS["few_words"](),
-        budget,
-        proposal=PROPOSALS[proposal](),
-        particles=3,
-        resampling="systematic",
-    )
+def bare(*texts: str) -> TokenAutomaton:
+    """These texts without an EOS token."""
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    return lift(choice(*texts), vocabulary, eos="accept")
 
 
-@pytest.mark.parametrize("proposal", list(PROPOSALS))
-def test_particles_left_without_a_token_die(proposal: str) -> None:
-    given = {"lm": SometimesImpossible(VOCABULARY, seed=2), "proposal": PROPOSALS[proposal]()}
-    for resampling in ("multinomial", "systematic") if proposal == "lcd" else ("systematic",):
-        assert_exact(CONSTRAINTS["few_words"](), 2, resampling=resampling, **given)
+IMPOSSIBLE: dict[str, Callable[[Vocabulary], list[int]]] = {
+    "nothing": lambda vocabulary: [],
+    "b": lambda vocabulary: [1],
+    "the end": lambda vocabulary: [*vocabulary.eos_ids],
+    "nearly all": lambda vocabulary: [*range(vocabulary.size)][:-1],
+}
 
 
-def heaviest(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
-    """Wrong: keep only the heaviest particle."""
-    return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
+def pgcd(
+    lookahead: str | float,
+    exact_top_k: int | None,
+    defense: float,
+    potential: bool,
+    impossible: str,
+) -> Callable[[Vocabulary], smc.Proposal]:
+    """Return P-GCD for an HMM that gives some tokens no probability."""
+
+    def make(vocabulary: Vocabulary) -> smc.Proposal:
+        hmm = never(IMPOSSIBLE[impossible](vocabulary), seed=7, size=vocabulary.size)
+        made = smc.PGCD(hmm, lookahead=lookahead, exact_top_k=exact_top_k, defense=defense)
+        made.potential = potential
+        return made
+
+    return make
 
 
-def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
-    """Wrong, but nearly right: systematic resampling with half the offset."""
-    half = lambda count, breaks: uniform(count, breaks) / 2  # noqa: E731
-    return SCHEMES["systematic"](weights, half, size)
+MATRIX: dict[str, dict[str, Any]] = {
+    "proposal": {
+        **{name: lambda _, make=make: make() for name, make in PROPOSALS.items()},
+        "uneven": lambda _: Uneven(),
+        **{
+            f"pgcd {row}": pgcd(**row)
+            for row in covering(
+                lookahead=["conditional", "joint", "in_time", 0.3], exact_top_k=[0, 2, None],
+                defense=[0.0, 0.1], potential=[True, False], impossible=[*IMPOSSIBLE],
+            )
+        },
+    },
+    "algorithm": {
+        "one": {"particles": 1},
+        "systematic": {"particles": 2, **EVERY_STEP},
+        "adaptive": {"particles": 2, "ess_threshold": 0.7, "strata": "none"},
+        "strata": {"particles": 2, "ess_threshold": 1.0},
+        "discrete": {"particles": 1, "algorithm": "discrete"},
+        "discrete 2": {"particles": 2, "algorithm": "discrete"},
+        "plain": {"particles": 1, "algorithm": "discrete", **PLAIN},
+        "no floor": {"particles": 1, "algorithm": "discrete", "floor": 0.0},
+        "floor": {"particles": 1, "algorithm": "discrete", "floor": 0.1},
+        "plain floor": {"particles": 1, "algorithm": "discrete", **PLAIN, "floor": 0.2},
+        "kept": {"particles": 2, "algorithm": "discrete", "kept": 1},
+        "plain kept": {"particles": 2, "algorithm": "discrete", **PLAIN, "kept": 1},
+    },
+    "constraint": {
+        "a_star_b": a_star_b,
+        "few_words": few_words,
+        "many_words": many_words,
+        "ends by itself": lambda: bare("ab", "bb", "bab", "aab"),
+        **{name: partial(automaton_of, name) for name in LANGUAGES if name != "all_forced"},
+    },
+    "run": {
+        "eager": {},
+        "static": {"execution": "static"},
+        "token by token": {"forced_runs": False},
+        "ahead": {"read_ahead": 2},
+    },
+    "temperature": {"1": 1.0, "0.5": 0.5, "2": 2.0},
+    "loops": {"by size": None, "compiled": 0},
+}  # fmt: skip
+ROWS = covering(**{axis: [*values] for axis, values in MATRIX.items()})
+
+
+def assert_law(
+    automaton: TokenAutomaton,
+    budget: int,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    lm: ToyLM | None = None,
+    temperature: float = 1.0,
+    **options: Any,
+) -> None:
+    """Compare the sums over all outcomes with enumeration; bounds hold in each of them."""
+    monkeypatch.setattr("smc._forward.read_ahead.look_up", Anything(3))  # with wrong drafts, too
+    lm = lm or ToyLM(automaton.vocabulary, seed=1, spread=1.5)
+    target = masses(lm, PROMPT, automaton, budget, temperature=temperature)
+    expected, sufficient = removed_by_budget(lm, PROMPT, automaton, budget, temperature=temperature)
+    removed = 0.0
+
+    def look(found: Outcomes) -> Outcomes:
+        nonlocal removed
+        for probability, posterior in found:
+            assert holds(posterior, target, automaton.vocabulary)
+            assert smc.sufficient_budget(posterior) <= sufficient
+            if posterior.enumerated:
+                assert smc.sufficient_budget(posterior) == sufficient
+                share = expected / (expected + math.fsum(target.values()))
+                assert posterior.budget.removed == pytest.approx(share, abs=1e-10)
+            removed += probability * math.exp(posterior.budget.log_removed)
+            yield probability, posterior
+
+    found = outcomes(automaton, budget, lm=lm, temperature=temperature, **options)
+    mass, evidence, total, _ = sums(look(found))
+    assert total == pytest.approx(1, abs=1e-10)
+    assert evidence == pytest.approx(math.fsum(target.values()), abs=1e-10)
+    assert mass == pytest.approx(truth(automaton, budget, temperature, lm), abs=1e-10)
+    assert removed == pytest.approx(expected, abs=1e-10)
+
+
+# Schemes see weights and strata, but not proposals.
+@pytest.mark.parametrize(
+    ("proposal", "name", "budget", "options"),
+    [
+        *(
+            ("gcd", name, budget, {"algorithm": algorithm, "execution": execution})
+            for name, budget in (("empty", 1), ("forced", 3), ("all_forced", 6))
+            for algorithm, execution in (("smc", "eager"), ("discrete", "static"))
+        ),
+        ("lcd", "few_words", 2, {"particles": 3}),
+        ("tilted", "few_words", 3, {"particles": 3}),
+        ("gcd", "a_star_b", 3, {"particles": 3, "strata": "state"}),
+        ("lcd", "few_words", 3, {"resampling": "multinomial"}),
+        ("tilted", "few_words", 3, {"resampling": "multinomial"}),
+        ("tilted_no_potential", "a_star_b", 3, {"resampling": "multinomial", "strata": "state"}),
+        ("gcd", "a_star_b", 3, {"resampling": "multinomial", "strata": "state",
+                                "ess_threshold": 0.8}),
+        ("gcd", "many_words", 3, {"algorithm": "discrete", "particles": 5}),
+    ],
+)  # fmt: skip
+def test_the_law_of_other_rows(
+    proposal: str, name: str, budget: int, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Particles alone in their state, complete and dead particles stay unchanged."""
+    others = {"empty": lambda: bare(""), "many_words": many_words}
+    automaton = {**CONSTRAINTS, **others}.get(name, lambda: automaton_of(name))()
+    given = {} if "algorithm" in options else EVERY_STEP
+    given = {"particles": 2, **given, **options, "proposal": PROPOSALS[proposal]()}
+    assert_law(automaton, budget, monkeypatch, **given)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: ", ".join(map(str, row.values())))
+def test_weights_sum_to_the_target(row: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {axis: MATRIX[axis][value] for axis, value in row.items()}
+    if chosen["loops"] is not None:  # these vocabularies are too small for them by default
+        monkeypatch.setattr(passes, "NARROW", 0)
+    automaton = chosen["constraint"]()
+    slack = 2 if "algorithm" in chosen["algorithm"] else 1
+    if row["proposal"] == "lm":  # it has thousands of outcomes, unless answers are short
+        automaton, slack = automaton if automaton.fewest_tokens < 3 else few_words(), 0
+    assert_law(
+        automaton, automaton.fewest_tokens + slack, monkeypatch,
+        proposal=chosen["proposal"](automaton.vocabulary), temperature=chosen["temperature"],
+        **chosen["algorithm"], **chosen["run"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("proposal", PROPOSALS)
+def test_particles_left_without_a_token_die(proposal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = SometimesImpossible(VOCABULARY, seed=2)
+    for given in (MATRIX["algorithm"]["systematic"], MATRIX["algorithm"]["discrete 2"]):
+        assert_law(
+            CONSTRAINTS["few_words"](), 2, monkeypatch, lm=lm, proposal=PROPOSALS[proposal](),
+            **given,
+        )  # fmt: skip
+
+
+def test_a_pool_that_is_too_large_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_ANSWERS", 2)
+    for name in ("discrete 2", "plain", "no floor"):
+        given = {"proposal": smc.GCD(), **MATRIX["algorithm"][name]}
+        assert_law(CONSTRAINTS["few_words"](), 3, monkeypatch, **given)
+
+
+# -- negative controls ---------------------------------------------------------------------------
 
 
 class ForgetsItsPotential(Tilted):
@@ -143,9 +269,104 @@ def test_negative_control_of_weights() -> None:
     assert max(abs(mass[x] - p) for x, p in expected.items()) > 1e-3
 
 
-@pytest.mark.parametrize("texts", [("",), ("ab", "b")])
-@pytest.mark.parametrize("proposal", list(PROPOSALS))
-def test_a_language_that_ends_by_itself(texts: tuple[str, ...], proposal: str) -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
-    automaton = lift(choice(*texts), vocabulary, eos="accept")
-    assert_exact(automaton, 2, lm=ToyLM(vocabulary, seed=2), proposal=PROPOSALS[proposal]())
+def test_negative_control_of_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights without the division by pi, and pi of another threshold, are detected."""
+    whole = discrete.select
+    expected = truth(many_words(), 4)
+
+    def undivided(*given: Any, **options: Any) -> Selection:
+        found = whole(*given, **options)
+        return found._replace(log_pi=torch.zeros_like(found.log_pi))
+
+    def rounded(*given: Any, **options: Any) -> Selection:
+        found = whole(*given, **options)
+        return found._replace(log_pi=found.log_pi * 1.05)
+
+    for wrong in (undivided, rounded):
+        monkeypatch.setattr(discrete, "select", wrong)
+        mass, *_ = walk_sums(many_words(), 4, proposal=smc.GCD(), algorithm="discrete")
+        assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-3
+
+
+# -- speculative decoding in serving engines: the law of local masks, for any draft ----------------
+
+
+Ids = tuple[int, ...]
+BUDGET = 4
+
+
+def masked(automaton: TokenAutomaton, ids: Ids, within_budget: bool) -> dict[int, float]:
+    """The engine's probabilities of the next token: the model's under a local mask."""
+    state = automaton.initial
+    for token in ids:
+        state = automaton.step(state, token)
+    left = BUDGET - len(ids) if within_budget else UNREACHABLE
+    after = {token: automaton.step(state, token) for token in range(VOCABULARY.size)}
+    allowed = [
+        token for token, to in after.items() if to >= 0 and automaton.steps_to_accept[to] < left
+    ]
+    p = TOY.log_p(PROMPT + ids).exp().tolist()
+    total = sum(p[token] for token in allowed)
+    return {token: p[token] / total for token in allowed}
+
+
+def law_of_speculation(
+    automaton: TokenAutomaton, within_budget: bool, draws: random.Random
+) -> dict[Ids, float]:
+    """The probability of every answer over all outcomes; -1 marks truncation by the budget.
+
+    An engine drafts some tokens, and verifies them in one forward pass against its masked
+    probabilities q. A drafted token is accepted with probability q. Otherwise another token is
+    drawn from q without it, and the rest of the draft is discarded. There are no weights.
+    """
+    law: dict[Ids, float] = defaultdict(float)
+
+    def go_on(ids: Ids, draft: Ids, probability: float) -> None:
+        state = automaton.initial
+        for token in ids:
+            state = automaton.step(state, token)
+        if state == automaton.final or len(ids) == BUDGET:
+            law[ids if state == automaton.final else (*ids, -1)] += probability
+            return
+        q = masked(automaton, ids, within_budget)
+        if not draft:
+            draft = tuple(draws.choices(range(VOCABULARY.size), k=draws.randrange(1, 4)))
+        accepted = q.get(draft[0], 0.0)
+        if accepted:
+            go_on((*ids, draft[0]), draft[1:], probability * accepted)
+        for token, p in q.items():
+            if token != draft[0]:  # the rest of q, of mass 1 - accepted, drawn after rejection
+                go_on((*ids, token), (), probability * (1 - accepted) * (p / (1 - accepted)))
+
+    go_on((), (), 1.0)
+    return law
+
+
+def law_of_one_particle(automaton: TokenAutomaton, proposal: smc.Proposal) -> dict[Ids, float]:
+    """The probability of every answer of one particle without weights."""
+    law: dict[Ids, float] = defaultdict(float)
+    given = {"particles": 1, "proposal": proposal, "forced_runs": False}
+    for probability, posterior in outcomes(automaton, BUDGET, **given):
+        (sample,) = posterior.particles
+        law[sample.ids if sample.finished else (*sample.ids, -1)] += probability
+    return law
+
+
+def distance(law: Mapping[Ids, float], other: Mapping[Ids, float]) -> float:
+    """Total variation."""
+    return sum(abs(law.get(x, 0.0) - other.get(x, 0.0)) for x in {*law, *other}) / 2
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize(("proposal", "within"), [(smc.LCD(), False), (smc.GCD(), True)])
+def test_speculation_has_the_law_of_its_mask(
+    name: str, proposal: smc.Proposal, within: bool
+) -> None:
+    automaton = CONSTRAINTS[name]()
+    law = law_of_speculation(automaton, within, random.Random(3))
+    assert sum(law.values()) == pytest.approx(1)
+    assert distance(law, law_of_one_particle(automaton, proposal)) == pytest.approx(0, abs=1e-12)
+    exact = target(TOY, PROMPT, automaton, BUDGET)
+    evidence = sum(exact.values())
+    away = distance(law, {x: p / evidence for x, p in exact.items()})
+    assert (away > 0.02) == (name != "forced")

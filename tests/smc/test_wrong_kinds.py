@@ -86,50 +86,77 @@ CALLS: dict[str, Callable[..., Any]] = {
         **{"lm": UNREAD, "prompts": [[0]], "options": ["a", "b"], **options}
     ),
     "joint": lambda fields: smc.joint(Unread(JSON_VOCABULARY), [0], fields),
-    "PGCD": lambda **options: smc.PGCD(HMM_, **options),
+    "ask": lambda kind, **options: smc.ask(UNREAD, "x", kind, **{"max_tokens": 16, **options}),
+    "PGCD": lambda hmm=HMM_, **options: smc.PGCD(hmm, **options),
     "Twisted": lambda lookahead=BIGRAMS, **options: smc.Twisted(lookahead, **options),
+    "BudgetLogitsProcessor": lambda **options: smc.BudgetLogitsProcessor(
+        **{"constraint": LIFTED, "max_tokens": 6, **options}
+    ),
+}
+WHOLE = [
+    ("1", "a whole number"),
+    (4.5, "a whole number, got 4.5"),
+    (True, "a whole number, got True"),
+]
+POSITIVE = [*WHOLE, (0, "at least 1, got 0")]
+# Refused by every call that has the option.
+COMMON: dict[str, list[tuple[Any, str]]] = {
+    "algorithm": [("beam", "one of auto, smc, discrete, .* got 'beam'")],
+    "certify": [(wrong, rf"in \(0, 1\], got {wrong}") for wrong in (0, 1.1)] + [("all", ".*'all'")],
+    "deadline": [
+        (-1, "at least 0 .* got -1.0"),
+        (math.nan, ".*got nan"),
+        ("soon", "a number, got"),
+    ],
+    "max_prefixes": POSITIVE,
+    "max_rows": POSITIVE,
+    "max_tokens": WHOLE,
+    "particles": POSITIVE,
+    "proposal": [(wrong, r".*an instance such as smc.GCD\(\), got") for wrong in (smc.GCD, "gcd")],
+    "seed": WHOLE,
+    "spellings": [("both", "one of all, canonical")],
+    "temperature": [(0, ".*got 0"), (math.nan, ".*got nan"), (None, "a number, got None")],
 }
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "sample": [
-        ({"particles": 0}, "expected particles .*got 0"),
         ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
-        ({"temperature": -1.0}, "expected temperature .*got -1"),
-        ({"temperature": math.nan}, "expected temperature .*got nan"),
-        ({"temperature": None}, "expected temperature to be a number, got None"),
         ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
         ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
         ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
-        ({"max_rows": 0}, "expected max_rows .*got 0"),
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
-        ({"max_tokens": [4, 4]}, r"expected as many max_tokens as prompts \(1\), got 2"),
         ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
         ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
-        ({"max_tokens": 8.7}, "expected max_tokens to be a whole number, got 8.7"),
         ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
-        ({"max_tokens": True}, "expected max_tokens to be a whole number, got True"),
-        ({"particles": 4.0}, "expected particles to be a whole number, got 4.0"),
-        ({"particles": True}, "expected particles to be a whole number, got True"),
-        ({"max_rows": 4.5}, "expected max_rows to be a whole number, got 4.5"),
-        ({"seed": 0.5}, "expected seed to be a whole number, got 0.5"),
-        ({"proposal": smc.GCD}, r"an instance such as smc.GCD\(\), got <class"),
-        ({"proposal": "gcd"}, r"an instance such as smc.GCD\(\), got 'gcd'"),
         ({"prompts": [[0], [1, -1]]}, "0 to 5 in the prompt of example 1, got -1;"),
         ({"prompts": [[0], [1, 6]]}, "0 to 5 in the prompt of example 1, got 6;"),
         ({"prompts": np.array([0, 1])}, r"got a list of token ids; pass \[token_ids\]"),
+        *(
+            ({"prompts": [[0], prompt]}, r"text or token ids, got .*(one text|$)|got a list of")
+            for prompt in ([0, 1.0], [[0, 1]], [None], 3.5, ["a"])
+        ),
+        (
+            {"constraint": lifted("a", Vocabulary.from_bytes(VOCABULARY.token_bytes, [3]))},
+            r"EOS ids are \(3, 5\), the constraint's are \(3,\)",
+        ),
+        (
+            {"constraint": lifted("a", Vocabulary.from_bytes([b"b", b"a", *[b""] * 4], [3, 5]))},
+            "token 0 has other bytes",
+        ),
+        ({"constraint": OTHER}, "the model has 6 tokens, the constraint has 2"),
         ({"constraint": gcd.regex("a")}, r"got Automaton.*gcd.lift\(automaton, lm"),
         ({"constraint": [gcd.regex("a")]}, r"got Automaton.*gcd.lift\(automaton, lm"),
-        ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, .* got 'beam'"),
         ({"algorithm": "smc", "strata": "budget"}, "to be one of none, state, got 'budget'"),
         ({"floor": math.nan}, "expected floor .*got nan"),
         ({"floor": 1}, r"expected floor to be in \[0, 1\), got 1"),
         ({"floor": -0.1}, "expected floor .*got -0.1"),
-        ({"certify": 0}, r"expected certify to be in \(0, 1\], got 0"),
-        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
-        ({"certify": "all"}, "expected certify .*got 'all'"),
-        ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
-        ({"deadline": -1}, "expected deadline to be at least 0 .* got -1.0"),
-        ({"deadline": math.nan}, "expected deadline .*got nan"),
-        ({"deadline": "soon"}, "expected deadline to be a number, got 'soon'"),
+        *(({"floor": wrong}, "expected floor to be .*") for wrong in ("0.5", None, True)),
+        ({"count_finished": 1}, "expected count_finished to be .*1"),
+        ({"proposal": smc.PGCD(HMM.random(3, 9))}, "over 6 tokens.*got one over 9"),
+        (  # also if only a later batch of examples would fail
+            {"prompts": [[0]] * 3, "constraint": [LIFTED, LIFTED, lifted("(ab){40}")],
+             "max_tokens": [4, 4, 90], "max_rows": 2, "proposal": smc.PGCD(HMM_, max_bytes=9999)},
+            r"MiB for .* states",
+        ),
         ({"cancel": True}, "expected cancel to be a threading.Event, got True"),
         ({"read_ahead": -1}, "expected read_ahead .*got -1"),
         ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
@@ -143,45 +170,23 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         if name.endswith("=")
     ],
     "generate": [
-        ({"particles": 0}, "expected particles to be at least 1"),
-        ({"particles": 2.0}, "expected particles to be a whole number, got 2.0"),
-        ({"max_rows": 0}, "expected max_rows .*got 0"),
-        ({"seed": 1.5}, "expected seed to be a whole number, got 1.5"),
-        ({"proposal": smc.GCD}, r"expected proposal .*such as smc.GCD\(\)"),
-        ({"algorithm": "best"}, "expected algorithm to be one of .*got 'best'"),
         ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
-        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
-        ({"max_tokens_read": 0, "certify": 0.9}, "max_tokens_read to be at least 1, got 0"),
     ],
     "distribution": [
         ({"constraint": lifted("a*b")}, "answers of any length; pass max_tokens"),
         ({"constraint": gcd.regex("a*")}, "expected a finite language"),
         ({"max_tokens": 1}, "needs at least 2 tokens"),
-        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
-        ({"max_tokens": [4, 4]}, r"as many max_tokens as prompts \(1\)"),
         ({"constraint": [LIFTED] * 2}, r"as many constraints as prompts \(1\)"),
         ({"constraint": "a|b"}, "to be a TokenAutomaton, got str"),
-        ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),
-        ({"max_rows": 0}, "max_rows to be at least 1, got 0"),
-        ({"max_prefixes": 1.5}, "expected max_prefixes .*got 1.5"),
-        ({"certify": 1.1}, r"expected certify to be in \(0, 1\], got 1.1"),
-        ({"temperature": 0}, "expected temperature .*got 0"),
-        ({"spellings": "both"}, "expected spellings to be one of all, canonical"),
         ({"spellings": "canonical"}, "made from a tokenizer"),
         ({"prompts": "yes"}, "got a single string"),
         ({"prompts": [()]}, "at least one token in the prompt"),
         ({"constraint": OTHER}, "to be lifted to the model's vocabulary"),
     ],
     "search": [
-        ({"max_rows": 0}, "expected max_rows .*got 0"),
-        ({"max_rows": 1.5}, "expected max_rows to be a whole number, got 1.5"),
         ({"answers": 0}, "expected answers .*got 0"),
         ({"max_reads": 0}, "expected max_reads .*got 0"),
-        ({"temperature": 0}, "expected temperature .*got 0"),
-        ({"temperature": True}, "expected temperature .*got True"),
         ({"max_tokens": 1}, "needs at least 2 tokens"),
-        ({"deadline": -1}, "expected deadline .*got -1"),
-        ({"max_tokens": 2.5}, "expected max_tokens .*got 2.5"),
         ({"prompt": ()}, "at least one token in the prompt"),
         ({"prompt": (77,)}, "in the prompt, got 77"),
         ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
@@ -202,10 +207,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"orders": 2}, "to be a function of the options, as orders=2 requires, got list"),
         ({"orders": 3, "prompts": [written]}, "orders to be at most 2 .* for 2 options, got 3"),
         ({"orders": 0}, "expected orders to be at least 1"),
-        ({"spellings": "both"}, "expected spellings to be one of"),
         ({"spellings": "canonical"}, "got one without"),
-        ({"certify": 2}, r"expected certify to be in \(0, 1\]"),
-        ({"temperature": math.nan}, "expected temperature .*got nan"),
     ],
     "joint": [
         ({"fields": {}}, "expected at least one field"),
@@ -219,7 +221,18 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"fields": {"a": [math.inf]}}, "finite numbers"),
         ({"fields": {"a": [[1]]}}, "finite numbers, booleans or None"),
     ],
+    "ask": [
+        *(({"kind": kind}, "expected a type") for kind in ("a|b", [], [1, 2], ["a", {}], 3)),
+        ({"kind": None}, "got None"),
+        ({"kind": ["a", "b"], "whitespace": "compact"}, "whitespace.*; (omit it|pass)"),
+        ({"kind": gcd.regex("[ab]"), "whitespace": "compact"}, "whitespace.*; (omit it|pass)"),
+        ({"kind": LIFTED, "literals": "canonical"}, "literals.*; (omit it|pass)"),
+        ({"kind": ["ab"], "max_tokens": 1}, "needs at least 2 tokens"),
+    ],
     "PGCD": [
+        ({"hmm": HMM(HMM_.initial, HMM_.transition, HMM_.emission * 2)}, "emission"),
+        ({"hmm": HMM(HMM_.initial * math.nan, HMM_.transition, HMM_.emission)}, "initial"),
+        ({"hmm": "models/some-hmm"}, r"got str.*hmm\.load"),
         ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
         ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
         ({"lookahead": math.nan}, "lookahead to be one of"),
@@ -234,15 +247,34 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "Twisted": [
         ({"lookahead": "bigram"}, "got str.*smc.PGCD"),
+        (
+            {"lookahead": smc.HMMLookahead(HMM_, eventual=False), "twist": "in_time"},
+            "log_eventual for twist=.*, but HMMLookahead doesn't",
+        ),
         ({"twist": "both"}, "twist to be one of conditional"),
         ({"exact_top_k": -1}, "exact_top_k"),
     ],
-}
+    "BudgetLogitsProcessor": [
+        ({"constraint": [LIFTED, LIFTED], "max_tokens": [6, 1]}, "constraint 1: needs at least"),
+        ({"constraint": [LIFTED, LIFTED], "max_tokens": [6]}, r"one per constraint \(2\), got 1"),
+        ({"constraint": gcd.regex("a")}, r"a TokenAutomaton, got Automaton; use gcd.lift"),
+        ({"constraint": []}, "at least one"),
+        ({"lookahead": smc.LCD()}, "expected lookahead to be a proposal .* got LCD"),
+        ({"lookahead": smc.HMMLookahead}, "expected lookahead to be a proposal .* got <class"),
+        ({"max_tokens": 6.0}, r"whole number of tokens, got 6\.0"),
+        ({"prompt_length": 4.0}, r"expected prompt_length to be a whole number, got 4\.0"),
+        ({"prompt_length": -1}, "prompt_length to be at least 0, got -1"),
+        (
+            {"constraint": gcd.lift(gcd.literal("a"), Vocabulary.from_bytes([b"a"], []),
+                                    eos="accept")},
+            "expected a constraint with an EOS token",
+        ),
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("call", "options", "message"),
-    [(call, *row) for call, rows in REFUSED.items() for row in rows],
+    ("call", "options", "message"), [(call, *row) for call, rows in REFUSED.items() for row in rows]
 )
 def test_options_without_sense(call: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -370,7 +402,7 @@ def test_long_calls_show_progress_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     pytest.importorskip("tqdm")
-    kind = {"type": "array", "items": {"enum": [1, 2]}}
+    kind = {"kind": "array", "items": {"enum": [1, 2]}}
     vocabulary = Vocabulary.from_bytes([*[bytes([b]) for b in b"[]12, "], b""], [6])
     lm = ToyLM(vocabulary)
     calls: list[Callable[[], Any]] = [

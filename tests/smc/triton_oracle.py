@@ -1,4 +1,4 @@
-"""The part of tests/smc/test_passes.py that runs in a process with Triton's interpreter."""
+"""The part of tests/smc/test_tying.py that runs in a process with Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import smc._results.posterior
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM
 from smc import AutomatonPosition, Reliability
+from smc._inference.resampling import SCHEMES, Uniform
 from smc.testing import ToyLM, target, walk
 from tests.smc.calls import sample_with
 from tests.smc.toys import VOCABULARY
@@ -34,9 +35,9 @@ def random_hmm(
     return HMM.random(num_states, num_tokens, dtype=torch.float64, **options)
 
 
-def never(tokens: list[int], seed: int = 3) -> HMM:
+def never(tokens: list[int], seed: int = 3, size: int = VOCABULARY.size) -> HMM:
     """An HMM that gives these tokens no probability."""
-    hmm = random_hmm(seed=seed)
+    hmm = random_hmm(size, seed=seed)
     emission = hmm.emission.clone()
     emission[tokens] = 0
     return HMM(hmm.initial, hmm.transition, emission / emission.sum(dim=0))
@@ -66,6 +67,16 @@ class SometimesImpossible(ToyLM):
             log_p = torch.full_like(log_p, -torch.inf)
             log_p[1] = 0
         return log_p
+
+
+def heaviest(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
+    """Wrong: keep only the heaviest particle."""
+    return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
+
+
+def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
+    """Wrong, but nearly right: systematic resampling with half the offset."""
+    return SCHEMES["systematic"](weights, lambda count, breaks: uniform(count, breaks) / 2, size)
 
 
 class Tilted(smc.GCD):
@@ -210,6 +221,34 @@ def masses(
 
     visit(automaton.initial, (), 1.0)
     return found
+
+
+def removed_by_budget(
+    lm: Any,
+    prompt: Sequence[int],
+    automaton: TokenAutomaton,
+    budget: int,
+    *,
+    temperature: float = 1.0,
+) -> tuple[float, int]:
+    """Mass that only the budget removes, and the sufficient budget, over all prefixes."""
+    mass, sufficient = 0.0, 0
+    waiting: list[tuple[int, Ids, float]] = [(automaton.initial, (), 1.0)]
+    while waiting:
+        state, ids, p = waiting.pop()
+        if state == automaton.final or p == 0:
+            continue
+        for token, share in enumerate(shares(lm, (*prompt, *ids), temperature)):
+            after = automaton.step(state, token)
+            if after < 0:
+                continue
+            needed = len(ids) + 1 + int(automaton.steps_to_accept[after])
+            sufficient = max(sufficient, needed)
+            if needed <= budget:
+                waiting.append((after, (*ids, token), p * share))
+            elif share > 0:
+                mass += p * share
+    return mass, sufficient
 
 
 def by_text(target: dict[Ids, float], vocabulary: Vocabulary) -> dict[bytes, float]:

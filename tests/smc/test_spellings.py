@@ -1,6 +1,6 @@
-"""Sampling segments: the weights sum to p_lm of the definition over all random choices.
+"""Targets over particular spellings: segments and canonical spellings.
 
-The targets are enumerated from the definition of segments, not from the automaton.
+The targets are enumerated from the definition of the spellings, not from the automaton.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import pytest
 
 import gcd
 import smc
-from gcd import Segment
+from gcd import Segment, choice, lift
+from smc.testing import ToyLM
+from tests.gcd.tokens.bpe import train
+from tests.gcd.tokens.bpe import vocabulary_of as bpe_vocabulary
 from tests.gcd.tokens.splits import truth
-from tests.smc.calls import sample_with
 from tests.smc.toys import VOCABULARY
-from tests.smc.walks import PROMPT, TOY, assert_exact, random_hmm
+from tests.smc.walks import PROMPT, TOY, assert_exact, outcomes, random_hmm, sums
+
+# -- segments ------------------------------------------------------------------------------------
 
 # The token `ab` straddles the end of the first segment; 4 is a special token.
 PLANS = {
@@ -70,24 +74,39 @@ def test_weights_sum_to_the_target(name: str, proposal: str, options: dict) -> N
     assert_exact(automaton, BUDGET[name], expected=expected, proposal=made, **options)
 
 
-@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-@pytest.mark.parametrize("proposal", ["gcd", "pgcd"])
-def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str) -> None:
-    """LCD runs out of tokens in the first segment; the others always finish the second."""
-    plan = gcd.segments([Segment(gcd.regex("[ab]*"), until=4, tokens=5), *PLANS["special"][1:]])
-    automaton = gcd.lift(plan, VOCABULARY)
-    budget = automaton.fewest_tokens + 3
-    options = {"max_tokens": budget, "particles": 8, "algorithm": algorithm}
-    (posterior,) = sample_with(
-        TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **{"algorithm": "smc", **options}
-    )
-    assert posterior.valid
-    assert posterior.complete
-    for sample in posterior.particles:
-        thought, answer = plan.split(sample.ids, VOCABULARY)
-        assert sample.answer == thought + answer
-        assert answer in (b"b", b"ab")
-    (local,) = sample_with(
-        TOY, [PROMPT], automaton, proposal=smc.LCD(), **{"algorithm": "smc", **options}
-    )
-    assert local.diagnostics.share_finished < 1 or algorithm == "discrete"
+# -- canonical spellings -------------------------------------------------------------------------
+
+TEXTS = ("orderId", "orderName", "order", "name")
+TOKENIZER = train(("orderId orderName order name", "order order orderI orderN name"), 266, "none")
+BPE = bpe_vocabulary(TOKENIZER)
+AUTOMATON = lift(choice(TEXTS), BPE, literals="canonical")
+BPE_LM = ToyLM(BPE, seed=4, spread=1.5)
+
+
+def by_hand(budget: int) -> dict[tuple[int, ...], float]:
+    """Compute p_lm of the tokenizer's spelling of each text within the budget, token by token."""
+    found = {}
+    for text in TEXTS:
+        ids = (*TOKENIZER.encode(text).ids, *BPE.eos_ids)
+        if len(ids) <= budget:
+            p = 1.0
+            for place, token in enumerate(ids):
+                p *= float(BPE_LM.log_p((*PROMPT, *ids[:place]))[token].exp())
+            found[ids] = p
+    return found
+
+
+@pytest.mark.parametrize("proposal", [smc.GCD(), smc.LCD()])
+def test_the_samplers_weights_sum_to_it(proposal: smc.Proposal) -> None:
+    budget = 6
+    given = {
+        "lm": BPE_LM,
+        "prompt": PROMPT,
+        "particles": 2,
+        "proposal": proposal,
+        "algorithm": "auto",
+    }
+    mass, _, total, _ = sums(outcomes(AUTOMATON, budget, **given))
+    assert total == pytest.approx(1, rel=1e-12)
+    expected = {BPE.decode(ids): p for ids, p in by_hand(budget).items()}
+    assert mass == pytest.approx(expected, rel=1e-9)
