@@ -39,7 +39,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = ("smc", "hmm", "gcd/_tokens", "gcd/_serving", "gcd_vllm", "kernels")
+GROUPS = (
+    "smc",
+    "hmm",
+    "gcd/_automata",
+    "gcd/_languages",
+    "gcd/_tokens",
+    "gcd/_serving",
+    "gcd_vllm",
+    "kernels",
+)
 _TESTS = ("tests/smc", "tests/hmm", "tests/gcd", "tests/gcd_vllm")
 _COMMON = 25  # names that occur in more files are ignored
 _HANGS = 120  # processor seconds beyond the limit after which a mutant is killed
