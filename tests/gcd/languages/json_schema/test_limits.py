@@ -15,7 +15,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from gcd import (
     ConstraintError,
@@ -288,42 +287,6 @@ def test_constants_that_are_apart_are_compared_without_building_them() -> None:
     with work_limit(200_000_000):
         language = json_schema({"oneOf": [{"const": i} for i in range(90)]})
     assert {text.decode() for text in language} == {str(i) for i in range(90)}
-
-
-@pytest.mark.parametrize(
-    ("branches", "texts"),
-    [
-        ([{"const": 1}, {"const": 1.0}, {"const": 2}], {"2"}),
-        ([{"const": 0}, {"const": False}, {"enum": [0.5, None]}], {"0", "false", "0.5", "null"}),
-        ([{"enum": [1, 2]}, {"enum": [2, 3]}], {"1", "3"}),
-        ([{"const": 1}, {"enum": [2, [1]]}, {"const": [1]}], {"1", "2"}),
-        ([{"const": 1, "type": "string"}, {"enum": [1, 2]}], {"1", "2"}),
-        ([{"enum": [1, 2], "not": {"const": 2}}, {"const": 2}], {"1", "2"}),
-    ],
-)
-def test_one_of_several_constants(branches: list[Any], texts: set[str]) -> None:
-    assert {text.decode() for text in json_schema({"oneOf": branches})} == texts
-
-
-TITLED: list[list[Any]] = [
-    [{"const": v, "title": f"{v}"} for v in ("a", "b", "a", 1, 1.0, True, None)],
-    [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}, {"pattern": "^[ac]"}, {"const": 2}],
-    [{"type": "string", "enum": ["a", 1]}, {"const": 1}, {"type": "integer", "maximum": 1}],
-    [{"$ref": "#/$defs/a"}, {"allOf": [{"$ref": "#/$defs/a"}]}, {"const": "b"}],
-    [{"const": "a"}, {"enum": ["b", {"x": 1}]}, {"const": "b"}, {"const": [1]}, {"type": "array"}],
-    [{"const": "a", "minLength": 2}, {"const": "a"}, {"const": "b", "type": "integer"}],
-]
-
-
-@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
-@pytest.mark.parametrize("branches", TITLED)
-def test_constant_branches_follow_the_standard(keyword: str, branches: list[Any]) -> None:
-    schema = {keyword: branches, "$defs": {"a": {"const": "a", "description": "first"}}}
-    language = json_schema(schema, max_depth=1)
-    validator = Draft202012Validator(schema)
-    for value in ("a", "b", "c", "ab", 1, 2, 0, True, None, {"x": 1}, {}, [1], []):
-        text = json.dumps(value, separators=(",", ":"))
-        assert language.accepts(text) == validator.is_valid(value), value
 
 
 @pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
