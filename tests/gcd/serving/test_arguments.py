@@ -73,7 +73,7 @@ def test_arguments_that_are_not_whole_numbers_are_refused_without_effect(wrong: 
     matcher = _matcher()
     before = _standing(matcher)
     calls: list[Callable[[Any], object]] = [
-        *(matcher.advance, matcher.rollback, matcher.forced),
+        *(matcher.advance, matcher.rollback, matcher.forced, matcher.finish_within),
         lambda given: AUTOMATON.step(0, given),
         lambda given: AUTOMATON.step(given, 0),
     ]
