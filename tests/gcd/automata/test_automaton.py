@@ -233,19 +233,6 @@ def test_text_is_read_as_utf8():
     assert automaton.num_states == len("é😀".encode()) + 1
 
 
-def test_bad_arguments_are_shown_in_the_error():
-    with pytest.raises(ValueError, match="got 3 and 2"):
-        Automaton.literal("a").repeat(3, 2)
-    with pytest.raises(ValueError, match=r"expected an initial state in .*, got 4"):
-        Automaton.from_transitions(np.full((1, 256), -1), np.array([True]), initial=4)
-    table = np.full((1, 256), -1)
-    table[0, 0] = 7
-    with pytest.raises(ValueError, match=r"got -1\.\.7"):
-        Automaton.from_transitions(table, np.array([True]))
-    with pytest.raises(ValueError, match=r"bytes in 0\.\.255"):
-        Automaton.byte_set([300])
-
-
 def test_growth_past_the_limit_is_refused_by_name():
     hard = Automaton.byte_set(b"ab").star() + Automaton.literal("a")
     with state_limit(1000):

@@ -243,40 +243,6 @@ def test_other_letters():
         gcd.keywords([["ß"]], letters="latin", max_words=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([],), "at least one inflection|at least one group"),
-        (([["cat"], []],), "at least one inflection in group 2 of keywords"),
-        ((["cat"],), "group 1 of keywords.. to be a list of words, got 'cat'"),
-        (("cat",), "to get a list of groups"),
-        (([["two words"]],), "got 'two words'"),
-        (([[""]],), "got ''"),
-        (([["cat."]],), "got 'cat.'"),
-        (([["été"]],), r"letters \(ascii\) .* got 'été'"),
-        (([["\ud800"]],), "lone surrogate"),
-    ],
-)
-def test_bad_groups_are_refused_by_name(arguments, message):
-    with pytest.raises(gcd.ConstraintError, match=message):
-        gcd.keywords(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"letters": "greek"}, "letters to be one of ascii, latin, unicode, got 'greek'"),
-        ({"punctuation": ",&"}, "got '&'"),
-        ({"punctuation": "("}, "both brackets or neither, got '[(]'"),
-        ({"max_words": 0}, "max_words to be a whole number, at least 1, got 0"),
-        ({"max_words": 1}, "max_words of at least 2 for 2 groups of keywords, got 1"),
-    ],
-)
-def test_bad_options_are_refused_by_name(options, message):
-    with pytest.raises(gcd.ConstraintError, match=message):
-        gcd.keywords([["a", "b"], ["c", "d"]], **options)
-
-
 def test_the_fewest_words_are_those_of_the_shortest_covers():
     groups = [["a", "b"], ["b", "c"], ["c", "d"], ["d", "a"]]
     with pytest.raises(gcd.ConstraintError, match=r"max_words of at least 2 .* got 1"):

@@ -349,33 +349,6 @@ def test_budget_below_the_shortest_text_is_refused() -> None:
 # -- several at once ------------------------------------------------------------------------
 
 
-def test_unfit_batches_are_refused() -> None:
-    one = Matcher(_LANGUAGES[0])
-    small = Matcher(lift(regex("a"), Vocabulary.from_bytes([b"a", b"</s>"], [1])))
-    with pytest.raises(ConstraintError, match="at least one"):
-        MatcherBatch([])
-    with pytest.raises(ConstraintError, match="twice"):
-        MatcherBatch([one, one])
-    with pytest.raises(ConstraintError, match="of size 40, got 2"):
-        MatcherBatch([one, small])
-    with pytest.raises(ConstraintError, match="of size 40, got 2"):
-        MatcherBatch([one])[0] = small
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        np.empty((1, 2), np.int32),
-        np.empty((2, 3), np.int32),
-        np.empty((2, 4), np.int32)[:, ::2],
-    ],
-    ids=["too few", "too wide", "strided"],
-)
-def test_rows_of_other_shapes_are_refused(rows: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="contiguous int32"):
-        MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[1])]).fill_masks(rows)
-
-
 def test_a_language_is_lifted_once_and_matchers_share_masks() -> None:
     language = Automaton.literal("ab")
     one, two = Matcher(language, LETTERS), Matcher(language, LETTERS, budget=3)

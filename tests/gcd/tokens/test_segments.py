@@ -353,38 +353,6 @@ def test_canonical_spellings_around_a_special_token() -> None:
 # -- bad input ------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"until": ""}, "expected until to be non-empty"),
-        ({"until": b""}, "expected until to be non-empty"),
-        ({"until": 1.5}, "a text or the id of a token, got 1.5"),
-        ({"until": "\ud800"}, "lone surrogate"),
-        ({"until": True}, "a text or the id of a token, got True"),
-        ({"tokens": 0}, "at least one token in a segment, got tokens=0"),
-        ({"tokens": -3}, "at least one token in a segment, got tokens=-3"),
-        ({"tokens": 2.5}, "whole number of tokens, got 2.5"),
-        ({"tokens": True}, "whole number of tokens, got True"),
-    ],
-)
-def test_a_bad_segment_is_refused(options: dict, message: str) -> None:
-    with pytest.raises(ConstraintError, match=message):
-        Segment(FREE, **options)
-
-
-@pytest.mark.usefixtures("unchecked_annotations")
-def test_invalid_segments_are_refused() -> None:
-    with pytest.raises(ConstraintError, match=r"use gcd.anything\(\) for free text"):
-        Segment("free text")  # type: ignore[arg-type]
-    with pytest.raises(ConstraintError, match="at least one segment for segments"):
-        segments([])
-    with pytest.raises(ConstraintError, match=r"expected gcd.Segment\(...\)"):
-        segments([FREE])  # type: ignore[list-item]
-    with pytest.raises(EmptyLanguageError, match=r"segment 2 of 2 .until 'a'.: expected a"):
-        segments([Segment(FREE, until="<"), Segment(gcd.literal("a"), until="a")])
-
-
 @pytest.mark.parametrize(
     ("language", "prefix"),
     [(FREE, ""), (gcd.choice(["a", "ab"]), "a"), (gcd.json_schema({"type": "integer"}), "1")],
@@ -399,19 +367,6 @@ def test_an_ambiguous_end_is_refused_except_in_the_last_segment(
         segments([braces, Segment(language, tokens=2), Segment(FREE)])
     for until in ("\n", 6):
         segments([Segment(language, until=until), braces, Segment(language)])
-
-
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        (9, "expected a token id in 0..8, got 9"),
-        (8, "doesn't end the whole text, got EOS id 8"),
-        (0, "has bytes.*until=b'a'"),
-    ],
-)
-def test_only_special_tokens_end_a_segment(token: int, message: str) -> None:
-    with pytest.raises(ConstraintError, match=message):
-        gcd.lift(segments([Segment(FREE, until=token), Segment(BRACES)]), VOCABULARY)
 
 
 def test_too_low_limits_are_refused_with_the_needed_ones() -> None:

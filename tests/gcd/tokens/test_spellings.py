@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from gcd import (
     Automaton,
-    ConstraintError,
     TokenAutomaton,
     Vocabulary,
     choice,
@@ -293,14 +292,6 @@ def test_languages_of_bytes_that_are_no_text_stay_writable() -> None:
     for raw in (b"\xff", b"abc\xff\xfeabc", b"\xe6\x9d", b"ab\xe6\x9d\xb1ab"):
         automaton = lift(literal(raw), vocabulary, literals="canonical")
         assert {vocabulary.decode(ids) for ids in sequences(automaton, 12)} == {raw}
-
-
-def test_what_cannot_be_honored_is_refused() -> None:
-    plain = Vocabulary.from_bytes([b"a", b"b", b""], [2])
-    with pytest.raises(ConstraintError, match="from_tokenizer"):
-        lift(literal("ab"), plain, literals="canonical")
-    with pytest.raises(ConstraintError, match="expected literals to be one of"):
-        lift(literal("ab"), plain, literals="own")
 
 
 def test_without_an_end_token_a_text_ends_by_itself() -> None:

@@ -199,23 +199,6 @@ def test_what_is_refused_is_named(text, dialect, named):
     assert named in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"max_depth": -1}, {"max_depth": True}, {"max_bytes": 0}, {"start": "other"}],
-)
-def test_options_are_checked(options):
-    with pytest.raises(gcd.ConstraintError):
-        gcd.grammar('start: "(" start ")" | ', **options)
-
-
-def test_a_too_small_depth_or_length_names_the_option_to_raise():
-    text = 'start: "(" start ")" | "xyz"'
-    with pytest.raises(gcd.EmptyLanguageError, match="raise max_depth"):
-        gcd.grammar(text, max_depth=0)
-    with pytest.raises(gcd.EmptyLanguageError, match="3 bytes, so raise max_bytes"):
-        gcd.grammar(text, max_bytes=2)
-
-
 def test_a_limit_of_nested_rules_names_the_depth():
     text = 'start: "(" start start start ")" | /(a|b)*a(a|b){5}/'
     with gcd.state_limit(300), pytest.raises(gcd.StateLimitError, match="lower max_depth=3"):

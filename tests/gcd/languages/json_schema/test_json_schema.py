@@ -613,13 +613,6 @@ def test_any_order() -> None:
     assert {t.decode() for t in without} == {'{"b":1}', '{"a":1,"b":1}', '{"b":1,"a":1}'}
 
 
-def test_options_of_another_value() -> None:
-    options = ("whitespace", "escapes", "additional_properties", "formats", "unknown", "draft")
-    for option in options:
-        with pytest.raises(ConstraintError, match=option):
-            json_schema({}, **{option: "loose"})  # type: ignore[arg-type]
-
-
 def test_more_members_than_there_can_be() -> None:
     for fewest in (3, 10**6, 10**300):
         schema = {"type": "object", "additionalProperties": False, "minProperties": fewest}

@@ -13,7 +13,6 @@ import gcd
 import smc
 from gcd import (
     Automaton,
-    ConstraintError,
     EmptyLanguageError,
     OverlongBudgetError,
     Vocabulary,
@@ -178,17 +177,6 @@ def test_samplers_refuse_it_too() -> None:
     with pytest.raises(OverlongBudgetError, match="budget is 8"):
         smc.sample(lm, [[0]], _lifted(20), max_tokens=8, particles=2, proposal=smc.LCD())
     smc.sample(lm, [[0]], _lifted(20), max_tokens=7, particles=2, proposal=smc.LCD())
-
-
-@pytest.mark.parametrize("max_bytes", [0, -1, True])
-def test_malformed_lengths_are_refused(max_bytes: Any) -> None:
-    with pytest.raises(ConstraintError, match="max_bytes to be a whole number, at least 1"):
-        json_schema({}, max_bytes=max_bytes)
-
-
-def test_too_short_a_length_is_refused_with_the_shortest() -> None:
-    with pytest.raises(EmptyLanguageError, match=r"max_bytes=9.*shortest has 10"):
-        json_schema({"const": "12345678"}, max_bytes=9)
 
 
 @pytest.mark.parametrize("said", [{"format": "uri"}, {"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}])

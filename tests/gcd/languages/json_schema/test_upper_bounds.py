@@ -327,14 +327,6 @@ def test_elements_of_many_values_are_left_to_a_check() -> None:
         json_schema({"items": {"type": "string"}, "not": {"uniqueItems": True}})
 
 
-@pytest.mark.parametrize("unsupported", ["drop", ""])
-def test_other_values_of_the_option_are_refused(unsupported: Any) -> None:
-    with pytest.raises(
-        ConstraintError, match='expected unsupported to be "warn" or "ignore" or "refuse"'
-    ):
-        json_schema({}, unsupported=unsupported)
-
-
 REPEATS: list[tuple[Any, Any]] = [
     ({"required": ["a", "a"]}, {"required": ["a"]}),
     ({"type": ["string", "null", "string"]}, {"type": ["string", "null"]}),

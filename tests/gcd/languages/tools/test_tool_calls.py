@@ -570,24 +570,6 @@ def test_open_arguments_are_refused_in_python_only() -> None:
         tool_calls([tool], style="python")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"style": "yaml"}, "style"),
-        ({"whitespace": "pretty"}, "whitespace"),
-        ({"min_calls": -1}, "min_calls"),
-        ({"min_calls": 2, "max_calls": 1}, "min_calls"),
-        ({"max_depth": -1}, "max_depth"),
-        ({"max_bytes": 0}, "max_bytes"),
-        ({"formats": "no"}, "formats"),
-        ({"unknown": "no"}, "unknown"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConstraintError, match=message):
-        tool_calls([PING], **options)
-
-
 def test_nothing_to_call() -> None:
     with pytest.raises(EmptyLanguageError, match="there are no tools"):
         tool_calls([])

@@ -112,11 +112,6 @@ def test_one_character() -> None:
     assert texts(3) == regex("(?s:.){3,}")
 
 
-def test_far_too_many_characters_are_refused_at_once() -> None:
-    with pytest.raises(StateLimitError, match="length limit of 1000000"):
-        texts(0, 1_000_000)
-
-
 def json_spellings(text: str) -> Automaton:
     """Return every spelling of one text as a regular expression, character by character."""
 
