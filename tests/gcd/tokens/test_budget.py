@@ -99,6 +99,7 @@ def test_mask_is_the_existence_of_a_completion_in_budget(
                 truth |= set(vocabulary.eos_ids)
             row = mask.mask(torch.tensor([state]), torch.tensor([remaining]))
             assert set(row[0].nonzero().flatten().tolist()) == truth
+            assert set(lifted.allowed(state, remaining).tolist()) == truth
 
 
 @settings(max_examples=50)
