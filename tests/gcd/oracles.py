@@ -6,7 +6,7 @@ Also strategies for random automata, vocabularies and edge lists that are small 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from gcd import (
     Vocabulary,
     lift,
 )
+from gcd._automata.limits import count_work, work_left
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -143,6 +144,43 @@ def determinised(
     return Automaton.from_transitions(np.array(rows), np.array([end in s for s in subsets]))
 
 
+def accepted(automaton: TokenAutomaton, most: int) -> set[tuple[int, ...]]:
+    """Return all accepted sequences of at most `most` tokens, without EOS."""
+    found = set()
+    waiting: list[tuple[tuple[int, ...], int]] = [((), automaton.initial)]
+    while waiting:
+        ids, state = waiting.pop()
+        if automaton.accepting[state]:
+            found.add(ids)
+        if len(ids) < most:
+            following = automaton.allowed(state).tolist()
+            usual = [t for t in following if t not in automaton.vocabulary.eos_ids]
+            waiting += [((*ids, token), automaton.step(state, token)) for token in usual]
+    return found
+
+
+def lift_or_skip(language: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:
+    """Lift a drawn language; skip the example if the tokens write none of its texts."""
+    try:
+        return lift(language, vocabulary)
+    except EmptyLanguageError:
+        assume(False)
+        raise
+
+
+def up_to(length: int) -> Automaton:
+    """All strings of at most this many bytes."""
+    return Automaton.byte_set(range(256)).repeat(0, length)
+
+
+def work_of(build: Callable[[], object]) -> int:
+    """Return the units of work that a construction takes."""
+    with count_work():
+        before = work_left()
+        build()
+        return before - work_left()
+
+
 def check_lift(automaton: Automaton, vocabulary: Vocabulary) -> None:
     """Compare a lift with the definition, all states at a time: the state after a token's bytes."""
     step = np.full((automaton.num_states, vocabulary.size), -1)
@@ -198,11 +236,7 @@ def token_automata(draw: st.DrawFn) -> TokenAutomaton:
         vocabulary = Vocabulary.from_bytes(
             vocabulary.token_bytes, vocabulary.eos_ids, max(size, vocabulary.size)
         )
-    try:
-        return lift(draw(byte_automata()), vocabulary)
-    except EmptyLanguageError:
-        assume(False)
-        raise
+    return lift_or_skip(draw(byte_automata()), vocabulary)
 
 
 def ids_of_mask(row: np.ndarray, size: int) -> list[int]:

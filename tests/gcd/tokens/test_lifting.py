@@ -51,13 +51,6 @@ def test_walks_shared_among_states_change_nothing(num_states: int, ring: bool) -
     check_lift(automaton, vocabulary)
 
 
-def test_arrays_cannot_be_written() -> None:
-    lifted = lift(Automaton.literal("a"), Vocabulary.from_bytes([b"a", b""], [1]))
-    for array in (lifted.delta, lifted.class_of, lifted.accepting, lifted.steps_to_accept):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0
-
-
 # -- ending without EOS ---------------------------------------------------------------------
 
 

@@ -26,10 +26,10 @@ from gcd import (
     tool_calls,
     work_limit,
 )
-from gcd._automata.limits import count_work, work_left
 from gcd._errors import LimitError
 from gcd._languages.cycles import cycles
 from gcd._languages.json_schema import choices
+from tests.gcd.oracles import work_of
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,7 @@ def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None
     members = {f"a{i}": {"type": "integer"} for i in range(9)}
     members |= {"costly": {"type": "string", "maxLength": 1_000, "format": "uuid"}}
     members |= {f"b{i}": {"type": "string", "maxLength": 3 + i} for i in range(9)}
-    with count_work():
-        before = work_left()
-        json_schema({"type": "object", "properties": members})
-        taken = before - work_left()
+    taken = work_of(lambda: json_schema({"type": "object", "properties": members}))
     with work_limit(taken // 2), pytest.raises(WorkLimitError) as caught:
         json_schema({"type": "object", "properties": members}, unsupported="refuse")
     assert (caught.value.keyword, caught.value.pointer) == ("maxLength", "/properties/costly")
@@ -163,13 +160,7 @@ def test_what_is_refused_does_not_depend_on_what_was_compiled_before() -> None:
             "d": {},
         },
     }
-    taken = []
-    for _ in range(2):
-        with count_work():
-            before = work_left()
-            json_schema(schema)
-            taken.append(before - work_left())
-    assert taken[0] == taken[1]
+    assert work_of(lambda: json_schema(schema)) == work_of(lambda: json_schema(schema))
 
 
 def test_recursion_is_refused_with_the_remedy() -> None:
@@ -192,10 +183,7 @@ def test_tool_calls_are_metered_together() -> None:
         }
         for i, name in enumerate(names)
     ]
-    with count_work():
-        before = work_left()
-        tool_calls(tools[:1])
-        one = before - work_left()
+    one = work_of(lambda: tool_calls(tools[:1]))
     with work_limit(3 * one):
         tool_calls(tools[:1])
         with pytest.raises(WorkLimitError, match=r"'maxLength' at '/\d/.*'tool_\d', of 9"):

@@ -19,6 +19,7 @@ from gcd import (
     json_schema,
 )
 from smc.testing import ToyLM
+from tests.gcd.oracles import up_to
 
 NAMES = {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}
 SCHEMAS: list[Any] = [
@@ -41,15 +42,11 @@ SCHEMAS: list[Any] = [
 ]
 
 
-def _up_to(length: int) -> Automaton:
-    return Automaton.byte_set(range(256)).repeat(0, length)
-
-
 @pytest.mark.parametrize("index", range(len(SCHEMAS)))
 def test_up_to_that_length_it_is_the_same_language(index: int) -> None:
     whole = json_schema(SCHEMAS[index])
     for length in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 14, 17, 22, 30):
-        expected = whole & _up_to(length)
+        expected = whole & up_to(length)
         if expected.is_empty:
             with pytest.raises(EmptyLanguageError):
                 json_schema(SCHEMAS[index], max_bytes=length)
@@ -57,7 +54,7 @@ def test_up_to_that_length_it_is_the_same_language(index: int) -> None:
         found = json_schema(SCHEMAS[index], max_bytes=length)
         assert found.max_bytes == length
         plain = Automaton(found.delta, found.accepting, found.class_of_byte)
-        assert plain & _up_to(length) == expected
+        assert plain & up_to(length) == expected
         assert found.count(100) == whole.count(length)
 
 
@@ -93,7 +90,7 @@ def test_the_algebra_respects_it(data: st.DataObject) -> None:
 
     def known(whole: Automaton) -> Automaton:
         other = data.draw(st.sampled_from(pieces))
-        mixed = (whole & _up_to(length)) | (other - _up_to(length))
+        mixed = (whole & up_to(length)) | (other - up_to(length))
         return Automaton(mixed.delta, mixed.accepting, mixed.class_of_byte, length)
 
     first, second = (data.draw(st.sampled_from(pieces)) for _ in range(2))
@@ -119,7 +116,7 @@ def test_the_algebra_respects_it(data: st.DataObject) -> None:
     for expected, found in cases:
         assert found.max_bytes == length
         plain = Automaton(found.delta, found.accepting, found.class_of_byte)
-        assert plain & _up_to(length) == expected & _up_to(length)
+        assert plain & up_to(length) == expected & up_to(length)
         assert found.count(length + 3) == expected.count(length)
         for text in (b"", b"a", b"ab", b"aab", b"bba", b"abab", b"aaaaa"):
             assert found.accepts(text) == (len(text) <= length and expected.accepts(text))
