@@ -6,7 +6,7 @@ Also strategies for random automata, vocabularies and edge lists that are small 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from gcd import (
     Vocabulary,
     lift,
 )
+from gcd._automata.limits import count_work, work_left
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -143,36 +144,84 @@ def determinised(
     return Automaton.from_transitions(np.array(rows), np.array([end in s for s in subsets]))
 
 
-def naive_lift(
-    automaton: Automaton, vocabulary: Vocabulary
-) -> tuple[list[int], dict[tuple[int, int], int]]:
-    """Return the kept byte states, and (state, id) -> state among them, without EOS."""
-    reached, frontier = {0}, [0]
-    step: dict[tuple[int, int], int] = {}
-    while frontier:
-        state = frontier.pop()
-        for index, token in enumerate(vocabulary.token_bytes):
-            after = automaton.run(token, state) if token else -1
-            if after >= 0:
-                step[state, index] = after
-                if after not in reached:
-                    reached.add(after)
-                    frontier.append(after)
-    alive = {s for s in reached if automaton.accepting[s]}
+def accepted(automaton: TokenAutomaton, most: int) -> set[tuple[int, ...]]:
+    """Return all accepted sequences of at most `most` tokens, without EOS."""
+    found = set()
+    waiting: list[tuple[tuple[int, ...], int]] = [((), automaton.initial)]
+    while waiting:
+        ids, state = waiting.pop()
+        if automaton.accepting[state]:
+            found.add(ids)
+        if len(ids) < most:
+            following = automaton.allowed(state).tolist()
+            usual = [t for t in following if t not in automaton.vocabulary.eos_ids]
+            waiting += [((*ids, token), automaton.step(state, token)) for token in usual]
+    return found
+
+
+def lift_or_skip(language: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:
+    """Lift a drawn language; skip the example if the tokens write none of its texts."""
+    try:
+        return lift(language, vocabulary)
+    except EmptyLanguageError:
+        assume(False)
+        raise
+
+
+def up_to(length: int) -> Automaton:
+    """All strings of at most this many bytes."""
+    return Automaton.byte_set(range(256)).repeat(0, length)
+
+
+def work_of(build: Callable[[], object]) -> int:
+    """Return the units of work that a construction takes."""
+    with count_work():
+        before = work_left()
+        build()
+        return before - work_left()
+
+
+def check_lift(automaton: Automaton, vocabulary: Vocabulary) -> None:
+    """Compare a lift with the definition, all states at a time: the state after a token's bytes."""
+    step = np.full((automaton.num_states, vocabulary.size), -1)
+    for token, text in enumerate(vocabulary.token_bytes):
+        after = np.arange(automaton.num_states) if text else np.full(automaton.num_states, -1)
+        for byte in text:
+            after = np.where(after >= 0, automaton.transitions[after, byte], -1)
+        step[:, token] = after
+    edges = np.unique(np.argwhere(step >= 0)[:, 0] * automaton.num_states + step[step >= 0])
+    source, target = np.divmod(edges, automaton.num_states)
+    reached, alive = np.arange(automaton.num_states) == 0, automaton.accepting.copy()
     while True:
-        more = {s for (s, _), t in step.items() if t in alive} - alive
-        if not more:
+        before = reached.sum() + alive.sum()
+        reached[target[reached[source]]] = True
+        alive[source[alive[target]]] = True
+        if reached.sum() + alive.sum() == before:
             break
-        alive |= more
-    kept = sorted(alive)
-    return kept, {(s, i): t for (s, i), t in step.items() if s in alive and t in alive}
-
-
-def walk(automaton: TokenAutomaton) -> Iterator[tuple[int, int, int]]:
-    """Yield all (state, token id, next state) of a token automaton, -1 if a token is refused."""
-    for state in range(automaton.num_states):
-        for token in range(automaton.vocabulary.size):
-            yield state, token, automaton.step(state, token)
+    kept = np.flatnonzero(reached & alive)
+    if 0 not in kept:
+        with pytest.raises(EmptyLanguageError):
+            lift(automaton, vocabulary)
+        return
+    lifted = lift(automaton, vocabulary)
+    lifted.check()
+    final = kept.size
+    number = np.full(automaton.num_states + 1, -1)
+    number[kept] = np.arange(final)
+    truth = np.full((final + 1, vocabulary.size), -1)
+    truth[:-1] = number[step[kept]]
+    ends = list(vocabulary.eos_ids)
+    truth[:, ends] = np.append(np.where(automaton.accepting[kept], final, -1), final)[:, None]
+    assert lifted.initial == 0
+    assert lifted.final == lifted.num_states - 1 == final
+    assert lifted.accepting.tolist() == [*automaton.accepting[kept].tolist(), True]
+    assert np.array_equal(lifted.delta[:, lifted.class_of], truth)
+    columns = {column.tobytes() for column in lifted.delta[:, : lifted.eos_class].T}
+    assert len(columns) == lifted.eos_class, "classes differ"
+    # Numbered by their first token, EOS last: the same input gives the same numbers.
+    usual = np.setdiff1d(np.arange(vocabulary.size), ends)
+    assert list(dict.fromkeys(lifted.class_of[usual].tolist())) == list(range(lifted.eos_class))
+    assert set(lifted.class_of[ends].tolist()) <= {lifted.num_classes - 1}
 
 
 LETTERS = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"ba", b"<s>", b"</s>"], [5, 6], size=40)
@@ -187,11 +236,7 @@ def token_automata(draw: st.DrawFn) -> TokenAutomaton:
         vocabulary = Vocabulary.from_bytes(
             vocabulary.token_bytes, vocabulary.eos_ids, max(size, vocabulary.size)
         )
-    try:
-        return lift(draw(byte_automata()), vocabulary)
-    except EmptyLanguageError:
-        assume(False)
-        raise
+    return lift_or_skip(draw(byte_automata()), vocabulary)
 
 
 def ids_of_mask(row: np.ndarray, size: int) -> list[int]:

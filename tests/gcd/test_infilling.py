@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,35 +82,3 @@ def test_a_middle_that_is_known_up_to_a_length():
     assert whole.max_bytes == len("begin ") + 7 + len(" end")
     assert whole.accepts("begin (((x))) end")
     assert not whole.accepts("begin ((((x)))) end")
-
-
-@pytest.mark.parametrize("text", ["", "x", "xx", "xax", "axxx", "xxa", b"xx\xff"])
-def test_what_is_no_answer_is_refused(text):
-    with pytest.raises(gcd.ConstraintError, match="expected a text that begins with"):
-        gcd.infill("xx", "x").middle_of(text)
-
-
-@pytest.mark.usefixtures("unchecked_annotations")
-def test_what_is_refused_by_name():
-    vocabulary = vocabulary_of(EXTRA)
-    with pytest.raises(gcd.ConstraintError, match="expected before to be a text, got 3"):
-        gcd.infill(3, "")
-    with pytest.raises(gcd.ConstraintError, match="expected after to be a text, got None"):
-        gcd.infill("", None)
-    with pytest.raises(gcd.ConstraintError, match="lone surrogate"):
-        gcd.infill("\ud800", "")
-    with pytest.raises(gcd.ConstraintError, match=r"the middle as a gcd\.Automaton, got 'a'"):
-        gcd.infill("", "", "a")
-    with pytest.raises(gcd.ConstraintError, match=r"the middle as a gcd\.Automaton, got Segments"):
-        gcd.infill("", "", gcd.segments([gcd.Segment(gcd.anything())]))
-    with pytest.raises(gcd.EmptyLanguageError, match="expected a middle"):
-        gcd.infill("", "", gcd.regex("a") & gcd.regex("b"))
-    hole = gcd.infill("ab", "")
-    with pytest.raises(gcd.ConstraintError, match="ends with 'ab', got 'ba' at its end"):
-        hole.heal([0, 1, 0], vocabulary)
-    with pytest.raises(gcd.ConstraintError, match="without special tokens after it"):
-        hole.heal([0, 1, vocabulary.size - 2], vocabulary)
-    with pytest.raises(gcd.ConstraintError, match=r"prompt in 0\.\.9, got 77"):
-        hole.heal([0, 77], vocabulary)
-    with pytest.raises(gcd.ConstraintError, match=r"expected a gcd\.Vocabulary"):
-        hole.heal([0, 1], None)

@@ -40,6 +40,10 @@ def log_completed(
     return torch.where(complete, 0.0, total)
 
 
+def parameters(hmm: HMM) -> list[torch.Tensor]:
+    return [hmm.initial, *hmm.transition.factors, hmm.emission]
+
+
 def joint(hmm: HMM, tokens: list[int | None]) -> np.ndarray:
     """Return P(h_1 .. h_T, x) with one axis per time; a token that is None is unobserved."""
     A = transition_matrix(hmm.transition)

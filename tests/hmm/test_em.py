@@ -14,7 +14,7 @@ from hmm import HMM, PseudoCounts, Statistics, Step
 from hmm import _em as em
 from hmm import _inference as inference
 from tests import processes
-from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
+from tests.hmm.oracles import all_strings, batch, joint, over, parameters, recipes, sparse, tiny
 from tests.hmm.stepwise import train
 
 QUICK = settings(max_examples=25)
@@ -27,10 +27,6 @@ def arrays(statistics: Statistics) -> list[torch.Tensor]:
 def assert_close(actual: Statistics, expected: Statistics, tolerance: float = 1e-10) -> None:
     for one, other in zip(arrays(actual), arrays(expected), strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-
-
-def parameters(hmm: HMM) -> list[torch.Tensor]:
-    return [hmm.initial, *hmm.transition.factors, hmm.emission]
 
 
 def test_counts_against_every_path():

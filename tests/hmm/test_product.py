@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from hmm import _edges as edges
 from hmm import _lookahead as lookahead
 from hmm import _recursion as recursion
 from hmm._edges import class_emission
-from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings, vocabularies
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import beta_of, log_completed
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
@@ -105,29 +106,6 @@ def test_beta_is_the_sum_over_all_strings(name: str) -> None:
     for remaining in range(9):
         expected = brute_beta(hmm, automaton, remaining)
         assert beta_of(table, remaining).numpy() == pytest.approx(expected, rel=1e-10, abs=0)
-
-
-def test_completion_by_all_strings_of_ids() -> None:
-    """The lifted automaton isn't used: the language checks spelled-out texts."""
-    language = choice("a", "ab", "ba", "bbb", "abab", "bababa")
-    automaton, hmm = lift(language, VOCABULARY), random_hmm(VOCABULARY.size, seed=3)
-    usable = [0, 1, 2]
-    for length in range(1, 9):
-        total = 0.0
-        for ids in strings(usable, length - 1):
-            if language.accepts(VOCABULARY.decode(ids)):
-                p = hmm.initial
-                for token in ids:
-                    p = (p * hmm.emission[token]) @ hmm.transition.dense()
-                total += float((p * hmm.emission[list(VOCABULARY.eos_ids)].sum(dim=0)).sum())
-        table = lookahead_table(hmm, automaton, length)
-        log_p = log_completed(
-            table,
-            hmm.initial.unsqueeze(0),
-            torch.tensor([automaton.initial]),
-            torch.tensor([length]),
-        )
-        assert float(log_p.exp()) == pytest.approx(total, rel=1e-10, abs=0)
 
 
 @checked_inside_strategies
@@ -283,23 +261,6 @@ def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...]) -> None:
         assert tied.log_mass[0].exp().numpy() == pytest.approx(masses, rel=1e-10)
         whole = completions(hmm, automaton, state, left, predicted[0].numpy())
         assert float(log_completed(table, *place).exp()) == pytest.approx(whole, rel=1e-10)
-
-
-@pytest.mark.parametrize("emission_dtype", [torch.float32, torch.bfloat16])
-def test_emissions_of_another_type(
-    emission_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    automaton = a_star_b()
-    hmm = random_hmm(VOCABULARY.size, seed=5).to(emission_dtype=emission_dtype)
-    table = lookahead_table(hmm, automaton, 8)
-    tokens = torch.arange(VOCABULARY.size).expand(3, -1)
-    states, left = torch.arange(3), torch.tensor([5, 3, 1])
-    place = (table, random_predicted(3, hmm.num_states), states, left)
-    mine, whole = expect_tokens(*place, tokens), expect_all_tokens(*place)
-    monkeypatch.setattr(lookahead, "_COMPILED", ())
-    for one, other, third in zip(mine, expect_tokens(*place, tokens), whole, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-        torch.testing.assert_close(one, third, rtol=1e-12, atol=0)
 
 
 # -- numbers ---------------------------------------------------------------------------------
@@ -482,59 +443,57 @@ def test_a_batch_is_each_automaton_alone(compiled: str, monkeypatch: pytest.Monk
         torch.testing.assert_close(completed[n], expected, rtol=1e-12, atol=0)
 
 
+def transposed(hmm: HMM) -> HMM:
+    return dataclasses.replace(hmm, emission=hmm.emission.t().contiguous().t())
+
+
 @pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(
+    ("num_states", "change"),
+    [
+        (6, lambda hmm: hmm),
+        (6, transposed),
+        (6, lambda hmm: hmm.to(emission_dtype=torch.float32)),
+        (6, lambda hmm: hmm.to(emission_dtype=torch.bfloat16)),
+        (16, lambda hmm: hmm),
+        (150, lambda hmm: hmm),  # more than the loops take at once
+        (150, lambda hmm: hmm.to(dtype=torch.float32)),
+    ],
+)
 def test_tensor_operations_agree_with_compiled_loops(
-    wait: bool, monkeypatch: pytest.MonkeyPatch
+    num_states: int, change: Callable[[HMM], HMM], wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without the check for missing rows."""
-    hmm = random_hmm(VOCABULARY.size, seed=4)
-    batch = AutomatonBatch([few_words(), a_star_b(), lift(choice("bb", "aab"), VOCABULARY)])
-    table = lookahead_table(hmm, batch, 7)
+    plain = random_hmm(VOCABULARY.size, seed=4, num_states=num_states)
+    hmm = change(plain)
+    automata = [few_words(), a_star_b(), lift(choice("bb", "aab"), VOCABULARY), long_automaton()]
+    batch = AutomatonBatch(automata)
     generator = torch.Generator().manual_seed(1)
     states = torch.randint(-1, batch.num_states, (60,), generator=generator)
     left = torch.randint(0, 9, (60,), generator=generator)
-    place = random_predicted(60, hmm.num_states), states, left
+    place = random_predicted(60, num_states).to(hmm.dtype), states, left
     tokens = torch.randint(0, VOCABULARY.size, (60, 3), generator=generator)
-    expected = [*expect_classes(table, *place), *expect_tokens(table, *place, tokens)]
-    monkeypatch.setattr(lookahead, "_COMPILED", ())
-    found = [
-        *expect_classes(table, *place, wait=wait),
-        *expect_tokens(table, *place, tokens, wait=wait),
-    ]
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("num_states", [16, 150])
-def test_so_do_they_with_more_hidden_states_than_loops_take_at_once(
-    num_states: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(4)
-    hmm = HMM.random(num_states, VOCABULARY.size, generator=generator, dtype=dtype)
-    rtol = 1e-12 if dtype == torch.float64 else 1e-5
-    tables, found = [], []
+    every = torch.arange(VOCABULARY.size).expand(60, -1)
+    found = []
     for compiled in (("cpu",), ()):
         monkeypatch.setattr(recursion, "_COMPILED", compiled)
         monkeypatch.setattr(lookahead, "_COMPILED", compiled)
-        table = lookahead_table(hmm, long_automaton(), 12, tolerance=0, eventual=True)
-        tables.append([table.completion.b, table.completion.log_scale])
-        tables[-1] += [table.without_budget.completion.b]
-        states = torch.arange(table.batch.num_states)
-        place = random_predicted(len(states), num_states).to(dtype), states, states % 12
-        found.append(expect_classes(table, *place) + expect_all_tokens(table, *place))
-    for one, other in zip([*tables[0], *found[0]], [*tables[1], *found[1]], strict=True):
+        table = lookahead_table(hmm, batch, 8, tolerance=0, eventual=True)
+        completions = [table.completion, table.without_budget.completion]
+        found.append([part for each in completions for part in (each.b, each.log_scale)])
+        found[-1] += expect_classes(table, *place, wait=wait)
+        found[-1] += expect_tokens(table, *place, tokens, wait=wait)
+        found[-1] += expect_all_tokens(table, *place)
+    rtol = 1e-12 if hmm.dtype == torch.float64 else 1e-5
+    for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
-
-
-def test_emissions_may_be_a_transposed_matrix() -> None:
-    hmm = random_hmm(VOCABULARY.size, seed=4)
-    other = dataclasses.replace(hmm, emission=hmm.emission.t().contiguous().t())
-    tables = [lookahead_table(each, a_star_b(), 7) for each in (hmm, other)]
-    place = random_predicted(3, hmm.num_states), torch.arange(3), torch.tensor([5, 3, 1])
-    first, second = (expect_all_tokens(table, *place) for table in tables)
-    for one, another in zip(first, second, strict=True):
-        torch.testing.assert_close(one, another, rtol=1e-12, atol=0)
+    whole = expect_tokens(table, *place, every)
+    for one, other in zip(whole, expect_all_tokens(table, *place), strict=True):
+        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
+    if change is transposed:
+        table = lookahead_table(plain, batch, 8, tolerance=0)
+        for one, other in zip(whole, expect_all_tokens(table, *place), strict=True):
+            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
 
 
 def test_a_table_in_use_can_be_pickled() -> None:
@@ -560,27 +519,24 @@ def test_a_language_that_ends_by_itself() -> None:
 # -- refusals --------------------------------------------------------------------------------
 
 
-def test_other_types_than_token_automata_are_refused() -> None:
-    hmm = random_hmm(VOCABULARY.size)
-    with pytest.raises(ConstraintError, match=r"got Automaton; convert .* gcd\.lift"):
-        lookahead_table(hmm, choice("a"), 4)
-
-
-def test_other_refusals() -> None:
-    with pytest.raises(ConstraintError, match=r"over 6 tokens.*got one over 7 tokens"):
-        lookahead_table(random_hmm(7), few_words(), 4)
-    hmm = random_hmm(VOCABULARY.size)
-    with pytest.raises(ConstraintError, match="max_remaining"):
-        lookahead_table(hmm, few_words(), 0)
-    with pytest.raises(ConstraintError, match="tolerance"):
-        lookahead_table(hmm, few_words(), 4, tolerance=1.0)
-    with pytest.raises(ConstraintError, match=r"got bfloat16.*emission_dtype"):
-        lookahead_table(hmm.to(dtype=torch.bfloat16), few_words(), 4)
-    batch = AutomatonBatch([few_words()], "meta")
-    with pytest.raises(
-        ConstraintError, match="an HMM on meta, the device of the automata, got one on cpu"
-    ):
-        lookahead_table(hmm, batch, 4)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"automata": choice("a")}, r"got Automaton; convert .* gcd\.lift"),
+        ({"hmm": random_hmm(7)}, r"over 6 tokens.*got one over 7 tokens"),
+        ({"max_remaining": 0}, "max_remaining"),
+        ({"tolerance": 1.0}, "tolerance"),
+        ({"hmm": random_hmm(6).to(dtype=torch.bfloat16)}, r"got bfloat16.*emission_dtype"),
+        (
+            {"automata": AutomatonBatch([few_words()], "meta")},
+            "an HMM on meta, the device of the automata, got one on cpu",
+        ),
+    ],
+)
+def test_arguments_of_tables_are_checked(given: dict[str, Any], message: str) -> None:
+    usual = {"hmm": random_hmm(6), "automata": few_words(), "max_remaining": 4}
+    with pytest.raises(ConstraintError, match=message):
+        lookahead_table(**usual | given)
 
 
 def test_memory_is_stated_and_limited() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gcd import Automaton, StateLimitError, WorkLimitError, state_limit, work_limit
+from gcd import Automaton, StateLimitError, WorkLimitError, work_limit
 from gcd._automata import limits, strings
 from gcd._automata.limits import (
     DEFAULT_MAX_WORK,
@@ -17,6 +17,7 @@ from gcd._automata.limits import (
     spend,
     work_left,
 )
+from tests.gcd.oracles import work_of
 
 LETTER = Automaton.byte_set(b"abcdefghijklmnopqrstuvwxyz")
 WORDS = [f"{n * n}" for n in range(200)]
@@ -53,23 +54,20 @@ CONSTRUCTIONS: dict[str, Callable[[], Automaton]] = {
 }
 
 
-def _work(build: Callable[[], object]) -> int:
-    with count_work():
-        before = work_left()
-        build()
-        return before - work_left()
-
-
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_every_construction_stops_at_the_limit_on_work(name: str) -> None:
     build = CONSTRUCTIONS[name]
-    needed = _work(build)
-    assert needed == _work(build) > 0
+    needed = work_of(build)
+    assert needed == work_of(build) > 0
     with work_limit(needed), count_work():
         built = build()
         assert work_left() == 0
     assert built == build()
-    with work_limit(needed - 1), count_work(), pytest.raises(WorkLimitError, match="units of work"):
+    with (
+        work_limit(needed - 1),
+        count_work(),
+        pytest.raises(WorkLimitError, match="units of work"),
+    ):
         build()
 
 
@@ -77,19 +75,12 @@ def test_every_construction_stops_at_the_limit_on_work(name: str) -> None:
 @pytest.mark.parametrize("name", ["subsets", "joined subsets", "lone states", "product"])
 def test_loops_stop_where_the_work_is_spent(name: str, divisor: int) -> None:
     build = CONSTRUCTIONS[name]
-    with work_limit(_work(build) // divisor), pytest.raises(WorkLimitError):
+    with work_limit(work_of(build) // divisor), pytest.raises(WorkLimitError):
         build()
 
 
 def test_work_grows_with_the_sets_and_not_only_with_the_states() -> None:
-    assert _work(lambda: _somewhere(400)) > 3 * _work(lambda: _somewhere(200))
-
-
-def test_the_limit_on_states_is_still_the_first() -> None:
-    with state_limit(100), pytest.raises(StateLimitError, match="more than 100 states"):
-        _late_a(10)
-    with state_limit(100), pytest.raises(StateLimitError, match="product"):
-        _pairs(30, 31)
+    assert work_of(lambda: _somewhere(400)) > 3 * work_of(lambda: _somewhere(200))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +108,6 @@ def test_work_is_one_constraints() -> None:
     assert work_left() == DEFAULT_MAX_WORK
 
 
-def test_a_limit_is_positive() -> None:
-    with pytest.raises(ValueError, match="at least 1"), work_limit(0):
-        pass
-    with pytest.raises(ValueError, match="at least 1"), state_limit(0):
-        pass
-
-
 def test_a_loop_that_gave_up_is_refused() -> None:
     with pytest.raises(WorkLimitError):
         pay(-1, work_left() + 1)
@@ -143,7 +127,7 @@ def test_what_is_remembered_costs_its_price_again() -> None:
         spend(10)
         return units
 
-    assert [_work(lambda: build(25)) for _ in range(3)] == [30, 30, 30]
+    assert [work_of(lambda: build(25)) for _ in range(3)] == [30, 30, 30]
     assert calls == [25, 15, 5]
     with work_limit(29), pytest.raises(WorkLimitError):
         build(25)

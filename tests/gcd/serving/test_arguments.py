@@ -73,7 +73,7 @@ def test_arguments_that_are_not_whole_numbers_are_refused_without_effect(wrong: 
     matcher = _matcher()
     before = _standing(matcher)
     calls: list[Callable[[Any], object]] = [
-        *(matcher.advance, matcher.rollback, matcher.forced),
+        *(matcher.advance, matcher.rollback, matcher.forced, matcher.finish_within),
         lambda given: AUTOMATON.step(0, given),
         lambda given: AUTOMATON.step(given, 0),
     ]
@@ -172,11 +172,3 @@ def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
         _matcher().fill_draft_masks([A, A], out)
     with pytest.raises(ValueError):
         gcd.MatcherBatch([_matcher()]).fill_masks(out)
-
-
-def test_a_language_that_is_not_lifted_is_refused_with_the_remedy() -> None:
-    language: Any = gcd.regex("a")
-    with pytest.raises(
-        gcd.ConstraintError, match=r"for Automaton, got none; pass vocabulary=.*gcd\.lift\("
-    ):
-        gcd.Matcher(language, budget=5)

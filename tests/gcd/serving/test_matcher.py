@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gcd import (
     Automaton,
@@ -122,80 +124,220 @@ def test_positions_of_a_bounded_string_share_their_transitions() -> None:
 # -- sequences ------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
-@given(token_automata(), st.data())
-def test_a_matcher_takes_exactly_what_its_mask_allows(
-    automaton: TokenAutomaton, data: st.DataObject
-) -> None:
-    size = automaton.vocabulary.size
-    fewest = automaton.fewest_tokens
-    budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
-    matcher = Matcher(automaton, budget=budget)
-    state, tokens = automaton.initial, list[int]()
-    assert matcher.remaining == budget
-    for _ in range(data.draw(st.integers(0, 8))):
-        left = None if budget is None else budget - len(tokens)
-        ended = state == automaton.final
-        allowed = automaton.allowed(state, None if ended else left).tolist()
-        assert ids_of_mask(matcher.mask(), size) == allowed
-        assert allowed, "every state on the way can be completed"
-        before = (matcher.state, matcher.num_tokens, matcher.remaining)
-        for token in set(range(size)) - set(allowed):
-            assert not matcher.advance(token)
-        assert (matcher.state, matcher.num_tokens, matcher.remaining) == before
-        token = data.draw(st.sampled_from(allowed))
-        assert matcher.advance(token)
-        state = automaton.step(state, token)
-        if not ended:
-            tokens.append(token)
-        assert matcher.state == state
-        assert matcher.is_finished == (state == automaton.final)
-        assert matcher.remaining == (None if budget is None else budget - len(tokens))
-    for token in (-1, size):
-        with pytest.raises(ValueError, match=f"got {token}"):
-            matcher.advance(token)
+class Model:
+    """A sequence by definition: all its tokens from the initial state, and its budget."""
+
+    def __init__(self, automaton: TokenAutomaton, budget: int | None) -> None:
+        self.automaton, self.budget, self.given = automaton, budget, budget
+        self.tokens: list[int] = []
+
+    @property
+    def state(self) -> int:
+        return self.automaton.run(self.tokens)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state == self.automaton.final
+
+    @property
+    def remaining(self) -> int | None:
+        """Tokens left; EOS after the end is padding, which doesn't count."""
+        if self.budget is None:
+            return None
+        ends = [t in self.automaton.vocabulary.eos_ids for t in self.tokens]
+        return self.budget - (ends.index(True) + 1 if any(ends) else len(ends))
+
+    @property
+    def allowed(self) -> list[int]:
+        left = None if self.is_finished else self.remaining
+        return self.automaton.allowed(self.state, left).tolist()
+
+    def advance(self, token: int) -> bool:
+        taken = token in self.allowed
+        self.tokens += [token] * taken
+        return taken
 
 
-@settings(max_examples=40)
-@given(token_automata(), st.data())
-def test_rollback_is_never_having_gone(automaton: TokenAutomaton, data: st.DataObject) -> None:
-    fewest = automaton.fewest_tokens
-    budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
-    matcher, tokens = Matcher(automaton, budget=budget), list[int]()
-    for _ in range(data.draw(st.integers(1, 6))):
+ROWS = st.integers(0, 2)
+
+
+class MatchersFollowTheirModels(RuleBasedStateMachine):
+    """Three matchers of a batch, each compared with its model after every call."""
+
+    @initialize(
+        automata=st.one_of(
+            token_automata().map(lambda automaton: [automaton] * 3),
+            st.lists(st.sampled_from(_LANGUAGES), min_size=3, max_size=3),
+        ),
+        slacks=st.lists(st.none() | st.integers(0, 6), min_size=3, max_size=3),
+    )
+    def begin(self, automata: list[TokenAutomaton], slacks: list[int | None]) -> None:
+        budgets = [
+            None if slack is None else automaton.fewest_tokens + slack
+            for automaton, slack in zip(automata, slacks, strict=True)
+        ]
+        matchers = [Matcher(a, budget=b) for a, b in zip(automata, budgets, strict=True)]
+        self.models = [Model(a, b) for a, b in zip(automata, budgets, strict=True)]
+        self.batch = MatcherBatch(matchers)
+        self.size = automata[0].vocabulary.size
+        self.width = automata[0].num_words
+
+    def draw_token(self, data: st.DataObject, model: Model) -> int:
+        is_allowed = data.draw(st.integers(0, 4)) > 0
+        token = st.sampled_from(model.allowed) if is_allowed else st.integers(0, self.size - 1)
+        return data.draw(token)
+
+    @invariant()
+    def every_matcher_is_where_its_model_is(self) -> None:
+        out = np.full((3, self.width), 7, np.int32)
+        self.batch.fill_masks(out)
+        for matcher, model, row in zip(self.batch.matchers, self.models, out, strict=True):
+            allowed, free = model.allowed, model.automaton.allowed(model.state).tolist()
+            assert allowed, "every state on the way can be completed"
+            assert (matcher.state, matcher.num_tokens) == (model.state, len(model.tokens))
+            assert (matcher.remaining, matcher.budget) == (model.remaining, model.budget)
+            assert matcher.is_finished == model.is_finished
+            assert ids_of_mask(matcher.mask(), self.size) == allowed
+            assert (row == matcher.mask()).all()
+            assert matcher.num_allowed == len(allowed)
+            assert matcher.restricts == (len(allowed) < self.size)
+            assert matcher.budget_binds == (allowed != free)
+
+    @rule(row=ROWS, data=st.data())
+    def advance(self, row: int, data: st.DataObject) -> None:
+        token = self.draw_token(data, self.models[row])
+        assert self.batch[row].advance(token) == self.models[row].advance(token)
+
+    @rule(data=st.data())
+    def advance_all(self, data: st.DataObject) -> None:
+        tokens = [self.draw_token(data, model) for model in self.models]
+        expected = [model.advance(t) for model, t in zip(self.models, tokens, strict=True)]
+        assert self.batch.advance(tokens).tolist() == expected
+
+    @rule(row=ROWS, share=st.floats(0, 1))
+    def roll_back(self, row: int, share: float) -> None:
+        tokens = self.models[row].tokens
+        kept = int(share * len(tokens))
+        self.batch[row].rollback(len(tokens) - kept)
+        del tokens[kept:]
+
+    @rule(shares=st.lists(st.floats(0, 1), min_size=3, max_size=3))
+    def roll_all_back(self, shares: list[float]) -> None:
+        sizes = [len(model.tokens) for model in self.models]
+        counts = [int(share * size) for share, size in zip(shares, sizes, strict=True)]
+        self.batch.rollback(counts)
+        for model, count in zip(self.models, counts, strict=True):
+            del model.tokens[len(model.tokens) - count :]
+
+    @precondition(lambda self: all(model.tokens for model in self.models))
+    @rule()
+    def roll_a_token_back(self) -> None:
+        self.batch.rollback()
+        for model in self.models:
+            model.tokens.pop()
+
+    @rule(row=ROWS)
+    def reset(self, row: int) -> None:
+        self.batch[row].reset()
+        self.models[row].tokens.clear()
+        self.models[row].budget = self.models[row].given
+
+    @rule(row=ROWS, tokens=st.none() | st.integers(0, 8))
+    def finish_within(self, row: int, tokens: int | None) -> None:
+        """The limit stays after a rollback, and ends with a reset."""
+        matcher, model = self.batch[row], self.models[row]
+        before = model.remaining
+        left = matcher.finish() if tokens is None else matcher.finish_within(tokens)
+        if model.is_finished:
+            assert left == 0
+            return
+        wanted = (tokens or 0) if before is None else min(tokens or 0, before)
+        assert left == max(int(model.automaton.steps_to_accept[model.state]), wanted)
+        model.budget = len(model.tokens) + left
+
+    @rule(row=ROWS, duplicate=st.sampled_from([copy.copy, copy.deepcopy, Matcher.copy]))
+    def replace_by_a_copy(self, row: int, duplicate: Callable[[Matcher], Matcher]) -> None:
+        """The copy goes its own way, and the old matcher can be used on its own."""
+        old = self.batch[row]
+        self.batch[row] = duplicate(old)
+        assert self.batch[row].automaton is old.automaton
+        old.reset()
+        assert old.advance(int(old.automaton.allowed(old.state, old.remaining)[0]))
+
+    @rule()
+    def join_another_batch(self) -> None:
+        before, self.batch = self.batch, MatcherBatch(self.batch.matchers[::-1])
+        self.models.reverse()
+        for call in (
+            lambda: before.advance([0] * 3),
+            lambda: before.fill_masks(np.empty((3, self.width), np.int32)),
+            lambda: before.__setitem__(0, self.batch[0]),
+        ):
+            with pytest.raises(ConstraintError, match="joined another"):
+                call()
+
+    @rule(row=ROWS, limit=st.none() | st.integers(0, 3))
+    def look_at_forced_tokens(self, row: int, limit: int | None) -> None:
+        model = self.models[row]
+        size, expected = len(model.tokens), list[int]()
+        while not model.is_finished and len(model.allowed) == 1:
+            expected += model.allowed
+            model.advance(expected[-1])
+        del model.tokens[size:]
+        matcher = self.batch[row]
+        assert (matcher.forced() if limit is None else matcher.forced(limit)) == expected[:limit]
+
+    @rule(row=ROWS, data=st.data())
+    def follow_a_draft(self, row: int, data: st.DataObject) -> None:
+        matcher, model = self.batch[row], self.models[row]
+        size, draft, rows = len(model.tokens), list[int](), [matcher.mask()]
+        accepted, other = 0, matcher.copy()
         for _ in range(data.draw(st.integers(0, 4))):
-            allowed = ids_of_mask(matcher.mask(), automaton.vocabulary.size)
-            tokens.append(data.draw(st.sampled_from(allowed)))
-            assert matcher.advance(tokens[-1])
-        back = data.draw(st.integers(0, len(tokens)))
-        matcher.rollback(back)
-        del tokens[len(tokens) - back :]
-        fresh = Matcher(automaton, budget=budget)
-        for token in tokens:
-            assert fresh.advance(token)
-        for other in (fresh, matcher):
-            assert other.num_tokens == len(tokens)
-        assert matcher.state == fresh.state
-        assert matcher.remaining == fresh.remaining
-        assert matcher.is_finished == fresh.is_finished
-        assert (matcher.mask() == fresh.mask()).all()
-    with pytest.raises(ValueError, match="tokens to roll back, got"):
-        matcher.rollback(len(tokens) + 1)
-    with pytest.raises(ValueError, match="tokens to roll back, got"):
-        matcher.rollback(-1)
-    matcher.reset()
-    assert (matcher.num_tokens, matcher.state, matcher.remaining) == (0, automaton.initial, budget)
+            draft.append(self.draw_token(data, model))
+            if accepted == len(draft) - 1 and model.advance(draft[-1]):
+                accepted += 1
+                assert other.advance(draft[-1])
+            rows.append(other.mask() if accepted == len(draft) else np.zeros_like(rows[0]))
+        del model.tokens[size:]
+        out = np.full((len(rows), self.width), 7, np.int32)
+        assert matcher.validate(draft) == matcher.fill_draft_masks(draft, out) == accepted
+        assert (out == np.array(rows)).all()
+
+    @rule(row=ROWS)
+    def refuse_without_a_change(self, row: int) -> None:
+        matcher, most = self.batch[row], len(self.models[row].tokens)
+        for token in (-1, self.size):
+            with pytest.raises(ValueError, match=f"got {token}"):
+                matcher.advance(token)
+            with pytest.raises(ValueError, match=rf"expected token ids in 0\.\.{self.size - 1}"):
+                matcher.validate([token])
+            with pytest.raises(ValueError, match=f"got {token} for matcher {row}"):
+                self.batch.advance([0] * row + [token] + [0] * (2 - row))
+        for count in (most + 1, -1):
+            with pytest.raises(
+                ValueError, match=f"at most {most} tokens to roll back, got {count}"
+            ):
+                matcher.rollback(count)
+            with pytest.raises(ValueError, match=f"roll back.* matcher {row} has, got {count}"):
+                self.batch.rollback([0] * row + [count] + [0] * (2 - row))
+        with pytest.raises(ValueError, match="number of tokens of at least 0, got -1"):
+            matcher.finish_within(-1)
+        for call in (self.batch.advance, self.batch.rollback):
+            with pytest.raises(ValueError, match=r"expected 3 .*tokens, one per matcher"):
+                call([0, 0])
+        with pytest.raises(ConstraintError, match="in this batch yet"):
+            self.batch[row] = self.batch[0]
 
 
-def test_padding_after_the_end_is_free_and_can_be_taken_back() -> None:
-    matcher = Matcher(lift(regex("ab"), LETTERS), budget=2)
-    assert [matcher.advance(token) for token in (2, 6, 5, 6)] == [True] * 4
-    assert (matcher.is_finished, matcher.remaining, matcher.num_tokens) == (True, 0, 4)
-    assert ids_of_mask(matcher.mask(), LETTERS.size) == [5, 6]
-    matcher.rollback(2)
-    assert (matcher.is_finished, matcher.remaining) == (True, 0)
-    matcher.rollback()
-    assert (matcher.is_finished, matcher.remaining) == (False, 1)
+TestMatchersFollowTheirModels = MatchersFollowTheirModels.TestCase
+TestMatchersFollowTheirModels.settings = settings(max_examples=80, stateful_step_count=16)
+
+
+def test_a_long_history_is_rolled_back() -> None:
+    matcher = Matcher(_LANGUAGES[2], budget=300)
+    assert all(matcher.advance(token) for token in [0, 1] * 75)
+    matcher.rollback(150)
+    assert (matcher.state, matcher.remaining) == (_LANGUAGES[2].initial, 300)
 
 
 def test_budget_below_the_shortest_text_is_refused() -> None:
@@ -205,131 +347,7 @@ def test_budget_below_the_shortest_text_is_refused() -> None:
     assert (error.value.needed, error.value.budget) == (10, 9)
 
 
-# -- forced runs ----------------------------------------------------------------------------
-
-
-@settings(max_examples=40)
-@given(token_automata(), st.integers(0, 3), st.booleans())
-def test_forced_runs_are_the_steps_without_a_choice(
-    automaton: TokenAutomaton, slack: int, free: bool
-) -> None:
-    budget = None if free else automaton.fewest_tokens + slack
-    matcher = Matcher(automaton, budget=budget)
-    state, expected = automaton.initial, list[int]()
-    while state != automaton.final:
-        left = None if budget is None else budget - len(expected)
-        allowed = automaton.allowed(state, left).tolist()
-        if len(allowed) != 1:
-            break
-        expected.append(allowed[0])
-        state = automaton.step(state, allowed[0])
-    assert matcher.forced() == expected
-    assert matcher.forced(limit=1) == expected[:1]
-    assert matcher.num_tokens == 0
-    for token in expected:
-        assert matcher.advance(token)
-    assert matcher.forced() == []
-
-
 # -- several at once ------------------------------------------------------------------------
-
-
-def _same(one: Matcher, other: Matcher) -> bool:
-    return (one.state, one.remaining, one.num_tokens, one.is_finished) == (
-        other.state,
-        other.remaining,
-        other.num_tokens,
-        other.is_finished,
-    )
-
-
-@settings(max_examples=40)
-@given(st.data())
-def test_many_in_one_call_are_each_alone(data: st.DataObject) -> None:
-    automata = data.draw(st.lists(st.sampled_from(_LANGUAGES), min_size=5, max_size=5))
-    together = [Matcher(a, budget=data.draw(st.sampled_from([None, 4, 6]))) for a in automata]
-    alone = [Matcher(m.automaton, budget=m.budget) for m in together]
-    for one, other in zip(together, alone, strict=True):
-        token = data.draw(st.integers(0, 6))  # before the batch is made
-        assert one.advance(token) == other.advance(token)
-    batch = MatcherBatch(together)
-    out = np.empty((len(batch), num_words(LETTERS.size)), np.int32)
-    for _ in range(5):
-        batch.fill_masks(out)
-        for row, matcher in zip(out, alone, strict=True):
-            assert (row == matcher.mask()).all()
-        tokens = data.draw(st.lists(st.integers(0, 6), min_size=5, max_size=5))
-        taken = batch.advance(tokens)
-        assert taken.tolist() == [m.advance(t) for m, t in zip(alone, tokens, strict=True)]
-        i, back = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 1))
-        for matcher in (batch[i], alone[i]):
-            matcher.rollback(min(back, matcher.num_tokens))
-        for one, other in zip(together, alone, strict=True):
-            assert _same(one, other)
-
-
-def test_places_of_a_batch_change_hands() -> None:
-    old = [Matcher(_LANGUAGES[0], budget=9), Matcher(_LANGUAGES[2], budget=300)]
-    batch = MatcherBatch(old)
-    for _ in range(150):
-        batch.advance([0, 1])
-    new = Matcher(_LANGUAGES[4], budget=5)
-    assert new.advance(0)
-    batch[1] = new
-    assert batch.advance([1, 1]).tolist() == [True, True]
-    assert (old[0].num_tokens, old[1].num_tokens, new.num_tokens) == (2, 150, 2)
-    assert old[1].advance(0)
-    old[1].rollback(151)
-    assert (old[1].state, old[1].remaining) == (_LANGUAGES[2].initial, 300)
-    batch[-1] = old[1]
-    assert batch.advance([0, 0]).tolist() == [True, True]
-    assert (old[1].num_tokens, new.num_tokens) == (1, 2)
-    with pytest.raises(ConstraintError, match="in this batch yet"):
-        batch[0] = old[1]
-
-    other = MatcherBatch([old[0], new])
-    with pytest.raises(ConstraintError, match="joined another"):
-        batch.advance([0, 0])
-    with pytest.raises(ConstraintError, match="joined another"):
-        batch.fill_masks(np.empty((2, 2), np.int32))
-    assert other.advance([1, 1]).tolist() == [True, True]
-
-
-def test_unfit_batches_are_refused() -> None:
-    one = Matcher(_LANGUAGES[0])
-    small = Matcher(lift(regex("a"), Vocabulary.from_bytes([b"a", b"</s>"], [1])))
-    with pytest.raises(ConstraintError, match="at least one"):
-        MatcherBatch([])
-    with pytest.raises(ConstraintError, match="twice"):
-        MatcherBatch([one, one])
-    with pytest.raises(ConstraintError, match="of size 40, got 2"):
-        MatcherBatch([one, small])
-    with pytest.raises(ConstraintError, match="of size 40, got 2"):
-        MatcherBatch([one])[0] = small
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        np.empty((1, 2), np.int32),
-        np.empty((2, 3), np.int32),
-        np.empty((2, 4), np.int32)[:, ::2],
-    ],
-    ids=["too few", "too wide", "strided"],
-)
-def test_rows_of_other_shapes_are_refused(rows: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="contiguous int32"):
-        MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[1])]).fill_masks(rows)
-
-
-def test_tokens_that_are_none_are_refused_and_nothing_changes() -> None:
-    batch = MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[0])])
-    with pytest.raises(ValueError, match="2 tokens, one per matcher"):
-        batch.advance([0])
-    for token in (-1, 40):
-        with pytest.raises(ValueError, match=f"got {token} for matcher 1"):
-            batch.advance([0, token])
-    assert [matcher.num_tokens for matcher in batch.matchers] == [0, 0]
 
 
 def test_a_language_is_lifted_once_and_matchers_share_masks() -> None:
@@ -347,22 +365,6 @@ def test_equal_languages_with_other_caveats_are_lifted_apart() -> None:
     assert languages[0] == languages[1]
     for language in [*languages, languages[0]]:
         assert Matcher(language, LETTERS).automaton.caveats == language.caveats
-
-
-def test_a_copy_of_a_matcher_goes_its_own_way() -> None:
-    automaton = lift(
-        Automaton.literal("ab").repeat(1, 3), Vocabulary.from_bytes([b"a", b"b", b""], [2])
-    )
-    matcher = Matcher(automaton, budget=7)
-    assert matcher.advance(0)
-    for other in (copy.copy(matcher), copy.deepcopy(matcher)):
-        assert other.automaton is matcher.automaton
-        assert (other.mask() == matcher.mask()).all()
-        assert other.advance(1)
-        assert (other.num_tokens, other.remaining) == (2, 5)
-        assert (matcher.num_tokens, matcher.remaining) == (1, 6)
-        other.rollback(2)
-        assert other.state == matcher.automaton.initial
 
 
 def test_served_constraints_are_not_pickled() -> None:
@@ -394,50 +396,6 @@ def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> No
         matcher.forced(-1)
 
 
-# -- speculative decoding --------------------------------------------------------------------
-
-
-@settings(max_examples=40)
-@given(token_automata(), st.data())
-def test_masks_along_a_draft_are_those_of_taking_it(
-    automaton: TokenAutomaton, data: st.DataObject
-) -> None:
-    fewest = automaton.fewest_tokens
-    budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
-    matcher = Matcher(automaton, budget=budget)
-    size = automaton.vocabulary.size
-    for _ in range(data.draw(st.integers(0, 3))):
-        assert matcher.advance(data.draw(st.sampled_from(ids_of_mask(matcher.mask(), size))))
-    other, draft = matcher.copy(), list[int]()
-    expected = np.zeros((6, matcher.automaton.num_words), np.int32)
-    accepted, stopped = 0, False
-    for i in range(5):
-        allowed = ids_of_mask(other.mask(), size)
-        assert other.num_allowed == len(allowed)
-        assert other.restricts == (len(allowed) < size)
-        expected[i] = 0 if stopped else other.mask()
-        good = not stopped and data.draw(st.integers(0, 4)) > 0
-        draft.append(data.draw(st.sampled_from(allowed) if good else st.integers(0, size - 1)))
-        stopped = stopped or not other.advance(draft[-1])
-        accepted += not stopped
-    expected[5] = 0 if stopped else other.mask()
-
-    before = (matcher.state, matcher.num_tokens, matcher.remaining)
-    out = np.full_like(expected, 7)
-    assert matcher.validate(draft) == matcher.fill_draft_masks(draft, out) == accepted
-    assert (out == expected).all()
-    assert (matcher.state, matcher.num_tokens, matcher.remaining) == before
-    assert matcher.validate([]) == matcher.fill_draft_masks([], out[:1]) == 0
-    assert (out[0] == matcher.mask()).all()
-    with pytest.raises(ValueError, match=rf"expected token ids in 0\.\.{size - 1}"):
-        matcher.validate([*draft, size])
-    with pytest.raises(ValueError, match="contiguous int32 of shape"):
-        matcher.fill_draft_masks(draft, out[:5])
-    out.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        matcher.fill_mask(out[0])
-
-
 def test_a_mask_of_all_tokens_restricts_nothing() -> None:
     every = Vocabulary.from_bytes([b"a", b"b", b""], [2])
     matcher = Matcher(lift(regex("[ab]*"), every))
@@ -446,23 +404,3 @@ def test_a_mask_of_all_tokens_restricts_nothing() -> None:
     assert matcher.advance(2)
     assert matcher.restricts
     assert matcher.num_allowed == 1
-
-
-def test_a_batch_takes_back_as_its_matchers_do_or_not_at_all() -> None:
-    matchers = [Matcher(_LANGUAGES[2], budget=9), Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[4])]
-    batch = MatcherBatch(matchers)
-    states = [[matcher.state for matcher in matchers]]
-    for tokens in ([0, 0, 0], [1, 1, 1], [0, 0, 1]):
-        assert batch.advance(tokens).all()
-        states.append([matcher.state for matcher in matchers])
-    for wrong in ([0, 4, 0], [0, -1, 0]):
-        with pytest.raises(ValueError, match=f"roll back.* matcher 1 has, got {wrong[1]}"):
-            batch.rollback(wrong)
-    with pytest.raises(ValueError, match=r"expected 3 numbers of tokens, one per matcher, got .*2"):
-        batch.rollback([1, 1])
-    assert [matcher.state for matcher in matchers] == states[3]
-    batch.rollback([2, 0, 1])
-    assert [matcher.state for matcher in matchers] == [states[1][0], states[3][1], states[2][2]]
-    assert matchers[0].remaining == 8
-    batch.rollback()
-    assert [matcher.num_tokens for matcher in matchers] == [0, 2, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from gcd import (
     Automaton,
     AutomatonBatch,
-    ConstraintError,
     EmptyLanguageError,
     TokenAutomaton,
     Vocabulary,
@@ -108,11 +106,3 @@ def test_equal_vocabularies_need_not_be_the_same_object() -> None:
     (automaton,) = _lifted("a")
     again = Vocabulary.from_bytes(list(VOCABULARY.token_bytes), [3])
     assert len(AutomatonBatch([automaton, lift(regex("b"), again)])) == 2
-
-
-def test_wrong_batches_are_refused() -> None:
-    other = Vocabulary.from_bytes([b"a", b""], [1])
-    with pytest.raises(ConstraintError, match="for automaton 1; lift all examples"):
-        AutomatonBatch([*_lifted("a"), lift(regex("a"), other)])
-    with pytest.raises(ConstraintError, match="at least one automaton"):
-        AutomatonBatch([])

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 
 from gcd import (
     Automaton,
     AutomatonBatch,
     BudgetMask,
     ConstraintError,
-    EmptyLanguageError,
     InfeasibleBudgetError,
     TensorAutomaton,
     TokenAutomaton,
@@ -26,6 +25,7 @@ from gcd._tokens.batch import pack
 from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,
+    lift_or_skip,
     strings,
     texts,
     vocabularies,
@@ -36,14 +36,6 @@ pytestmark = checked_inside_strategies
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"c", b"<s>"], [3, 5], size=40)
 
 
-def _try_lift(automaton: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:
-    try:
-        return lift(automaton, vocabulary)
-    except EmptyLanguageError:
-        assume(False)
-        raise
-
-
 # -- the two forms of a budget -----------------------------------------------------------
 
 
@@ -52,7 +44,7 @@ def _try_lift(automaton: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:
 def test_the_two_forms_agree_on_lifted_automata(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> None:
-    lifted = _try_lift(automaton, vocabulary)
+    lifted = lift_or_skip(automaton, vocabulary)
     tensors = TensorAutomaton.of(lifted)
     assert tensors.steps_to_accept().tolist() == lifted.steps_to_accept.tolist()
     alive = tensors.backward_pass(lifted.num_states)
@@ -82,7 +74,7 @@ def _prefixes(lifted: TokenAutomaton, longest: int) -> Iterator[tuple[tuple[int,
 def test_mask_is_the_existence_of_a_completion_in_budget(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> None:
-    lifted = _try_lift(automaton, vocabulary)
+    lifted = lift_or_skip(automaton, vocabulary)
     mask = BudgetMask(lifted, lifted.fewest_tokens)
     longest = 4
     complete = texts(automaton, vocabulary, longest)
@@ -99,6 +91,7 @@ def test_mask_is_the_existence_of_a_completion_in_budget(
                 truth |= set(vocabulary.eos_ids)
             row = mask.mask(torch.tensor([state]), torch.tensor([remaining]))
             assert set(row[0].nonzero().flatten().tolist()) == truth
+            assert set(lifted.allowed(state, remaining).tolist()) == truth
 
 
 @settings(max_examples=50)
@@ -106,7 +99,7 @@ def test_mask_is_the_existence_of_a_completion_in_budget(
 def test_a_sequence_drawn_under_the_mask_always_ends_in_time(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> None:
-    lifted = _try_lift(automaton, vocabulary)
+    lifted = lift_or_skip(automaton, vocabulary)
     budget = lifted.fewest_tokens
     mask = BudgetMask(lifted, budget)
     states = mask.batch.initial

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd import Automaton, EmptyLanguageError, Vocabulary, lift, regex
+from gcd import Automaton, Vocabulary, regex
 from gcd._languages.values.json_values import json_string
 from gcd._tokens.kernels.counted_runs import Cells, find_cells
 from gcd._tokens.kernels.lifting import references
-from tests.gcd.oracles import checked_inside_strategies
+from tests.gcd.oracles import check_lift, checked_inside_strategies
 
 pytestmark = checked_inside_strategies
 
@@ -96,45 +96,7 @@ def _even() -> Automaton:
 @given(_languages(), _vocabularies())
 def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
     assume(not automaton.is_empty)
-    _check(automaton, vocabulary)
-
-
-def _check(automaton: Automaton, vocabulary: Vocabulary) -> None:
-    """Compare with the definition, all states at a time: the state after each token's bytes."""
-    step = np.full((automaton.num_states, vocabulary.size), -1)
-    for token, text in enumerate(vocabulary.token_bytes):
-        after = np.arange(automaton.num_states) if text else np.full(automaton.num_states, -1)
-        for byte in text:
-            after = np.where(after >= 0, automaton.transitions[after, byte], -1)
-        step[:, token] = after
-    edges = np.unique(np.argwhere(step >= 0)[:, 0] * automaton.num_states + step[step >= 0])
-    source, target = np.divmod(edges, automaton.num_states)
-    reached, alive = np.arange(automaton.num_states) == 0, automaton.accepting.copy()
-    while True:
-        before = reached.sum() + alive.sum()
-        reached[target[reached[source]]] = True
-        alive[source[alive[target]]] = True
-        if reached.sum() + alive.sum() == before:
-            break
-    kept = np.flatnonzero(reached & alive)
-    if 0 not in kept:
-        with pytest.raises(EmptyLanguageError):
-            lift(automaton, vocabulary)
-        return
-    lifted = lift(automaton, vocabulary)
-    lifted.check()
-    final = kept.size
-    number = np.full(automaton.num_states + 1, -1)
-    number[kept] = np.arange(final)
-    truth = np.full((final + 1, vocabulary.size), -1)
-    truth[:-1] = number[step[kept]]
-    ends = list(vocabulary.eos_ids)
-    truth[:, ends] = np.append(np.where(automaton.accepting[kept], final, -1), final)[:, None]
-    assert lifted.initial == 0
-    assert lifted.accepting.tolist() == [*automaton.accepting[kept].tolist(), True]
-    assert np.array_equal(lifted.delta[:, lifted.class_of], truth)
-    columns = {column.tobytes() for column in lifted.delta[:, : lifted.eos_class].T}
-    assert len(columns) == lifted.eos_class, "classes differ"
+    check_lift(automaton, vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +105,12 @@ def _check(automaton: Automaton, vocabulary: Vocabulary) -> None:
 def test_json_strings_with_escapes_and_many_bytes(fewest: int, most: int | None) -> None:
     letters = [bytes([byte]) for byte in range(256)]
     vocabulary = Vocabulary.from_bytes([*_tokens(), *letters, b""], [len(_tokens()) + 256])
-    _check(json_string(fewest, most), vocabulary)
+    check_lift(json_string(fewest, most), vocabulary)
 
 
 def test_two_runs_of_one_unit_with_different_ends() -> None:
     vocabulary = Vocabulary.from_bytes([*_tokens(), b""], [len(_tokens())])
-    _check(regex('a[a-z]{0,9}","[a-z]{3,12}-[a-z]*"|b[a-z]{6}"'), vocabulary)
+    check_lift(regex('a[a-z]{0,9}","[a-z]{3,12}-[a-z]*"|b[a-z]{6}"'), vocabulary)
 
 
 # -- detection ------------------------------------------------------------------------------
@@ -219,4 +181,4 @@ def test_states_are_compared_with_phases_of_runs_that_are_alike() -> None:
     assert 0 < (boundaries == found[compared]).mean() < 1, "inner phases, too"
     agree = (delta[compared] == delta[found[compared]]) & (delta[compared] >= 0)
     assert agree.any(axis=1).all()
-    _check(language, vocabulary)
+    check_lift(language, vocabulary)

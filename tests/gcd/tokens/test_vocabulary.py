@@ -247,11 +247,6 @@ def test_ids_may_be_numpy_integers() -> None:
     assert eos_ids_of(SimpleNamespace(eos_token_id=np.int64(1))) == (1,)
 
 
-def test_a_vocabulary_needs_a_token() -> None:
-    with pytest.raises(ConstraintError, match="at least one token"):
-        Vocabulary.from_bytes([], [])
-
-
 def test_equality_is_that_of_content() -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"bc", b""], [2])
     assert vocabulary == Vocabulary.from_bytes([b"a", b"bc", b"x"], 2)

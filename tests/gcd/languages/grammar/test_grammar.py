@@ -339,19 +339,6 @@ test: item " = " operand | item " IN (" start ")" | "(" condition ")" | "NOT " t
 operand: NAME | /[0-9]+/ | "(" start ")"
 NAME: /[a-z]+/
 """
-PYTHON = """
-start: (line "\\n")+
-line: NAME " = " expression | "return " expression | "import " NAME
-expression: lambda | test
-lambda: "lambda " NAME ": " expression
-test: sum [" if " sum " else " expression]
-sum: term | sum " + " term
-term: atom | term " * " atom
-atom: NAME | INT | "(" expression ")" | "[" [expression (", " expression)*] "]" | atom call
-call: "(" [expression (", " expression)*] ")" | "." NAME
-NAME: /[a-z]+/
-INT: /[0-9]+/
-"""
 
 
 @pytest.mark.parametrize(
@@ -361,7 +348,6 @@ INT: /[0-9]+/
         ("start: atom | list\nlist: \"(\" [start (\" \" start)*] \")\"\natom: /[a-z0-9]+/",
          ["(define (f x) (g x))", "()", "x"]),
         (SQL, ["SELECT COUNT(*) FROM t WHERE a = 1 AND (b = 2 OR NOT c = (SELECT x FROM y))"]),
-        (PYTHON, ["f = lambda x: g(x, [1, y])\nreturn f(2).a * (3 + 4) if b else []\n"]),
     ],
 )  # fmt: skip
 def test_lark_parses_the_texts_of_a_larger_grammar(text, samples):

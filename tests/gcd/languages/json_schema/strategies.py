@@ -1,13 +1,39 @@
-"""Random schemas, and values that may satisfy them."""
+"""Random schemas, values that may satisfy them, and the comparison with `jsonschema`."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hypothesis import reject
 from hypothesis import strategies as st
+from jsonschema import (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+)
+
+import gcd
+from tests.gcd.random_strings import random_strings
+
+VALIDATORS: dict[str | None, Any] = {
+    None: Draft202012Validator,
+    "4": Draft4Validator,
+    "6": Draft6Validator,
+    "7": Draft7Validator,
+    "2019-09": Draft201909Validator,
+    "2020-12": Draft202012Validator,
+}
+STYLES: dict[str, dict[str, Any]] = {
+    "compact": {"separators": (",", ":")},
+    "spaced": {},
+    "flexible": {"indent": "\t"},
+}
+"""Options of `json.dumps` for the values of `whitespace`."""
 
 NAMES = ("a", "b", "c")
 
@@ -131,6 +157,66 @@ SCHEMAS = st.recursive(st.booleans() | _schemas(st.just(True)), _schemas, max_le
 
 def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def agree(
+    schema: Any,
+    values: Iterable[Any],
+    *,
+    draft: str | None = None,
+    whitespace: str = "compact",
+    undeclared: str = "open",
+    count: int = 4,
+) -> None:
+    """Compare the language with the draft's validator, on values and on texts of the language.
+
+    Only the order of members is narrower than the standard: some order must be accepted. Without
+    undeclared members, valid values may be missing, but the language isn't empty if there are any.
+    """
+    validator = VALIDATORS[draft](schema)
+    try:
+        language = gcd.json_schema(
+            schema,
+            draft=draft,
+            additional_properties=undeclared,
+            whitespace=whitespace,
+            unknown="ignore",
+            unsupported="refuse",
+            max_depth=2,
+        )
+    except gcd.EmptyLanguageError:
+        language = gcd.Automaton.empty()
+    except gcd.UnsupportedSchemaError as refused:
+        assert refused.keyword in ("uniqueItems", "unevaluatedItems")  # noqa: PT017
+        return
+    for value in values:
+        is_valid = _verdict(validator, value)
+        texts = (json.dumps(v, ensure_ascii=False, **STYLES[whitespace]) for v in orders(value))
+        accepted = any(map(language.accepts, texts))
+        if undeclared == "open" or accepted:
+            assert accepted == is_valid, value
+        assert not (is_valid and language.is_empty), value
+    if not language.is_empty:
+        for text in random_strings(language, count):
+            value = json.loads(text)
+            assert _verdict(validator, value) or has_duplicate_keys(text), text
+            again = json.dumps(value, ensure_ascii=False)
+            if whitespace == "spaced" and "Infinity" not in again:  # 1e999 is a number of JSON
+                assert language.accepts(again) or has_duplicate_keys(text), text
+
+
+def _verdict(validator: Any, value: Any) -> bool:
+    """Return the library's verdict; old versions fail on some values of `items`."""
+    try:
+        return bool(validator.is_valid(value))
+    except (AttributeError, TypeError):  # len(True), [...].get("id")
+        reject()
+
+
+def has_duplicate_keys(text: bytes) -> bool:
+    lengths: list[bool] = []
+    json.loads(text, object_pairs_hook=lambda p: lengths.append(len({k for k, _ in p}) < len(p)))
+    return any(lengths)
 
 
 def orders(value: Any) -> Iterator[Any]:

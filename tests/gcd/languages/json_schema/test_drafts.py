@@ -7,28 +7,13 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from jsonschema import (
-    Draft4Validator,
-    Draft6Validator,
-    Draft7Validator,
-    Draft201909Validator,
-    Draft202012Validator,
-)
 
 import gcd
 from gcd._languages.json_schema.keywords import DRAFTS, draft_of
-from tests.gcd.languages.json_schema.strategies import VALUES, compact, orders
-from tests.gcd.random_strings import random_strings
+from tests.gcd.languages.json_schema.strategies import VALIDATORS, VALUES, agree, compact, orders
 
-VALIDATORS: dict[str, Any] = {
-    "4": Draft4Validator,
-    "6": Draft6Validator,
-    "7": Draft7Validator,
-    "2019-09": Draft201909Validator,
-    "2020-12": Draft202012Validator,
-}
 NAMES = ("a", "b", "c")
 OLD = ("4", "6", "7")
 
@@ -101,42 +86,6 @@ def _schemas(draft: str) -> st.SearchStrategy[Any]:
     )
 
 
-def _agree(draft: str, schema: Any, values: list[Any]) -> None:
-    validator = VALIDATORS[draft](schema)
-    try:
-        language = gcd.json_schema(
-            schema, draft=draft, additional_properties="open", unknown="ignore", max_depth=2
-        )
-    except gcd.EmptyLanguageError:
-        language = None
-    except gcd.UnsupportedSchemaError as refused:
-        assert refused.keyword == "unevaluatedItems"  # noqa: PT017
-        assert draft == "2020-12"
-        return
-    for value in values:
-        accepted = language is not None and any(
-            language.accepts(compact(ordered)) for ordered in orders(value)
-        )
-        assert accepted == _verdict(validator, value), value
-    if language is not None:
-        for text in random_strings(language, 3):
-            assert _verdict(validator, json.loads(text)) or _repeats_a_name(text), text
-
-
-def _verdict(validator: Any, value: Any) -> bool:
-    """Return the library's verdict; old versions fail on some values of `items`."""
-    try:
-        return bool(validator.is_valid(value))
-    except (AttributeError, TypeError):  # len(True), [...].get("id")
-        reject()
-
-
-def _repeats_a_name(text: bytes) -> bool:
-    lengths: list[bool] = []
-    json.loads(text, object_pairs_hook=lambda p: lengths.append(len({k for k, _ in p}) < len(p)))
-    return any(lengths)
-
-
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
     @settings(max_examples=60)
@@ -149,7 +98,7 @@ def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
         shown = json.dumps(schema)
         open_to_a_schema = '"additionalProperties": {' in shown
         assume(draft != "2019-09" or not (open_to_a_schema and "unevaluatedProperties" in shown))
-        _agree(draft, schema, values)
+        agree(schema, values, draft=draft)
 
     check()
 

@@ -11,7 +11,7 @@ import pytest
 import gcd
 from gcd import Automaton, SqlDialect, SqlSchema
 from tests.gcd.languages.sql.schemas import AWKWARD, CONCERTS, TINY, Judge
-from tests.gcd.random_walks import RandomWalks
+from tests.gcd.random_strings import RandomWalks
 
 DIALECTS = {
     "default": SqlDialect(),

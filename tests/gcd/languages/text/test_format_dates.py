@@ -160,14 +160,6 @@ date_texts = st.one_of(
 
 @READINGS
 @settings(max_examples=200)
-@given(time_texts)
-@example("23:59:60.5+00:00")
-def test_times_by_arithmetic(widest, text):
-    assert known("time", widest=widest).accepts(text) == time_of(text, widest=widest)
-
-
-@READINGS
-@settings(max_examples=200)
 @given(date_texts, st.sampled_from("TTTt _"), time_texts)
 @example("2017-01-01", "t", "05:29:60.25+05:30")
 @example("2016-12-31", "T", "09:44:60-14:15")

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 
 import pytest
+from hypothesis import given, settings
 
 from gcd import Automaton, ConstraintError, WorkLimitError, regex
 from gcd._languages.text.dialects import search_language as ecma_pattern
+from tests.gcd.languages.text.patterns import patterns
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("a-\n", repeat=n)]
 ATOMS = ["a", "-", ".", "[^a]", r"\b", r"\B", "^", "$", r"\w", "", "(?m:^)", "(?m:$)", r"\n"]
+SIGNS = ["*", "+", "?", "{2}", "{0,2}"]
 BEHIND = ["a", "-", "[^a]", r"\b", "^", "a-", ".a", "(?=a)-", "(?!a).", r"\n"]  # of fixed width
-
-
-def random_pattern(rng: random.Random, depth: int = 4) -> str:
-    kind = rng.random()
-
-    def inner() -> str:
-        return random_pattern(rng, depth - 1)
-
-    if depth == 0 or kind < 0.25:
-        return rng.choice(ATOMS)
-    if kind < 0.5:
-        return inner() + inner()
-    if kind < 0.6:
-        return f"(?:{inner()}|{inner()})"
-    if kind < 0.75:
-        return f"(?:{inner()})" + rng.choice(["*", "+", "?", "{2}", "{0,2}"])
-    if kind < 0.9:
-        return f"({rng.choice(['?=', '?!'])}{inner()})"
-    return f"({rng.choice(['?<=', '?<!'])}{rng.choice(BEHIND)})"
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
@@ -52,9 +35,13 @@ def assert_agrees(pattern: str) -> None:
                 assert automaton.accepts(string) == (match(string) is not None), string
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_random_patterns(seed: int) -> None:
-    assert_agrees(random_pattern(random.Random(seed)))
+ATOMS += [f"({sign}{text})" for sign in ("?<=", "?<!") for text in BEHIND]
+
+
+@settings(max_examples=80)
+@given(patterns(ATOMS, SIGNS, ("(?={})", "(?!{})")))
+def test_random_patterns(pattern: str) -> None:
+    assert_agrees(pattern)
 
 
 @pytest.mark.parametrize(

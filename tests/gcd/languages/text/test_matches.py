@@ -7,11 +7,11 @@ import re
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import gcd
 from gcd._languages.text.matches import matches
 from tests.gcd.languages.grammar.oracles import is_parsed, parser_of
+from tests.gcd.languages.text.patterns import patterns
 from tests.gcd.oracles import checked_inside_strategies
 
 LETTERS = "abc"
@@ -19,23 +19,9 @@ TEXTS = ["".join(text) for n in range(6) for text in itertools.product(LETTERS, 
 SIGNS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,2}?", "{2,3}", "{2,}?"]
 
 
-def patterns() -> st.SearchStrategy[str]:
-    """Patterns with alternatives in any order, and greedy and lazy quantifiers."""
-
-    def grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        parts = st.lists(inner, max_size=3)
-        return st.one_of(
-            parts.map("".join),
-            st.lists(inner, min_size=2, max_size=3).map(lambda ways: f"(?:{'|'.join(ways)})"),
-            st.tuples(inner, st.sampled_from(SIGNS)).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
-        )
-
-    return st.recursive(st.sampled_from(["a", "b", "[ab]", "[^a]", ""]), grown, max_leaves=6)
-
-
 @checked_inside_strategies
 @settings(max_examples=60)
-@given(patterns())
+@given(patterns(["a", "b", "[ab]", "[^a]", ""], SIGNS, max_leaves=6))
 def test_matches_are_those_of_python(pattern):
     check(pattern)
 

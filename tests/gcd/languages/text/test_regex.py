@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import re
 import resource
@@ -11,7 +10,6 @@ from functools import cache
 
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from gcd import (
     ConstraintError,
@@ -24,11 +22,11 @@ from gcd import (
     state_limit,
     work_limit,
 )
-from gcd._automata.limits import count_work, work_left
 from gcd._languages.text.code_points import one_of, ranges
 from gcd._languages.text.dialects import search_language as ecma_pattern
 from gcd._languages.text.regex import parse
 from gcd._languages.text.syntax import literal_text
+from tests.gcd.languages.text.patterns import patterns
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("ab\n", repeat=n)]
 
@@ -38,38 +36,11 @@ ATOMS = [
     *("(?i:A)", "(?i:[^A])", "(?s:.)", "(?x: a # b\n)", r"\x61", r"\u0062", "(?P<n>)", "(?#b)"),
     *(r"[\n-a]", "[]a]", "[a-]", r"\A", r"\Z", "^", "(?:)"),
 ]
-QUANTIFIERS = [
-    "*",
-    "+",
-    "?",
-    "*?",
-    "+?",
-    "??",
-    "{2}",
-    "{1,2}",
-    "{0,3}",
-    "{0}",
-    "{,2}",
-    "{,}",
-    "{2,}",
-    "{1,}?",
-]
-
-
-def patterns() -> st.SearchStrategy[str]:
-    def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        return st.one_of(
-            st.tuples(inner, inner).map("".join),
-            st.tuples(inner, inner).map("|".join),
-            st.tuples(inner, inner).map(lambda p: f"({p[0]}|{p[1]})"),
-            st.tuples(inner, st.sampled_from(QUANTIFIERS)).map(lambda p: f"(?:{p[0]}){p[1]}"),
-        )
-
-    return st.recursive(st.sampled_from(ATOMS), extend, max_leaves=7)
+SIGNS = "* + ? *? +? ?? {2} {1,2} {0,3} {0} {,2} {,} {2,} {1,}?".split()  # noqa: SIM905
 
 
 @settings(max_examples=300)
-@given(patterns().filter(lambda p: p.count("?P<n>") < 2))
+@given(patterns(ATOMS, SIGNS).filter(lambda p: p.count("?P<n>") < 2))
 @example("a|ab")  # leftmost-first search would lose "ab"
 @example("a*?")
 @example("(|a)b?")
@@ -361,46 +332,12 @@ def test_the_part_that_is_too_much_is_named():
         regex("c(a|ab){900}")
 
 
-def test_what_came_before_does_not_decide_what_is_refused():
-    def work():
-        with count_work():
-            before = work_left()
-            ecma_pattern(r"^[^\n]{3}\p{Lu}x*$")
-            return before - work_left()
-
-    assert len({work() for _ in range(3)}) == 1
-
-
-def test_too_large_a_pattern_is_refused():
-    with (
-        state_limit(50),
-        pytest.raises(StateLimitError, match=r"more than 50 states.*gcd\.state_limit"),
-    ):
-        regex("a{100}")
-
-
 def test_choice_and_literal():
     assert choice(["b", "a", "ab", "a"]).enumerate(9) == [b"a", b"b", b"ab"]
     assert choice([b"\xff"]).accepts(b"\xff")
     assert literal("").accepts("")
     with pytest.raises(EmptyLanguageError, match="at least one text"):
         choice([])
-
-
-@pytest.mark.parametrize(
-    ("make", "argument", "message"),
-    [
-        (choice, [1, 2], "as str or bytes, got 1"),
-        (choice, "abc", "expected a list of texts"),
-        (choice, 3, "expected a list of texts"),
-        (choice, ["a", "\ud800"], "lone surrogate"),
-        (literal, 3, "as str or bytes, got 3"),
-        (literal, "\ud800", "lone surrogate"),
-    ],
-)
-def test_what_is_no_text_is_refused(make, argument, message):
-    with pytest.raises(ConstraintError, match=message):
-        inspect.unwrap(make)(argument)  # as users call it, without the tests' type checks
 
 
 def test_a_lone_surrogate_is_in_no_language():

@@ -102,25 +102,6 @@ def test_a_format_of_ones_own():
     assert not calls.accepts("Well. CALL me.")
 
 
-WRONG = [
-    ({"style": "hermis"}, "name of a format"),
-    ({"style": "hermes", "choice": "nope"}, "the tools are get_weather, note"),
-    ({"style": "hermes", "answer": gcd.choice(["a"])}, "only with choice"),
-    ({"style": "hermes", "min_calls": 0}, "at least 1"),
-    ({"style": "internlm", "min_calls": 2}, "no list of at least 2 calls"),
-    (
-        {"style": "llama3_json", "choice": "auto", "answer": gcd.json_schema({"type": "object"})},
-        "begin like calls",
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG)
-def test_wrong_options(options, message):
-    with pytest.raises(gcd.ConstraintError, match=message):
-        gcd.tool_calls(TOOLS, **options)
-
-
 def test_what_a_format_cannot_write():
     def tool(name: str, parameter: str = "x") -> list[dict[str, Any]]:
         schema = {"type": "object", "properties": {parameter: {"type": "string"}}}

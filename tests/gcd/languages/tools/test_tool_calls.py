@@ -350,15 +350,6 @@ def test_flexible_whitespace_in_python() -> None:
         assert not language.accepts(refused)
 
 
-@pytest.mark.parametrize(("style", "call"), [("json", '{{"n": {}}}'), ("python", "n={}")])
-def test_zero_is_written_without_a_sign(style: str, call: str) -> None:
-    tools = [_tool("f", {"n": INT, "x": {"type": "number"}}, "x")]
-    language = tool_calls(tools, style=style)
-    whole = {"json": '[{{"name": "f", "arguments": {}}}]', "python": "[f({})]"}[style]
-    for text, accepted in (("0", True), ("-0", False), ("-1", True)):
-        assert language.accepts(whole.format(call.format(text))) == accepted
-
-
 def test_constants_inside_arrays_and_objects_in_python() -> None:
     tool = _tool("f", {"a": {"enum": [{"k": [True, None, "x"]}, 0.5]}})
     language = tool_calls([tool], style="python")
@@ -504,14 +495,6 @@ def test_python_reads_every_argument_by_its_name(whitespace: str, escapes: str) 
                 compile(text, "answer", "eval")
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_odd_arguments_are_unpacked(name: str) -> None:
-    tool = _tool("f", {name: {"enum": [1]}})
-    texts = set(tool_calls([tool], style="python", max_calls=1))
-    assert all(read(text.decode(), "python") == [("f", {name: 1})] for text in texts)
-    assert f"[f(**{{{name!r}: 1}})]".encode() in texts
-
-
 def test_unpacked_arguments_occur_alone_or_together() -> None:
     schema = {
         "type": "object",
@@ -568,24 +551,6 @@ def test_open_arguments_are_refused_in_python_only() -> None:
     assert tool_calls([tool]).accepts('[{"name": "f", "arguments": {"any": 1}}]')
     with pytest.raises(UnsupportedSchemaError, match="additionalProperties"):
         tool_calls([tool], style="python")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"style": "yaml"}, "style"),
-        ({"whitespace": "pretty"}, "whitespace"),
-        ({"min_calls": -1}, "min_calls"),
-        ({"min_calls": 2, "max_calls": 1}, "min_calls"),
-        ({"max_depth": -1}, "max_depth"),
-        ({"max_bytes": 0}, "max_bytes"),
-        ({"formats": "no"}, "formats"),
-        ({"unknown": "no"}, "unknown"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConstraintError, match=message):
-        tool_calls([PING], **options)
 
 
 def test_nothing_to_call() -> None:

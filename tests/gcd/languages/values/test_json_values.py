@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd import ConstraintError, StateLimitError
 from gcd._languages.json_schema.languages import any_value
 from gcd._languages.values.json_values import (
     json_constants,
@@ -125,18 +124,6 @@ def test_python_spellings_that_are_left_out(text: str) -> None:
     assert not python_string(0, None).accepts(text)
 
 
-def test_a_lone_surrogate_is_refused_as_a_constant() -> None:
-    for notation in (json_notation, python_notation):
-        for escapes in ("canonical", "all"):
-            with pytest.raises(ConstraintError, match="lone surrogate"):
-                notation("spaced", escapes).spell("a\ud800")
-
-
-def test_a_huge_length_is_refused_at_once() -> None:
-    with pytest.raises(StateLimitError, match="length limit of 1000000"):
-        json_string(0, 1_000_000)
-
-
 # -- numbers ---------------------------------------------------------------------------------
 
 
@@ -217,11 +204,6 @@ def test_what_is_no_number(text: str) -> None:
     assert not numbers().accepts(text)
 
 
-def test_a_bound_of_too_many_digits_is_refused() -> None:
-    with pytest.raises(ConstraintError, match="digits"):
-        numbers(Bound(Decimal("1E+5000"), False))
-
-
 # -- free values -----------------------------------------------------------------------------
 
 
@@ -260,11 +242,3 @@ def test_random_free_values_parse(style: str) -> None:
         assert depth_of(json.loads(text)) <= 3
     for text in random_strings(any_value(python_notation(style), 3), 60):
         assert depth_of(ast.literal_eval(text.decode())) <= 3
-
-
-@pytest.mark.parametrize("wrong", ["", "pretty"])
-def test_unknown_styles_are_refused(wrong: str) -> None:
-    with pytest.raises(ConstraintError, match="whitespace"):
-        json_notation(wrong)
-    with pytest.raises(ConstraintError, match="escapes"):
-        json_notation("spaced", wrong)
