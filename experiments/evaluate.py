@@ -33,7 +33,6 @@ from experiments import tables
 from experiments.arms import (
     ALGORITHMS,
     METHODS,
-    Arm,
     describe_fitted,
     hmm_identity,
     method_of,
@@ -57,6 +56,7 @@ from experiments.report.traces import Tracing, choose_for_tracing
 from experiments.rows import Identity, Key, ResultStore, Row, as_lines, derive_seed, results_config
 from experiments.tables import LOG_EVIDENCE, VALID, WEIGHTED, Metric, Table, as_markdown, as_table
 from experiments.tasks import Run
+from experiments.tracking import name_of, numbers_of
 from experiments.vllm_model import VllmModel
 from smc._results.posterior import content, regroup
 
@@ -562,20 +562,10 @@ def report(
         record,
         tables={"summary": table},
         figures=figures,
-        numbers={_label(each): _numbers(each) for each in summary},
+        numbers={name_of(each): numbers_of(each) for each in summary},
         rows=rows,
         screen=on_screen(f"{title}. {settings}", summary, main, pairs, config.task.reference),
     )
-
-
-def _label(record: Row) -> str:
-    """Return the name of a summary record, such as `json/gcd/smc@4`."""
-    named = (record.get("style"), Arm.of(record).label)
-    return f"{'/'.join(filter(None, named))}@{record['particles']}"
-
-
-def _numbers(record: Row) -> Row:
-    return {key: value for key, value in record.items() if isinstance(value, int | float)}
 
 
 def _differences_of(config: DictConfig, pairs: Table) -> str:

@@ -1,7 +1,9 @@
 """Logging to Weights & Biases, once per result; without a login it is offline, with the same files.
 
-An experiment is one wandb run with the tables, the rows, the figures and the numbers of its
-summary, such as `gcd/smc@4.valid` with 4 particles.
+An experiment is a wandb group: an overview run with its tables, rows, figures and numbers, and a
+run for each arm (style, method, algorithm) in the rows. Arms log the same names, so a dashboard
+overlays them: `example` is the axis of the curves over examples, such as `valid@4` with 4
+particles, and the means over examples are the run's summary.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from urllib.parse import urlsplit
 
 from experiments.config import WandbConfig
 from experiments.rows import LOGGED, Row
-from experiments.tables import Table
+from experiments.tables import Group, Table, group_rows
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,11 +52,11 @@ def log(
 
     Args:
         settings: `wandb.*` of the configuration.
-        directory: the run directory, which names the run; files go to its folder `wandb`.
-        shared: configuration of the run.
+        directory: the run directory, which names the group; files go to its folder `wandb`.
+        shared: configuration of all runs of the group.
         tables: tables by name.
         figures: images by name.
-        numbers: plain values for the run's summary.
+        numbers: plain values for the summary; the means of an arm are under `name_of`.
         rows: rows of the experiment, whose answers are cut to the first.
         history: points of a curve, in order.
     """
@@ -75,16 +77,20 @@ def log(
                 columns=[*columns, "first answer"], data=data, allow_mixed_types=True
             )
         shown |= {name: wandb.Image(str(path)) for name, path in figures.items()}
-        with wandb.init(
-            mode=mode, project=settings.project, entity=settings.entity,
-            name=settings.name or directory.name, dir=str(directory), config=dict(shared),
-            settings=wandb.Settings(silent=True, console="off", init_timeout=20),
-        ) as run:  # fmt: skip
-            for point in history:
-                run.log(dict(point))
-            if shown:
-                run.log(shown)
-            run.summary.update(json.loads(json.dumps(numbers)))  # wandb needs keys that are text
+        points = [*map(dict, history), *([shown] if shown else [])]
+        name = settings.name or directory.name
+        for names, logged, means in [({"arm": name}, points, numbers), *_arms(rows, numbers)]:
+            with wandb.init(
+                mode=mode, project=settings.project, entity=settings.entity, name=names["arm"],
+                group=directory.name, job_type="overview" if logged is points else "arm",
+                dir=str(directory), config={**shared, **names},
+                settings=wandb.Settings(silent=True, console="off", init_timeout=20),
+            ) as run:  # fmt: skip
+                if logged is not points:
+                    run.define_metric("*", step_metric="example")
+                for point in logged:
+                    run.log(point)
+                run.summary.update(json.loads(json.dumps(means)))  # wandb needs keys that are text
         marker.touch()
     # wandb's errors have no common base class, and none of them may fail a finished run, whose
     # results are on disk.
@@ -94,6 +100,40 @@ def log(
             "command to try again, or give wandb.mode=offline or disabled",
             directory, type(error).__name__, error,
         )  # fmt: skip
+
+
+def name_of(record: Row) -> str:
+    """Return the name of a record's arm and number of particles, such as `json/gcd/smc@4`."""
+    group = Group.of(record)
+    return f"{'/'.join(filter(None, group[:3]))}@{group.particles}"
+
+
+def numbers_of(record: Row) -> dict[str, float]:
+    """Return the numbers of a row or of a summary record."""
+    return {
+        key: value
+        for key, value in record.items()
+        if isinstance(value, int | float) and key != "particles"
+    }
+
+
+def _arms(
+    rows: Sequence[Row], numbers: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, str], list[dict[str, float]], dict[str, float]]]:
+    """Yield the names, the curves over examples and the means of each arm in the rows."""
+    for names, own in group_rows(rows, lambda row: Group.of(row)[:3]).items():
+        curves: dict[str, dict[str, float]] = {}
+        means: dict[str, float] = {}
+        for count in dict.fromkeys(row["particles"] for row in own):
+            some = [row for row in own if row["particles"] == count]
+            for row in some:
+                point = curves.setdefault(row["example"], {})
+                point |= {f"{key}@{count}": value for key, value in numbers_of(row).items()}
+            of_count = numbers.get(name_of(some[0]), {})
+            means |= {f"{key}@{count}": value for key, value in of_count.items()}
+        points = [{"example": i, **values} for i, values in enumerate(curves.values())]
+        found = dict(zip(("style", "method", "algorithm"), names, strict=True))
+        yield {"arm": "/".join(filter(None, names)), **found}, points, means
 
 
 def _answer(row: Row) -> str | None:

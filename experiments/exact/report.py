@@ -13,6 +13,7 @@ from experiments.arms import Arm, arms_in
 from experiments.rows import as_lines
 from experiments.tables import Table, as_markdown
 from experiments.tasks import Run
+from experiments.tracking import name_of, numbers_of
 
 Report = dict[str, Any]
 """A problem, its exact solution, and its `estimates`; a line of `results.jsonl`."""
@@ -41,12 +42,16 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     for name, path in figures.items():
         plot(frame, reports, path, name)
 
+    keys = ["method", "algorithm", "particles"]
+    means = frame.groupby(keys, sort=False).mean(numeric_only=True).reset_index()
+    numbers = {name_of(each): numbers_of(each) for each in means.to_dict("records")}
     run.report(
         table_of(reports, notes),
         summary,
         tables={"overview": summary["overview"]},
         figures=figures,
-        numbers={"problems": len(reports)},
+        numbers={"problems": len(reports), **numbers},
+        rows=frame.to_dict("records"),
     )
 
 

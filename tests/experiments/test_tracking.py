@@ -67,13 +67,13 @@ def logged(directory: Path, figures: dict[str, Path] | None = None, mode: str = 
     tracking.log(
         WandbConfig(mode=mode), directory, {"task": "xlam", "seed": 3},
         tables={"summary": as_table(summarize(rows))}, figures=figures or {},
-        numbers={"gcd/smc@4": {"valid": 0.5}, "reads": {1: {"median": None}}}, rows=rows,
+        numbers={"reads": {1: {"median": None}}}, rows=rows,
         history=[{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}],
     )  # fmt: skip
 
 
 @pytest.mark.slow("wandb starts another process")
-def test_an_experiment_is_a_run_with_its_tables_rows_and_figures(tmp_path, caplog):
+def test_an_experiment_is_a_group_whose_arms_overlay(tmp_path, caplog):
     directory = tmp_path / "xlam-abc"
     directory.mkdir()
     figure = directory / "accuracy.png"
@@ -81,9 +81,22 @@ def test_an_experiment_is_a_run_with_its_tables_rows_and_figures(tmp_path, caplo
     for _ in range(2):  # the second time nothing is logged
         logged(directory, {"accuracy": figure})
         wandb.teardown()  # writes all there is to write
-    (run,) = stored_runs(directory)
-    assert run.name == directory.name
-    assert (run.config["task"], run.config["seed"]) == ("xlam", 3)
+    runs = stored_runs(directory)
+    assert {run.group for run in runs} == {directory.name}
+    assert {(run.config["task"], run.config["seed"]) for run in runs} == {("xlam", 3)}
+    assert len({run.id for run in runs}) == len(runs) == 1 + 2 * 2
+    arms = {run.name: run for run in runs if run.job_type == "arm"}
+    assert arms.keys() == {f"{m}/{a}" for m in ("lcd", "pgcd:H64") for a in ("smc", "discrete")}
+    for name, run in arms.items():
+        method, _, algorithm = name.partition("/")
+        assert [point["example"] for point in run.history] == [0, 1]
+        own = [r for r in results() if (r["method"], r["algorithm"]) == (method, algorithm)]
+        for point, example in zip(run.history, ("0:a", "1:b"), strict=True):
+            for each in (each for each in own if each["example"] == example):
+                k = each["particles"]
+                assert point[f"weighted_accuracy@{k}"] == each["weighted_accuracy"]
+                assert point.get(f"log_evidence@{k}") == each["log_evidence"]
+    (run,) = (run for run in runs if run.job_type == "overview")
     *points, shown = run.history
     assert [(point["step"], point["loss"]) for point in points] == [(1, 0.5), (2, 0.25)]
     assert run.file(shown["accuracy/path"]).read_bytes().startswith(b"\x89PNG")
@@ -96,6 +109,18 @@ def test_an_experiment_is_a_run_with_its_tables_rows_and_figures(tmp_path, caplo
     assert not [record for record in caplog.records if record.name == tracking.__name__]
 
 
+def test_the_summary_of_an_arm_has_the_means_for_all_numbers_of_particles():
+    summary = summarize(results())
+    numbers = {tracking.name_of(each): tracking.numbers_of(each) for each in summary}
+    arms = list(tracking._arms(results(), numbers))
+    assert len(arms) == 4
+    for names, _, means in arms:
+        for record in summary:
+            if (record["method"], record["algorithm"]) == (names["method"], names["algorithm"]):
+                for key in ("valid", "weighted_accuracy", "seconds_each"):
+                    assert means[f"{key}@{record['particles']}"] == record[key]
+
+
 class FakeRun:
     """A run of a server."""
 
@@ -106,6 +131,9 @@ class FakeRun:
         return self
 
     def __exit__(self, *_: object) -> None:
+        pass
+
+    def define_metric(self, *_: object, **__: object) -> None:
         pass
 
     def log(self, values: dict) -> None:

@@ -28,6 +28,8 @@ class StoredRun:
     path: Path
     id: str = ""
     name: str = ""
+    group: str = ""
+    job_type: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -58,6 +60,7 @@ def _read(path: Path) -> StoredRun:
         kind = record.WhichOneof("record_type")
         if kind == "run":
             found.id, found.name = record.run.run_id, record.run.display_name
+            found.group, found.job_type = record.run.run_group, record.run.job_type
             found.config |= _items(record.run.config.update)
         elif kind == "history":
             found.history.append(_items(record.history.item))

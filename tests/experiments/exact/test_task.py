@@ -77,9 +77,10 @@ def finished(tmp_path_factory) -> Path:
 
 
 def test_figures_and_arms_are_logged(finished):
-    (logged,) = stored_runs(finished)
+    overview, *arms = sorted(stored_runs(finished), key=lambda run: run.job_type != "overview")
     for figure in ("medians", "reads"):
-        assert logged.file(logged.history[0][f"{figure}/path"]).is_file()
+        assert overview.file(overview.history[0][f"{figure}/path"]).is_file()
+    assert {run.job_type for run in arms} == {"arm"}
 
 
 def test_own_problems_give_one_line_each(finished):
