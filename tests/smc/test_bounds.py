@@ -400,6 +400,39 @@ def sample(**options: Any) -> smc.Posterior:
     return found
 
 
+class Banned(smc.GCD):
+    """GCD with g = 0 for one token, or with the same g in another form for None."""
+
+    def __init__(self, token: int | None, log_g: float = 0.0) -> None:
+        super().__init__()
+        self.token, self.log_g_of_token = token, log_g
+
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> smc.Factors:
+        log_g = torch.zeros(log_p.shape, dtype=torch.float64)
+        if self.token is not None:
+            log_g[:, self.token] = self.log_g_of_token
+        allowed = state.mask.mask(state.states, state.remaining)
+        return smc.Factors.dense(log_g.masked_fill(~allowed, -math.inf))
+
+
+@pytest.mark.parametrize("name", ["few_words", "a_star_b", "forced"])
+def test_a_proposal_that_excludes_allowed_tokens_enumerates_nothing(name: str) -> None:
+    automaton = CONSTRAINTS[name]()
+    evidence = math.fsum(masses(TOY, PROMPT, automaton, 4).values())
+    outcomes_of = []
+    for token in (None, *range(VOCABULARY.size)):
+        for log_g in (0.0, -2.0, -math.inf):
+            (found,) = sample_with(
+                TOY, [PROMPT], automaton, max_tokens=4, particles=200, floor=0,
+                count_finished=False, algorithm="discrete", proposal=Banned(token, log_g),
+            )  # fmt: skip
+            is_exact = math.isclose(math.exp(found.log_evidence or 0.0), evidence, rel_tol=1e-9)
+            assert found.enumerated == is_exact
+            assert found.reliability.label == "certified" or not is_exact
+            outcomes_of.append((log_g == -math.inf, is_exact))
+    assert {(True, False), (True, True), (False, True)} == {*outcomes_of}
+
+
 def test_an_enumerated_posterior_is_certified_and_has_no_error() -> None:
     options = {"algorithm": "discrete", "particles": 64, "count_finished": False, "floor": 0}
     found = sample(proposal=smc.GCD(), **options)
