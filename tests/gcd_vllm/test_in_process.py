@@ -10,6 +10,7 @@ import pytest
 
 import gcd
 import gcd_vllm
+import smc
 from gcd_vllm import _in_process
 from gcd_vllm._admission import REFUSED
 from gcd_vllm._particle_request import VERSION
@@ -120,6 +121,25 @@ def test_an_engine_that_lacks_the_plugin_is_refused(lacks, message, tokens, monk
 def test_something_else_than_an_engine_is_refused():
     with pytest.raises(ValueError, match=r"expected a vllm\.LLM, got str"):
         ask("http://localhost:8000")
+
+
+def test_a_proposal_with_its_own_guide_is_refused(tokens):
+    class Own(smc.GCD):
+        """A proposal whose `guide` the engine wouldn't call."""
+
+    llm = Engine(tokens)
+    with pytest.raises(ValueError, match=r"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD"):
+        ask(llm, proposal=Own())
+    assert llm.steps == 0
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize("prompt", [[1.5], ["1"], b"ab", [{"role": "user", "content": "a"}]])
+def test_a_prompt_that_is_not_of_token_ids_is_refused(prompt, tokens):
+    llm = Engine(tokens)
+    with pytest.raises(ValueError, match="expected a prompt to be text or token ids, got"):
+        gcd_vllm.sample(llm, [prompt], CONSTRAINT, max_tokens=5, particles=4)
+    assert llm.steps == 0
 
 
 def test_a_prompt_or_budget_without_room_is_refused(tokens):

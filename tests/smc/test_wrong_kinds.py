@@ -6,6 +6,7 @@ import io
 import math
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,12 @@ COMMON: dict[str, list[tuple[Any, str]]] = {
     "proposal": [(wrong, r".*an instance such as smc.GCD\(\), got") for wrong in (smc.GCD, "gcd")],
     "seed": WHOLE,
     "spellings": [("both", "one of all, canonical")],
-    "temperature": [(0, ".*got 0"), (math.nan, ".*got nan"), (None, "a number, got None")],
+    "temperature": [
+        (0, ".*got 0"),
+        (math.nan, ".*got nan"),
+        (None, "a number, got None"),
+        ("0.5", "a number, got '0.5'"),
+    ],
 }
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "sample": [
@@ -126,6 +132,17 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
         ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
         ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
+        ({"example_ids": 5}, "expected example_ids to be a list of numbers, got 5"),
+        ({"example_ids": [1 << 63]}, "expected example_ids of at most 9007199254740992, got"),
+        ({"kept": 0.5}, "expected kept to be a whole number, got 0.5"),
+        ({"kept": -1}, "expected kept to be at least 0, got -1"),
+        *(
+            ({name: 5}, f"expected {name} to be a function, got 5")
+            for name in ("draw", "finished", "observe", "run")
+        ),
+        ({"abandon": threading.Event}, "expected abandon to be a threading.Event, got <class"),
+        ({"cancel": threading.Event}, "expected cancel to be a threading.Event, got <class"),
+        ({"run": print, "execution": "static"}, "expected smc.Hooks without `run`"),
         ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
         ({"prompts": [[0], [1, -1]]}, "0 to 5 in the prompt of example 1, got -1;"),
         ({"prompts": [[0], [1, 6]]}, "0 to 5 in the prompt of example 1, got 6;"),
@@ -171,6 +188,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "generate": [
         ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
+        ({"finished": print}, "expected smc.Hooks without `finished`"),
     ],
     "distribution": [
         ({"constraint": lifted("a*b")}, "answers of any length; pass max_tokens"),
@@ -228,6 +246,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"kind": gcd.regex("[ab]"), "whitespace": "compact"}, "whitespace.*; (omit it|pass)"),
         ({"kind": LIFTED, "literals": "canonical"}, "literals.*; (omit it|pass)"),
         ({"kind": ["ab"], "max_tokens": 1}, "needs at least 2 tokens"),
+        ({"kind": ["ab"], "hooks": smc.Hooks(finished=print)}, "smc.Hooks without `finished`"),
     ],
     "PGCD": [
         ({"hmm": HMM(HMM_.initial, HMM_.transition, HMM_.emission * 2)}, "emission"),
@@ -262,6 +281,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"lookahead": smc.LCD()}, "expected lookahead to be a proposal .* got LCD"),
         ({"lookahead": smc.HMMLookahead}, "expected lookahead to be a proposal .* got <class"),
         ({"max_tokens": 6.0}, r"whole number of tokens, got 6\.0"),
+        ({"max_tokens": None}, "expected max_tokens to be a whole number, got None"),
         ({"prompt_length": 4.0}, r"expected prompt_length to be a whole number, got 4\.0"),
         ({"prompt_length": -1}, "prompt_length to be at least 0, got -1"),
         (
