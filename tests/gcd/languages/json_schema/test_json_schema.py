@@ -485,6 +485,60 @@ def test_hostile_schemas_end_in_a_language_or_a_named_refusal(schema: Any) -> No
         assert not json_schema(schema, unknown="ignore").is_empty
 
 
+LETTERS = "abcdefgh"
+HUGE: dict[str, Any] = {
+    "excluded texts": {"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}},
+    "excluded numbers": {"type": "integer", "not": {"enum": list(range(10_000))}},
+    "different elements": {
+        "type": "array",
+        "items": {"enum": list("abcdefghij")},
+        "uniqueItems": True,
+    },
+    "patterns of names": {
+        "type": "object",
+        "patternProperties": {f"^{letter}": {"type": "null"} for letter in LETTERS},
+    },
+    "one of many": {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": i}, f"field {i}": {"type": "string"}},
+                "required": ["kind"],
+            }
+            for i in range(20)
+        ]
+    },
+    "conditions": {
+        "type": "object",
+        "properties": {letter: {"enum": [1, 2]} for letter in LETTERS},
+        "allOf": [
+            {
+                "if": {"properties": {a: {"const": 1}}, "required": [a]},
+                "then": {"required": [b]},
+            }
+            for a, b in zip(LETTERS, LETTERS[1:] + "a", strict=True)
+        ],
+    },
+    "negations": _nested_negations(4) | {"type": "object"},
+    "counted members": {"type": "object", "minProperties": 10**6},
+    "counted elements": {"contains": {"type": "null"}, "minContains": 10**6, "type": "array"},
+    "an exploding pattern": {"type": "string", "pattern": "(a|b)*a(a|b){22}"},
+    "a long pattern": {"type": "string", "pattern": r"(\w{50}){50}"},
+    "a fine divisor": {"type": "number", "multipleOf": 0.123456789},
+    "choices beside choices": {
+        "allOf": [
+            {"anyOf": [{"properties": {f"{i} {j}": True}} for i in range(20)]} for j in range(6)
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_huge_schemas_end_in_a_language_or_a_named_refusal(name: str) -> None:
+    with suppress(ConstraintError):
+        assert not json_schema(HUGE[name]).is_empty
+
+
 def test_what_excluded_constants_leave() -> None:
     texts = json_schema({"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}})
     assert not texts.accepts('"v9999"')
