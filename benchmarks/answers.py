@@ -82,15 +82,10 @@ def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> I
             case = with_prompt(lm, prompt, language)
         except gcd.ConstraintError:
             continue
-        if shortest(case.canonical) > longest:
+        if case.canonical.fewest_tokens > longest:
             continue
         count -= 1
         yield case
-
-
-def shortest(constraint: gcd.TokenAutomaton) -> int:
-    """Return the tokens of a shortest answer."""
-    return constraint.fewest_tokens
 
 
 def draw_unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:

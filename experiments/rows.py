@@ -237,20 +237,6 @@ def read_rows(
     return rows
 
 
-def refuse_cut_short(path: Path, remedy: str) -> None:
-    """Refuse a file of rows that is empty or truncated, as after an interruption.
-
-    Raises:
-        ValueError: the file is empty or doesn't end with a complete row.
-    """
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        if file.read() != b"\n":
-            what = "ends within a row" if size else "is empty"
-            raise ValueError(f"expected a complete last row in {path}, but it {what}; {remedy}")
-
-
 def drop_partial_line(path: Path) -> None:
     """Truncate the file after its last complete line; remove it if there is none."""
     content = path.read_bytes()

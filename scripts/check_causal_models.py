@@ -21,7 +21,6 @@ The exit status is 1 if a type is wrong or fails.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import sys
@@ -302,10 +301,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="model types (default: all)")
     parser.add_argument("--dtype", default="float32", help="dtype of the weights")
     parser.add_argument("--decoder", action="store_true", help="set is_decoder=True")
-    parser.add_argument("--output", type=Path, help="write the outcomes to this JSON file")
-    parser.add_argument(
-        "--table", type=Path, help="write a table of the outcomes to this Markdown file"
-    )
+    parser.add_argument("--table", type=Path, help="write a table to this Markdown file")
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     names = given.names or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -313,8 +309,6 @@ def main() -> None:
     for outcome in check_all(names, getattr(torch, given.dtype), given.decoder):
         tqdm.write("  ".join(outcome))
         outcomes.append(outcome)
-    if given.output is not None:
-        given.output.write_text(json.dumps([each._asdict() for each in outcomes], indent=1))
     if given.table is not None:
         given.table.write_text(table(outcomes) + "\n")
     counts = Counter(outcome.outcome for outcome in outcomes)

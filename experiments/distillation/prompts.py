@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from experiments.commongen.records import prompt_of, read_training
-from experiments.json_schema import records as schema_records
+from experiments.json_schema import task as json_schema
 from experiments.models import encode
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import build_prompt as build_query_prompt
@@ -104,10 +104,8 @@ def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
 
 def _requests_for_json(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
     """Return requests for JSON with their schemas."""
-    found, kind = schema_records.load_records(config.records, num).records, config.model.prompt
-    prompts = (
-        schema_records.build_prompt(record, tokenizer=tokenizer, kind=kind) for record in found
-    )
+    found, kind = json_schema.load_records(config.records, num).records, config.model.prompt
+    prompts = (json_schema.build_prompt(record, tokenizer=tokenizer, kind=kind) for record in found)
     return [list(encode(prompt, kind, tokenizer)) for prompt in prompts]
 
 

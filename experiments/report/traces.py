@@ -39,7 +39,6 @@ from experiments.rows import (
     key_of,
     naming_full_disk,
     read_rows,
-    refuse_cut_short,
 )
 from gcd import Vocabulary
 from smc import Observation, Population
@@ -170,7 +169,6 @@ def read_traces(directory: Path) -> list[Trace]:
     found: dict[Key, Trace] = {}
     again = "or make the run anew with resume=false"
     for path in sorted(directory.glob("traces*.jsonl")):
-        refuse_cut_short(path, f"remove it to go without its traces, {again}")
         remedy = f"remove that line to go without it, {again}"
         for trace in read_rows(path, needs=(*KEYED, "tokens", "start", "steps"), remedy=remedy):
             found[key_of(trace)] = trace

@@ -14,7 +14,7 @@ from experiments.commongen import records as commongen
 from experiments.commongen.records import read_training
 from experiments.config import DataConfig
 from experiments.exact.problems import read_problems
-from experiments.json_schema.records import load_records
+from experiments.json_schema.task import load_records
 from experiments.records import DataError, ReadResult, at_most_skipped, read_file
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions

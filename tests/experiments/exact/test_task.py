@@ -145,7 +145,12 @@ def test_the_exact_answer_is_the_model_s(finished):
 
 def test_what_is_left_behind(finished):
     table = (finished / "table.md").read_text(encoding="utf-8")
-    for text in ("P-GCD, class-tied", "| quoted ", "held out: unigram", "SMC, no resampling"):
+    for text in (
+        "P-GCD, class-tied",
+        "| quoted ",
+        "free continuations of 2 prompts",
+        "SMC, no resampling",
+    ):
         assert text in table
     assert "| discrete " in table
     assert "read, N=4" in table
