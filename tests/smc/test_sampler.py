@@ -346,7 +346,8 @@ def test_auto_agrees_with_the_algorithm_that_it_names(particles: int, name: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "algorithm"), [("smc", smc.SMC(ess_threshold=0)), ("discrete", smc.Discrete(kept=1))]
+    ("name", "algorithm"),
+    [("smc", smc.SMC(ess_threshold=1.0, strata="none")), ("discrete", smc.Discrete(kept=1))],
 )
 def test_an_algorithm_that_is_given_is_taken(name: str, algorithm: Any) -> None:
     lm = ToyLM(VOCABULARY, seed=1, spread=1.5)
