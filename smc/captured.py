@@ -15,7 +15,7 @@ from typing import Any
 
 from gcd import TokenAutomaton
 from smc._inference.captured import run_captured
-from smc._inference.execution import Hooks
+from smc._inference.execution import Hooks, hooks_of
 from smc._interface import interface
 from smc._models.protocol import LanguageModel, Messages, Prompt, check_model
 from smc._models.static_cache import Forward, NotStaticError, StaticLanguageModel
@@ -52,7 +52,7 @@ def sample(
     Errors of `smc.sample` are raised, too.
     """
     check_model(lm)
-    hooks = Hooks.of(hooks, "run")
+    hooks = hooks_of(hooks, "run")
     if hooks.read_ahead not in (0, "auto"):
         raise NotStaticError(
             "expected read_ahead to be 0 or 'auto' in captured steps, got "

@@ -91,21 +91,6 @@ class Hooks:
     abandon: CancelToken | None = None
     run: Callable[[Job], Outcome] | None = None
 
-    @classmethod
-    def of(cls, given: object, *without: str) -> Hooks:
-        """Return the argument `hooks` of a call, which sets the attributes `without` itself."""
-        if given is None:
-            return cls()
-        if not isinstance(given, Hooks):
-            raise ValueError(f"expected hooks to be a smc.Hooks(...), got {given!r}")
-        for name in without:
-            if getattr(given, name) is not None:
-                raise ValueError(
-                    f"expected smc.Hooks without `{name}`, which this call sets itself; omit it, "
-                    "or call smc.sample"
-                )
-        return given
-
     def __post_init__(self) -> None:
         for name in ("draw", "finished", "observe", "run"):
             value = getattr(self, name)
@@ -126,6 +111,21 @@ class Hooks:
                 f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; to "
                 "compute no tokens after sampling, omit certify"
             )
+
+
+def hooks_of(given: object, *without: str) -> Hooks:
+    """Return the argument `hooks` of a call, which sets the attributes `without` itself."""
+    if given is None:
+        return Hooks()
+    if not isinstance(given, Hooks):
+        raise ValueError(f"expected hooks to be a smc.Hooks(...), got {given!r}")
+    for name in without:
+        if getattr(given, name) is not None:
+            raise ValueError(
+                f"expected smc.Hooks without `{name}`, which this call sets itself; omit it, or "
+                "call smc.sample"
+            )
+    return given
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Settings:
             raise ValueError(
                 f"expected proposal to be an instance such as smc.GCD(), got {proposal!r}"
             )
-        hooks = Hooks.of(hooks)
+        hooks = hooks_of(hooks)
         count = whole("particles", particles)
         return cls(
             proposal=proposal,

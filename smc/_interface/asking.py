@@ -62,7 +62,7 @@ from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import SMC, Discrete, algorithm_of
 from smc._inference.arguments import COLDEST, check_options, per_prompt, whole
-from smc._inference.execution import Hooks
+from smc._inference.execution import hooks_of
 from smc._interface.interface import sample
 from smc._models.protocol import (
     LanguageModel,
@@ -456,7 +456,7 @@ def ask_all(
     check_model(lm)
     check_list(prompts)
     check_options("smc.ask", options, ask, sample)
-    Hooks.of(options.get("hooks"), "finished")
+    hooks_of(options.get("hooks"), "finished")
     if temperature == 0:  # a single particle, which is almost certain to draw the best token
         if particles is not None or algorithm != "auto":
             raise ValueError(

@@ -29,7 +29,7 @@ from gcd import AutomatonBatch, TokenAutomaton
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.arguments import per_prompt
 from smc._inference.deadlines import CancelToken, TimeLimit, progress, time_limit
-from smc._inference.execution import Hooks, Job, Settings, run_eagerly
+from smc._inference.execution import Hooks, Job, Settings, hooks_of, run_eagerly
 from smc._inference.particles import Outcome, Timed
 from smc._models.protocol import (
     LanguageModel,
@@ -445,7 +445,7 @@ async def sample_async(
         ValueError: an argument is invalid. Other errors of `smc.sample` are raised, too.
     """
     abandon = Event()
-    hooks = replace(Hooks.of(hooks, "abandon"), abandon=abandon)
+    hooks = replace(hooks_of(hooks, "abandon"), abandon=abandon)
     call = partial(sample, lm, prompts, constraint, hooks=hooks, **options)
     thread = asyncio.get_running_loop().run_in_executor(None, call)
     thread.add_done_callback(_look_at)

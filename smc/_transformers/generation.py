@@ -37,7 +37,7 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
 from smc._inference.algorithms import SMC, Discrete
 from smc._inference.arguments import check_temperature, real, whole
 from smc._inference.deadlines import CancelToken, time_limit
-from smc._inference.execution import Hooks, Settings
+from smc._inference.execution import Hooks, Settings, hooks_of
 from smc._interface.interface import sample
 from smc._models.suitability import check_kind, check_state, num_logits
 from smc._models.transformers_internals import CACHE_ARGUMENTS
@@ -108,7 +108,7 @@ def generate(
     """
     check_constraints(constraint)
     chosen = GCD() if proposal is None else proposal
-    hooks = Hooks.of(hooks, "finished")
+    hooks = hooks_of(hooks, "finished")
     Settings.of(chosen, particles, algorithm, max_rows, certify=certify, hooks=hooks)
     time_limit(deadline, cancel)
     if seed is not None:
