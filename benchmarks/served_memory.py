@@ -1,12 +1,13 @@
 """Memory of many constraints in a server's cache.
 
     OMP_NUM_THREADS=1 python -m benchmarks.served_memory FILE.tiktoken --schemas FOLDER
+    OMP_NUM_THREADS=1 python -m benchmarks.served_memory FILE.tiktoken --schemas FOLDER --limit 256
 
 The cache is that of the plugin for vLLM. Constraints are the schemas of a folder, first with the
 default white space, then with other ones, until `--count` of them are accepted. One random answer
 of at most 60 tokens is followed under each, so masks are counted, too. *Resident* is the growth of
-the process from before the first constraint; it also has what compiling leaves behind. The first
-row has no limit on the cache's bytes; the second has the server's default.
+the process from before the first constraint; it also has what compiling leaves behind. Servers
+limit the cache to 256 MB.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import gc
 import json
 import os
 import warnings
-from collections.abc import Iterator
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ import numpy as np
 
 from benchmarks.common import head, line, read_ranks, with_ranks
 from benchmarks.engines import Ours, Row
-from benchmarks.first_mask import STEPS, call_forked
+from benchmarks.first_mask import STEPS
 from gcd import ConstraintError, Matcher, TokenAutomaton, Vocabulary
-from gcd_vllm._constraint_cache import MAX_BYTES, ConstraintCache
+from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._requests import ConstraintRequest
 
 STYLES = ("compact", "spaced")
@@ -69,30 +68,22 @@ def resident() -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def table(vocabulary: Vocabulary, schemas: list[Any], count: int) -> Iterator[str]:
-    """Measure with and without a limit, each in its own process."""
-    yield head("limit, MB", "accepted", "kept", "MB of the cache", "MB resident")
-    for limit in (1 << 40, MAX_BYTES):
-        found = call_forked(partial(fill, vocabulary, schemas, count, limit), 3600)
-        assert found is not None
-        accepted, kept, size, grown = found
-        shown = "–" if limit > MAX_BYTES else limit >> 20
-        yield line(shown, accepted, kept, size >> 20, grown >> 20)
-
-
 def main() -> None:
     """Parse the command line and run."""
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
     parser.add_argument("--count", type=int, default=1000, help="number of constraints")
+    parser.add_argument("--limit", type=int, default=1 << 20, help="MB of the cache")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     vocabulary = read_ranks(arguments.ranks)
     Ours(vocabulary, 1)  # makes what all constraints share
     paths = sorted(arguments.schemas.glob("*.json"))
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
-    for each in table(vocabulary, schemas, arguments.count):
-        print(each, flush=True)
+    limit = arguments.limit << 20
+    accepted, kept, size, grown = fill(vocabulary, schemas, arguments.count, limit)
+    print(head("accepted", "kept", "MB of the cache", "MB resident"))
+    print(line(accepted, kept, size >> 20, grown >> 20))
 
 
 if __name__ == "__main__":

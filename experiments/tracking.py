@@ -66,17 +66,7 @@ def log(
     try:
         import wandb  # slow to import
 
-        shown: dict[str, Any] = {
-            name: wandb.Table(columns=[*table[0]], data=[list(map(str, r.values())) for r in table])
-            for name, table in tables.items()
-        }
-        if rows:
-            columns = [*dict.fromkeys(key for row in rows for key in row if key != "answers")]
-            data = [[*(_cell(row.get(key)) for key in columns), _answer(row)] for row in rows]
-            shown["rows"] = wandb.Table(
-                columns=[*columns, "first answer"], data=data, allow_mixed_types=True
-            )
-        shown |= {name: wandb.Image(str(path)) for name, path in figures.items()}
+        shown = _shown(tables, figures, rows)
         points = [*map(dict, history), *([shown] if shown else [])]
         name = settings.name or directory.name
         for names, logged, means in [({"arm": name}, points, numbers), *_arms(rows, numbers)]:
@@ -100,6 +90,25 @@ def log(
             "command to try again, or give wandb.mode=offline or disabled",
             directory, type(error).__name__, error,
         )  # fmt: skip
+
+
+def _shown(
+    tables: Mapping[str, Table], figures: Mapping[str, Path], rows: Sequence[Row]
+) -> dict[str, Any]:
+    """Return tables, rows and figures as objects of wandb; answers are cut to the first."""
+    import wandb
+
+    shown: dict[str, Any] = {
+        name: wandb.Table(columns=[*table[0]], data=[list(map(str, r.values())) for r in table])
+        for name, table in tables.items()
+    }
+    if rows:
+        columns = [*dict.fromkeys(key for row in rows for key in row if key != "answers")]
+        data = [[*(_cell(row.get(key)) for key in columns), _answer(row)] for row in rows]
+        shown["rows"] = wandb.Table(
+            columns=[*columns, "first answer"], data=data, allow_mixed_types=True
+        )
+    return shown | {name: wandb.Image(str(path)) for name, path in figures.items()}
 
 
 def name_of(record: Row) -> str:

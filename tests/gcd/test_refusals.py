@@ -165,7 +165,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.Segment(LANGUAGE, tokens=True), "whole number of tokens, got True"),
     (lambda: gcd.lift(ended_by(9), AB), "expected a token id in 0..3, got 9"),
     (lambda: gcd.lift(ended_by(3), AB), "doesn't end the whole text, got EOS id 3"),
-    (lambda: gcd.lift(ended_by(0), AB), "has bytes"),
+    (lambda: gcd.lift(ended_by(0), AB), "whose bytes"),
     (lambda: gcd.grammar(NESTED, max_depth=-1), "max_depth"),
     (lambda: gcd.grammar(NESTED, max_depth=True), "max_depth"),
     (lambda: gcd.grammar(NESTED, max_bytes=0), "max_bytes"),
