@@ -14,11 +14,11 @@ r is exact, and zero if all V tokens are listed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences, TopTokens
@@ -136,3 +136,29 @@ class TopTokenPrefixes:
         for rows, tokens, p in self.top_tokens.pieces():
             rest = (1 - p.sum(dim=1)).clamp(min=0)
             yield self.read[rows], tokens, p, torch.zeros_like(rest) if whole else rest
+
+
+def after_each_token(
+    sequences: Sequences, eos_ids: tuple[int, ...]
+) -> tuple[Sequences, Float32[Tensor, "n D"]]:
+    """Return a sketch of the logits after each token, for latent variable distillation.
+
+    There is no distribution after the last token of a text. An EOS token gets a vector of zeros,
+    which isn't used; a truncated text loses its last token.
+
+    Returns:
+        The sequences, and a vector for each of their tokens.
+    """
+    assert sequences.top_tokens is not None
+    last = torch.zeros(sequences.num_tokens, dtype=torch.bool)
+    last[sequences.lengths.cumsum(0) - 1] = True
+    cut = last & ~torch.isin(sequences.tokens, torch.tensor(eos_ids, dtype=torch.int64))
+    vectors = sequences.top_tokens.sketch[sequences.asked.roll(-1)].float()
+    vectors[last] = 0
+    shorter = replace(
+        sequences,
+        tokens=sequences.tokens[~cut],
+        asked=sequences.asked[~cut],
+        lengths=sequences.lengths - cut[last].long(),
+    )
+    return shorter.take(shorter.lengths.nonzero().squeeze(1)), vectors[~cut]

@@ -1,8 +1,9 @@
 """Distillation of an HMM from a language model: sample, train, compare, report.
 
     sequences   sample the language model's answers to a task's prompts (`prompts`, `sampling`)
-    train       initialize with clones of tokens (`clones`), and train by stepwise EM with
-                checkpoints, in one or several processes (`training`)
+    train       initialize by latent variable distillation (hmm.initialize) or with clones of
+                tokens (`clones`), and train by stepwise EM with checkpoints, in one or several
+                processes (`training`)
     compare     held-out log-likelihood per token of the HMM, the language model, a unigram and a
                 bigram
 
@@ -13,6 +14,7 @@ Checkpoint, curve, table and model of a run are in `runs/distill-<fingerprint>`.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,7 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation.clones import FEWEST_STATES, clone
 from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.lumping import Lumping, pool_rare
-from experiments.distillation.prefixes import TopTokenPrefixes
+from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.training import (
     Point,
@@ -52,16 +54,18 @@ from experiments.distillation.training import (
     train,
 )
 from experiments.models import load_model, resolve_device, title_of, weights_of
-from experiments.rows import Identity, fingerprint, plain, without_places
+from experiments.rows import Identity, derive_seed, fingerprint, plain, without_places
 from experiments.tables import as_markdown
 from experiments.tasks import ExperimentTask, Run
 from experiments.tool_calling.records import STYLES
-from hmm import HMM, load, save
+from hmm import HMM, distilled, load, save
 from smc import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # share of the states; with more, EM improves clones less (docs/distillation.md)
+_LATENT = 4000  # sequences; clusters need hundreds of vectors each, not all of them
 _TOP = 64  # tokens kept of what the language model says at each prefix
+INITS = ("clones", "latent")
 LM = "language model, reading the prompt"
 """Name of the language model in tables."""
 
@@ -85,8 +89,9 @@ class DistillConfig:
 
     # The HMM and its training.
     num_states: int = 512
+    init: str = "clones"  # of tokens, by sketches of the LM's logits; or "latent": their k-means
     epochs: int = 10  # passes over the data, the first and the last in full batches;
-    # 0: none, the model stays as `clones` made it
+    # 0: none, the model stays as `init` made it
     batch_size: int = 256  # sequences of a mini-batch
     save_pooled: int | None = None  # tokens seen at most this often share their emissions
 
@@ -126,6 +131,7 @@ def _sampling_settings(config: DictConfig) -> Identity:
 
 def check(config: DictConfig) -> None:
     """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
+    one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
     if not config.told:
@@ -144,6 +150,12 @@ def check(config: DictConfig) -> None:
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
     share = config.records.max_skipped
     inside("records.max_skipped", share, "[0, 1]", 0 <= share <= 1)
+    if config.init == "latent" and importlib.util.find_spec("faiss") is None:
+        raise ValueError(
+            "init=latent clusters with faiss, which is not installed: "
+            "`pip install -c requirements/constraints.txt -e '.[experiments,distillation]'`, or "
+            "use init=clones"
+        )
     if config.records.path and config.records.hub:
         raise ValueError("expected records.path or records.hub, got both; leave one out")
     if config.epochs == 0:
@@ -284,14 +296,25 @@ def _initial(
 ) -> HMM:
     """Return the initial HMM, over classes of tokens."""
     ends = tuple(sorted({int(lumping.class_of[token]) for token in eos_ids}))
-    prefixes = TopTokenPrefixes.of(training, lumping)
-    hmm = clone(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
-    _LOG.info(
-        "%d states of %d prefixes; the tokens that are listed after each hold %.2f%% of what "
-        "the language model expects",
-        hmm.num_states, len(prefixes.read), 100 * (1 - prefixes.rest),
+    if config.init == "clones":
+        prefixes = TopTokenPrefixes.of(training, lumping)
+        hmm = clone(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
+        _LOG.info(
+            "%d states of %d prefixes; the tokens that are listed after each hold %.2f%% of what "
+            "the language model expects",
+            hmm.num_states, len(prefixes.read), 100 * (1 - prefixes.rest),
+        )  # fmt: skip
+        return hmm
+    if len(training) > _LATENT:
+        generator = torch.Generator().manual_seed(derive_seed("latent", config.seed))
+        shuffled = torch.randperm(len(training), generator=generator)
+        training = training.take(shuffled[:_LATENT].sort().values)
+    training, vectors = after_each_token(training, eos_ids)
+    tokens, lengths = training.lump(lumping).batch(torch.arange(len(training)))
+    return distilled(
+        vectors, tokens, lengths, config.num_states, lumping.num_classes, eos_ids=ends,
+        seed=config.seed,
     )  # fmt: skip
-    return hmm
 
 
 def _in_words(config: DictConfig) -> str:

@@ -28,6 +28,7 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation import task as distill_task
 from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
+from experiments.distillation.prefixes import after_each_token
 from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
 from experiments.distillation.training import Schedule
@@ -306,9 +307,11 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
         distill_sampling.sample_to(tmp_path / "c", lm, prompts, 11, **options)
 
 
-@pytest.mark.parametrize("epochs", [3, 0])
-def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, epochs):
-    where = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}"]
+@pytest.mark.parametrize(("init", "epochs"), [("latent", 3), ("clones", 3), ("clones", 0)])
+def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
+    if init == "latent":
+        pytest.importorskip("faiss")
+    where = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}", f"init={init}"]
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
              "answers_per_prompt=2", f"epochs={epochs}", "wandb=disabled",
              "model.device=cpu"]  # fmt: skip
@@ -326,12 +329,13 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, epochs):
     assert stored.config["eos_token_id"] == [256]
     assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
-    # Saved once more, with less to say of rare tokens; nothing is trained again.
-    run(*where, *sizes, "save_pooled=9")
-    small = load(run_dir / "hmm", vocabulary=vocabulary).hmm
-    assert len(small.emission.unique(dim=0)) < len(stored.hmm.emission.unique(dim=0))
-    assert "seen at most 9 times" in (run_dir / "table.md").read_text()
-    assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
+    if init == "clones":
+        # Saved once more, with less to say of rare tokens; nothing is trained again.
+        run(*where, *sizes, "save_pooled=9")
+        small = load(run_dir / "hmm", vocabulary=vocabulary).hmm
+        assert len(small.emission.unique(dim=0)) < len(stored.hmm.emission.unique(dim=0))
+        assert "seen at most 9 times" in (run_dir / "table.md").read_text()
+        assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
     # Tokens that never occur have the same emissions.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
@@ -373,6 +377,23 @@ def test_another_task_is_an_entry(tmp_path, tiny_lm, monkeypatch):
 
 
 # Parts
+
+
+def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeypatch):
+    pytest.importorskip("faiss")
+    used = []
+
+    def spy(sequences, *rest):
+        used.append(len(sequences))
+        return after_each_token(sequences, *rest)
+
+    monkeypatch.setattr(distill_task, "after_each_token", spy)
+    sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
+    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "epochs=0"]
+    for most in (5, 4000):
+        monkeypatch.setattr(distill_task, "_LATENT", most)
+        run(*where, *sizes, f"run_dir={tmp_path / str(most)}", "wandb=disabled")
+    assert used[0] == 5 < used[1]
 
 
 def test_every_step_of_a_pass_sees_other_sequences():
@@ -452,7 +473,8 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states to be at least 2, got 0"),
-        (["num_states=1"], "at least 2, got 1"),
+        (["init=best"], "expected init to be .*, got 'best'"),
+        (["init=clones", "num_states=1"], "at least 2, got 1"),
         (["source=chess"], "expected source to be .*, got 'chess'"),
         (["answers_per_prompt=0"], "answers_per_prompt to be at least 1"),
         (["epochs=0", "batch_size=2"], "batch_size=2 would be ignored: with epochs=0"),
@@ -520,6 +542,12 @@ def test_a_damaged_file_of_answers_is_named_and_made_again(tmp_path, tiny_lm):
     assert torch.equal(distill_data.read(directory).tokens, whole.tokens)
 
 
+def test_latent_variables_need_faiss(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="not installed"):
+        run("init=latent")
+
+
 def test_faiss_is_imported_by_its_one_user_only():
     for package in ("gcd", "hmm", "smc", "experiments", "scripts"):
         for path in (ROOT / package).rglob("*.py"):
@@ -531,7 +559,8 @@ def test_faiss_is_imported_by_its_one_user_only():
 
 
 @pytest.mark.parametrize("page", ["docs/experiments.md", "docs/distillation.md"])
-def test_the_commands_of_the_pages_are_accepted(page):
+def test_the_commands_of_the_pages_are_accepted(page, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # faiss, where there is none
     text = re.sub(r"\\\n\s*", "", (ROOT / page).read_text("utf-8"))
     commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", text)
     assert commands

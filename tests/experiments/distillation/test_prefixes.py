@@ -13,7 +13,7 @@ from experiments.distillation import sampling
 from experiments.distillation.clones import clone
 from experiments.distillation.data import Sequences, TopTokens, lumping_of
 from experiments.distillation.lumping import Lumping
-from experiments.distillation.prefixes import TopTokenPrefixes
+from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from gcd import Vocabulary
 from hmm._inference import log_likelihood
 from smc._models.protocol import Rows
@@ -131,6 +131,28 @@ def test_files_keep_the_results(tmp_path):
             torch.testing.assert_close(
                 some.top_tokens.log_p[entry].double(), expected, atol=2e-3, rtol=0
             )
+
+
+def test_latent_variables_need_no_second_reading():
+    """The sketch after each token is that of what the model says there."""
+    lm = ToyLM(SIX, seed=3)
+    found = sampled(lm, [[0], [1]] * 20, 4, 4)
+    shorter, vectors = after_each_token(found, SIX.eos_ids)
+    ended = [found.sequence(row)[-1] in SIX.eos_ids for row in range(40)]
+    assert 0 < sum(ended) < 40
+    position = 0
+    rows = [row for row in range(40) if len(found.sequence(row)) > 1 or ended[row]]
+    assert len(shorter) == len(rows)
+    for place, row in enumerate(rows):
+        answer = found.sequence(row)[: None if ended[row] else -1]
+        assert shorter.sequence(place) == answer
+        for t, token in enumerate(answer):
+            prefix = (*found.prompt(row), *answer[: t + 1])
+            sketch = TopTokens.of(lm.log_p(prefix)[None], 1, SIX.eos_ids).sketch[0].float()
+            expected = torch.zeros_like(sketch) if token in SIX.eos_ids else sketch
+            torch.testing.assert_close(vectors[position], expected)
+            position += 1
+    assert position == len(vectors)
 
 
 def naive(sequences: Sequences) -> dict[tuple, tuple[float, int | None]]:
