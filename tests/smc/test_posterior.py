@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
+import smc.captured
 from gcd import Automaton, Vocabulary, lift
 from smc import GCD, Bounds, Diagnostics, Posterior, Sample, sample
 from smc._results.fields import canonical_json, fields_of
-from smc._results.posterior import posterior
+from smc._results.posterior import merge, posterior
 from smc.testing import ToyLM, target
 from tests.smc.cases import JSON_VOCABULARY
 from tests.smc.toys import VOCABULARY, choice
@@ -317,3 +318,21 @@ def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str
             assert each.error == pytest.approx(error_of(found, inside))
         outside = [int(value is ABSENT) for value in values]
         assert field.absent_error == pytest.approx(error_of(found, outside))
+
+
+def test_dead_parts_merge_to_a_dead_posterior() -> None:
+    dead = posterior(
+        [one([0], 0.0)], WORDS, log_evidence=-math.inf, ess=0.0, enumerated=False,
+        diagnostics=NOTHING,
+    )  # fmt: skip
+    with np.errstate(all="raise"):
+        found = merge([dead, dead], WORDS, 1)
+    assert found.dead
+    assert found.ess == 0
+
+
+@pytest.mark.parametrize("call", [smc.sample, smc.captured.sample])
+def test_the_former_name_of_max_tokens_warns_the_caller(call: Any) -> None:
+    with pytest.warns(DeprecationWarning, match="pass max_tokens=") as caught:
+        call(ToyLM(VOCABULARY), [[0]], WORDS, budget=4, particles=2, proposal=GCD())
+    assert {each.filename for each in caught} == {__file__}
