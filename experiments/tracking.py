@@ -68,17 +68,19 @@ def log(
 
         shown = _shown(tables, figures, rows)
         points = [*map(dict, history), *([shown] if shown else [])]
-        name = settings.name or directory.name
-        for names, logged, means in [({"arm": name}, points, numbers), *_arms(rows, numbers)]:
+        names = {"arm": settings.name or directory.name}
+        runs = [("overview", names, points, numbers)]
+        runs += [("arm", *each) for each in _arms(rows, numbers)]
+        for kind, names, points, means in runs:
             with wandb.init(
                 mode=mode, project=settings.project, entity=settings.entity, name=names["arm"],
-                group=directory.name, job_type="overview" if logged is points else "arm",
-                dir=str(directory), config={**shared, **names},
+                group=directory.name, job_type=kind, dir=str(directory),
+                config={**shared, **names},
                 settings=wandb.Settings(silent=True, console="off", init_timeout=20),
             ) as run:  # fmt: skip
-                if logged is not points:
+                if kind == "arm":
                     run.define_metric("*", step_metric="example")
-                for point in logged:
+                for point in points:
                     run.log(point)
                 run.summary.update(json.loads(json.dumps(means)))  # wandb needs keys that are text
         marker.touch()

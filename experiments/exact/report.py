@@ -42,8 +42,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     for name, path in figures.items():
         plot(frame, reports, path, name)
 
-    keys = ["method", "algorithm", "particles"]
-    means = frame.groupby(keys, sort=False).mean(numeric_only=True).reset_index()
+    means = frame.groupby(_KEYS, sort=False).mean(numeric_only=True).reset_index()
     numbers = {name_of(each): numbers_of(each) for each in means.to_dict("records")}
     run.report(
         table_of(reports, notes),

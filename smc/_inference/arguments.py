@@ -13,6 +13,7 @@ from typing import Any
 from smc._removed import REMOVED
 
 LARGEST_ID = 1 << 53
+"""Largest number of an example; numbers of its parts fit into 64 bits, too."""
 COLDEST = 1e-6
 """Minimum temperature, by which the logits of any model can be divided without overflow."""
 

@@ -46,7 +46,7 @@ from smc._inference.selection import WITHIN, FinishedScores, Group, Kept, Select
 from smc._proposals import GCD, LCD, AutomatonPosition, State
 from smc._proposals.masks import add_removed, add_removed_in_step
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
-from smc._vocabulary.factors import Factors, alive_of, selection_scores
+from smc._vocabulary.factors import Factors, alive_of, selection_scores, spread
 
 
 class Carry(NamedTuple):
@@ -331,12 +331,10 @@ def _excludes(position: Any, factors: Factors) -> Bool[Tensor, "R"]:
         return torch.ones_like(factors.automaton_of_row, dtype=torch.bool)
     positive = ~factors.by_item.isneginf()
     if factors.defense is not None:
-        alive = alive_of(factors)
-        positive = torch.cat([alive, alive.gather(1, factors.class_of_token)], dim=1)
+        positive = spread(alive_of(factors), factors)
     if factors.classes is position.automata.classes:
         allowed = position.mask.class_mask(position.states, position.remaining)
-        allowed = torch.cat([allowed, allowed.gather(1, factors.class_of_token)], dim=1)
-        return (allowed & ~positive).any(dim=1)
+        return (spread(allowed, factors) & ~positive).any(dim=1)
     zero = torch.zeros_like(factors.by_item).masked_fill_(~positive, -torch.inf)
     allowed = position.mask.mask(position.states, position.remaining)
     return (allowed & factors.replace_items(zero).log_g.isneginf()).any(dim=1)

@@ -114,7 +114,7 @@ class Hooks:
 
 
 def hooks_of(given: object, *without: str) -> Hooks:
-    """Return the argument `hooks` of a call, which sets the attributes `without` itself."""
+    """Return the argument `hooks` of a call that can't use the attributes `without`."""
     if given is None:
         return Hooks()
     if not isinstance(given, Hooks):
@@ -122,8 +122,8 @@ def hooks_of(given: object, *without: str) -> Hooks:
     for name in without:
         if getattr(given, name) is not None:
             raise ValueError(
-                f"expected smc.Hooks without `{name}`, which this call sets itself; omit it, or "
-                "call smc.sample"
+                f"expected smc.Hooks without `{name}`, which this call can't use; omit it, or call "
+                "smc.sample"
             )
     return given
 

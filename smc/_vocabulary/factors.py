@@ -324,7 +324,11 @@ def defend(factors: Factors, log_p: Float[Tensor, "R V"]) -> Factors:
     if factors.defense is None:
         return factors
     rows = torch.arange(len(log_p), device=log_p.device)
-    log_g, log_w, allowed = factors.by_item, _log_mass(factors, log_p), _items(factors)
+    log_g, log_w, allowed = (
+        factors.by_item,
+        _log_mass(factors, log_p),
+        spread(alive_of(factors), factors),
+    )
     zero = allowed & log_g.isneginf()
     mixed = _mix(log_g, log_w, allowed, zero, rows, len(rows), factors.defense)
     log_z = torch.where(mixed.fallback, mixed.log_plain, mixed.log_total)
@@ -342,7 +346,7 @@ def selection_scores(
     num_examples: int,
 ) -> SelectionScores:
     """Return the scores of all candidates that don't complete the text."""
-    going, weight = _items(factors, ~ends), log_weight.unsqueeze(1)
+    going, weight = spread(alive_of(factors) & ~ends, factors), log_weight.unsqueeze(1)
     log_g = factors.by_item.masked_fill(~going, -torch.inf)
     log_unit = log_weight.new_zeros(num_examples)
     if factors.defense is not None or not factors.is_mask:
@@ -388,12 +392,11 @@ def _mix(
     return _Mixture(mixed.masked_fill(~allowed, -torch.inf), total, plain, fallback)
 
 
-def _items(factors: Factors, of: Bool[Tensor, "R C"] | None = None) -> Bool[Tensor, "R CK"]:
-    """Return whether each class, and then each token, is allowed and in a class of `of`."""
-    alive = alive_of(factors) if of is None else alive_of(factors) & of
+def spread(by_class: Bool[Tensor, "R C"], factors: Factors) -> Bool[Tensor, "R CK"]:
+    """Return the value of each class, and then that of the class of each of the K tokens."""
     if not factors.tokens.shape[1]:
-        return alive
-    return torch.cat([alive, alive.gather(1, factors.class_of_token)], dim=1)
+        return by_class
+    return torch.cat([by_class, by_class.gather(1, factors.class_of_token)], dim=1)
 
 
 def _log_mass(factors: Factors, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R CK"]:
