@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from gcd._automata.automaton import SPECIAL, Automaton
 from gcd._errors import ConstraintError
 from gcd._languages.json_schema.schema import json_schema
-from gcd._languages.tools.call_formats import CallFormat
-from gcd._languages.tools.native_calls import BLANKS, KEYS, LISTS, any_of, thought
+from gcd._languages.tools.call_formats import LISTS, CallFormat
+from gcd._languages.tools.native_calls import BLANKS, KEYS, any_of, thought
 from gcd._languages.tools.tool_lists import Tool
 from gcd._tokens.segments import Segment, Segments, segments
 

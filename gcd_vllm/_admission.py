@@ -83,6 +83,7 @@ class Admitted(NamedTuple):
         room: maximum number of tokens of the error text that replaces a refused answer.
         particle: its particle request; None if it is not a particle.
         reason: the reason why it is refused; None if it is served.
+        deadline_ms: milliseconds in which its answer should be complete; None for no deadline.
     """
 
     automaton: TokenAutomaton | None
@@ -90,6 +91,7 @@ class Admitted(NamedTuple):
     room: int = 1
     particle: ParticleRequest | None = None
     reason: str | None = None
+    deadline_ms: int | None = None
 
 
 class Admission:
@@ -145,28 +147,29 @@ class Admission:
 
     def _ends(self, tokenizer: Any) -> list[int]:
         """Return the ids at which vLLM ends a request."""
+        return sorted({tokenizer.eos_token_id, *self._further_ends()} - {None})
+
+    def _further_ends(self) -> list[int | None]:
         more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
-        ends = {tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
-        return sorted(ends - {None})
+        return more if isinstance(more, list) else [more]
 
     def admit(
         self,
         params: Any,
         text: str,
         prompt_length: int | None,
-        particle: ParticleRequest | None = None,
-    ) -> tuple[TokenAutomaton, int]:
+        prompt: Sequence[int] | None = None,
+    ) -> Admitted:
         """Compile a request's constraint, and check that it can be enforced.
 
         Args:
             prompt_length: number of tokens of its prompt; None if not known yet.
-
-        Returns:
-            The automaton, and the maximum number of tokens of the answer.
+            prompt: these tokens; None if the prefix of a particle was checked before.
         """
+        config, particle = self._config(), ParticleRequest.of(params)
         request = ConstraintRequest.parse(text)
         check_conflicts(params)
-        check_deadline(request, self._config())
+        check_deadline(request, config)
         begin = monotonic()
         automaton = self.cache.get(request)
         if monotonic() - begin > _LONG_WAIT:
@@ -177,47 +180,38 @@ class Admission:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
-        size, config = automaton.table_bytes, self._config()
+        size = automaton.table_bytes
         if size > self._max_bytes and config is not None and config.use_v2_model_runner:
             raise ConstraintError(
                 f"expected a constraint of at most {self._max_bytes >> 20} MiB on the device, got "
                 f"{size >> 20} MiB; simplify it, or raise GCD_VLLM_POOL_MIB"
             )
-        if particle is not None and particle.pgcd is not None:
-            check_twist(particle.pgcd, self._config())
-        if particle is not None and request.deadline_ms is not None:
-            raise ConstraintError(
-                f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
-                "depend on time would exclude answers from the posterior"
-            )
-        prefix = 0 if particle is None else particle.prefix_tokens
-        room = self.model.max_model_len - (prompt_length or 0) + prefix
-        most = None if params.max_tokens is None else params.max_tokens + prefix
-        if particle is not None and particle.partial:
-            most = None
-            if request.budget is None:
-                raise ConstraintError(
-                    "expected a budget for the whole answer with partial=true, got none; add "
-                    '"budget": N to the constraint'
-                )
+        most, left, prefix = params.max_tokens, self._left(prompt_length), 0
+        if particle is not None:
+            check_particle(particle, request, config)
+            prefix = particle.prefix_tokens
+            most = None if particle.partial else most
         limits = {
             "the request's budget": request.budget,
-            "max_tokens": most,
-            "max_model_len less the prompt": room,
+            "max_tokens": None if most is None else most + prefix,
+            "max_model_len less the prompt": left + prefix,
         }
         known = {name: limit for name, limit in limits.items() if limit is not None}
-        return automaton, usable_budget(automaton, known)
+        budget = usable_budget(automaton, known)
+        if particle is not None and prompt is not None:
+            check_prefix(automaton, budget, particle, prompt)
+        room = min(params.max_tokens or left, left)
+        return Admitted(automaton, budget, room, particle, deadline_ms=request.deadline_ms)
+
+    def _left(self, prompt_length: int | None) -> int:
+        """Return the greatest number of tokens after a prompt."""
+        return int(self.model.max_model_len) - (prompt_length or 0)
 
     def hand_over(self, params: Any, text: str) -> None:
         """Add the compiled constraint to an admitted request, for the engine."""
         given = {name: value for name, value in params.extra_args.items() if name != COMPILED}
         packed = self.cache.export(ConstraintRequest.parse(text))
         params.extra_args = given | ({} if packed is None else {COMPILED: packed})
-
-    def prepare(self, text: str) -> None:
-        """Compile a request's constraint in a thread before `admit`, which reports its errors."""
-        with suppress(ConstraintError):
-            self.cache.prepare(ConstraintRequest.parse(text))
 
     def register(self, processor: Any) -> bool:
         """Return whether the processor is the first one of this engine, which masks requests."""
@@ -234,13 +228,12 @@ class Admission:
     @cached_property
     def eos_ids(self) -> list[int]:
         """Ids that end an answer; there is always one, so that some token has a finite logit."""
-        ends: tuple[Any, ...] = ()
+        ends: Sequence[int | None] = ()
         with suppress(Exception):  # without a vocabulary every request is refused
             ends = self.cache.vocabulary.eos_ids
         if not ends:
             with suppress(Exception):
-                more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
-                ends = tuple(more) if isinstance(more, list) else (more,)
+                ends = self._further_ends()
         size = self.model.get_vocab_size()
         return [token for token in ends if token is not None and 0 <= token < size] or [0]
 
@@ -262,20 +255,16 @@ class Admission:
         or an empty text. A request without `prompt_length` is refused. The prefix of a particle is
         only checked if `prompt` is given; otherwise the frontend has already checked it.
         """
-        room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
             if prompt_length is None:
                 raise ConstraintError(NO_TOKENS)
             packed = params.extra_args.get(COMPILED)
             if isinstance(packed, bytes):
                 self.cache.put(ConstraintRequest.parse(text), packed)
-            particle = ParticleRequest.of(params)
-            automaton, budget = self.admit(params, text, prompt_length, particle)
-            if particle is not None and prompt is not None:
-                check_prefix(automaton, budget, particle, prompt)
-            return Admitted(automaton, budget, room, particle)
+            return self.admit(params, text, prompt_length, prompt)
         except Exception as error:
-            return self.refuse(error, room)
+            left = self._left(prompt_length)
+            return self.refuse(error, min(params.max_tokens or left, left))
 
     def enter_pool(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Location]:
         """Copy a request's automaton to the device; if it doesn't fit, refuse the request.
@@ -306,12 +295,30 @@ class Admission:
         return Admitted(None, 1, reason=reason)
 
 
-def check_twist(pgcd: PGCD, config: Any) -> None:
-    """Refuse P-GCD in an engine that can't sample from its distribution.
+def check_particle(particle: ParticleRequest, request: ConstraintRequest, config: Any) -> None:
+    """Refuse a particle whose weight can't be computed.
 
     Args:
         config: vLLM's configuration; None if its engine no longer exists.
     """
+    if config is not None and config.speculative_config is not None:
+        raise ConstraintError(NO_WEIGHTS)
+    if particle.pgcd is not None:
+        check_twist(particle.pgcd, config)
+    if request.deadline_ms is not None:
+        raise ConstraintError(
+            f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
+            "depend on time would exclude answers from the posterior"
+        )
+    if particle.partial and request.budget is None:
+        raise ConstraintError(
+            "expected a budget for the whole answer with partial=true, got none; add "
+            '"budget": N to the constraint'
+        )
+
+
+def check_twist(pgcd: PGCD, config: Any) -> None:
+    """Refuse P-GCD in an engine that can't sample from its distribution."""
     pgcd.directory()
     if config is None:
         return

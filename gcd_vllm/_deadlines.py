@@ -38,26 +38,15 @@ class Deadlines:
     def __init__(self) -> None:
         self._pace = Pace(lambda: _clock())
 
-    def begin(self, params: Any, text: str) -> float | None:
+    def begin(self, params: Any, milliseconds: int | None) -> float | None:
         """Return the time at which a request's answer should be complete; None without a deadline.
 
         A request that returns after preemption keeps its deadline if vLLM passes the same
         `extra_args` object.
         """
-        if "deadline_ms" not in text:
-            return None
-        known = params.extra_args.get(_UNTIL)
-        if known is not None:
-            return float(known)
-        try:
-            milliseconds = ConstraintRequest.parse(text).deadline_ms
-        except ConstraintError:
-            return None
         if milliseconds is None:
             return None
-        until = _clock() + milliseconds / 1000
-        params.extra_args[_UNTIL] = until
-        return until
+        return float(params.extra_args.setdefault(_UNTIL, _clock() + milliseconds / 1000))
 
     def step(self) -> float:
         """Record that a step begins; return the current time."""

@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from gcd import ConstraintError
-from gcd_vllm._admission import NAME, NO_TOKENS, admission_of, check_conflicts, check_prefix
-from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
+from gcd_vllm._admission import NAME, NO_TOKENS, admission_of, check_conflicts
+from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._requests import ConstraintRequest
 
 _DEPTH = 12  # number of stack frames in which the input processor is searched
@@ -77,16 +77,10 @@ def validate(params: Any) -> None:
         ParticleRequest.of(params)
         return
     _check_engine(config, prompt)
-    particle = ParticleRequest.of(params)
-    if particle is not None and config.speculative_config is not None:
-        raise ConstraintError(NO_WEIGHTS)
-    known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
-    length = None if known is None else len(known)
-    admission = admission_of(config)
-    automaton, budget = admission.admit(params, text, length, particle)
+    tokens = prompt.get("prompt_token_ids") or ()
+    known, admission = tokens or prompt.get("prompt_embeds"), admission_of(config)
+    admission.admit(params, text, None if known is None else len(known), tokens)
     admission.hand_over(params, text)
-    if particle is not None:
-        check_prefix(automaton, budget, particle, prompt.get("prompt_token_ids") or ())
 
 
 def _check_engine(config: Any, prompt: dict[str, Any]) -> None:

@@ -17,8 +17,9 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcd import ConstraintError
 from gcd_vllm._admission import NAME, Admission, admission_of
@@ -36,8 +37,6 @@ _WARNING = "gcd: %s; new constraints are compiled on the event loop"
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Prepared = tuple[bytes, str] | None
-"""Converted body and report of a request; None if the body isn't changed."""
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
@@ -67,44 +66,60 @@ class CompilingMiddleware:
             self._pool.submit(COMPILERS.start)
             admission = _admission(scope)
             if admission is not None:
-                self._pool.submit(_log_errors, lambda: admission.cache)
+                admission.warm_up()
         if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(receive, send, lambda body: self._prepare_beside(scope, body))
         await self._app(scope, exchange.receive, exchange.send)
 
-    async def _prepare_beside(self, scope: Message, body: bytes) -> Prepared:
+    async def _prepare_beside(self, scope: Message, body: bytes) -> _Prepared:
         """Convert a request and compile its constraint, in a thread."""
         if not any(mark in body for mark in self._marks):
-            return None
+            return _Prepared(body)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: self._prepare(scope, body))
 
-    def _prepare(self, scope: Message, body: bytes) -> Prepared:
+    def _prepare(self, scope: Message, body: bytes) -> _Prepared:
+        try:
+            return self._convert(scope, body)
+        except ConstraintError as error:  # the server refuses a body without content
+            return _Prepared(b"", refusal=str(error))
+        except Exception as error:  # vLLM reports what is wrong with such a request
+            _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
+            return _Prepared(body)
+
+    def _convert(self, scope: Message, body: bytes) -> _Prepared:
         try:
             request = json.loads(body)
-            extra = request.get("vllm_xargs") or {}
-            text = extra.get(NAME)
+            text = (request.get("vllm_xargs") or {}).get(NAME)
         except (ValueError, RecursionError, AttributeError):
-            return None  # vLLM reports the problem itself
-        converted, admission = None, _admission(scope)
-        form = Format.of(_state(scope, "args"))
+            return _Prepared(body)  # vLLM reports the problem itself
+        admission, form, converted = _admission(scope), Format.of(_state(scope, "args")), None
         if admission is not None and form is not None and isinstance(request.get("tools"), list):
             converted = convert(request, form, admission.cache.vocabulary.special_ids)
         if converted is not None:
-            text = converted.constraint
+            text = converted[0]["vllm_xargs"][NAME]
         elif text is None and self._adopts:
             text = adopt(_read_wanted(request))
         if admission is None or not isinstance(text, str):
-            return None
-        _log_errors(lambda: admission.prepare(text))
+            return _Prepared(body)
+        with suppress(ConstraintError):  # raised below, or by the checks of the request
+            admission.cache.prepare(ConstraintRequest.parse(text))
         if converted is None:
-            return None
+            return _Prepared(body)
+        request, report = converted
         known = admission.cache.get(ConstraintRequest.parse(text))
-        unchecked = [f"unchecked={caveat}" for caveat in known.caveats]
-        report = "; ".join([converted.report, *unchecked])
-        return json.dumps(converted.request).encode(), report
+        unchecked = [f"; unchecked={caveat}" for caveat in known.caveats]
+        return _Prepared(json.dumps(request).encode(), "".join([report, *unchecked]))
+
+
+class _Prepared(NamedTuple):
+    """Body of a request for the server, a report of what is enforced, or why it is refused."""
+
+    body: bytes
+    report: str = ""
+    refusal: str = ""
 
 
 @dataclass
@@ -113,54 +128,37 @@ class _Exchange:
 
     _receive: Receive
     _send: Send
-    _prepare: Callable[[bytes], Awaitable[Prepared]]
-    _is_read: bool = False
-    _report: str = ""
-    _refusal: ConstraintError | None = None
+    _prepare: Callable[[bytes], Awaitable[_Prepared]]
+    _prepared: _Prepared | None = None
 
     async def receive(self) -> Message:
         """Receive the whole body of a request, convert it, and compile its constraint."""
-        if self._is_read:
-            return await self._receive()
-        body, message = bytearray(), await self._receive()
+        body, message = b"", await self._receive()
+        if self._prepared is not None:
+            return message
         while message["type"] == "http.request" and message.get("more_body"):
-            body.extend(message.get("body", b""))
+            body += message.get("body", b"")
             message = await self._receive()
         if message["type"] != "http.request":
             return message
-        self._is_read = True
-        body.extend(message.get("body", b""))
-        given = bytes(body)
-        try:
-            prepared = await self._prepare(given)
-        except ConstraintError as error:  # the server refuses a body without content
-            given, prepared, self._refusal = b"", None, error
-        except Exception as error:  # vLLM reports what is wrong with such a request
-            _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
-            prepared = None
-        if prepared is not None:
-            given, self._report = prepared
-        return {**message, "body": given, "more_body": False}
+        self._prepared = await self._prepare(body + message.get("body", b""))
+        return {**message, "body": self._prepared.body, "more_body": False}
 
     async def send(self, message: Message) -> None:
         """Send a part of the response, with a header that reports what is enforced."""
-        if self._refusal is not None:
-            await self._refuse(message)
-            return
-        if self._report and message["type"] == "http.response.start":
-            value = self._report[:_LONGEST].encode("ascii", "replace")
+        _, report, refusal = self._prepared or _Prepared(b"")
+        if report and message["type"] == "http.response.start":
+            value = report[:_LONGEST].encode("ascii", "replace")
             message = {**message, "headers": [*message.get("headers", ()), (_HEADER, value)]}
-        await self._send(message)
-
-    async def _refuse(self, message: Message) -> None:
-        """Replace the server's response by the error of a request that can't be converted."""
-        if message["type"] != "http.response.start":
-            return
-        error = {"message": str(self._refusal), "type": "BadRequestError", "param": None}
-        body = json.dumps({"error": error | {"code": 400}}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await self._send({"type": "http.response.start", "status": 400, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        if not refusal:
+            await self._send(message)
+        elif message["type"] == "http.response.start":  # replaces the server's response
+            error = {"message": refusal, "type": "BadRequestError", "param": None, "code": 400}
+            body = json.dumps({"error": error}).encode()
+            length = (b"content-length", b"%d" % len(body))
+            headers = [(b"content-type", b"application/json"), length]
+            await self._send({**message, "status": 400, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
 
 
 def _read_wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -189,11 +187,3 @@ def _admission(scope: Message) -> Admission | None:
 def _state(scope: Message, name: str) -> Any:
     """Return an attribute of the server's state; None if there is none."""
     return getattr(getattr(scope.get("app"), "state", None), name, None)
-
-
-def _log_errors(call: Callable[[], Any]) -> None:
-    """Call a function; log its errors, which the checks of the request will raise again."""
-    try:
-        call()
-    except Exception as error:
-        _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")

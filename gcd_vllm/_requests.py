@@ -30,7 +30,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache, wraps
 from hashlib import blake2b
 from inspect import Parameter, signature
 from typing import Any, NamedTuple
@@ -171,6 +171,11 @@ class ConstraintRequest:
                 f"expected a constraint of at most {MAX_CHARACTERS} characters, got {len(text)}; "
                 "shorten it"
             )
+        return cls._parse(text)
+
+    @classmethod
+    @lru_cache(maxsize=32)  # the middleware and the checks parse each
+    def _parse(cls, text: str) -> ConstraintRequest:
         try:
             found = json.loads(without_mark(text))
         except (ValueError, RecursionError) as error:

@@ -17,20 +17,12 @@ from typing import Any, NamedTuple
 
 from gcd import ConstraintError
 from gcd._errors import show
-from gcd._languages.tools.call_formats import ALIASES, FORMATS
+from gcd._languages.tools.call_formats import ALIASES, FORMATS, format_of
 from gcd._replies import TAGS
 
 # Reasoning parsers whose models think in these tags (`gcd._replies.TAGS`).
 _THOUGHTS = ("qwen3", "deepseek_r1", "deepseek_v3", "glm45", "minimax_m2", "hermes")
 _SWITCHES = ("enable_thinking", "thinking")  # arguments of chat templates
-
-
-class Converted(NamedTuple):
-    """Body of a request for vLLM, its constraint as JSON text, and a report of what is enforced."""
-
-    request: dict[str, Any]
-    constraint: str
-    report: str
 
 
 class Format(NamedTuple):
@@ -59,10 +51,13 @@ class Format(NamedTuple):
         return cls(wanted or parser, is_parsed, reasoning)
 
 
-def convert(request: Mapping[str, Any], form: Format, special: Collection[str]) -> Converted | None:
-    """Convert the body of a chat request; None if it has no tools, or its own constraint.
+def convert(
+    request: Mapping[str, Any], form: Format, special: Collection[str]
+) -> tuple[dict[str, Any], str] | None:
+    """Return the body of a chat request with its constraint, and a report of what is enforced.
 
-    `special` are the texts of the tokenizer's added tokens.
+    The result is None if the request has no tools, or its own constraint. `special` are the texts
+    of the tokenizer's added tokens.
     """
     tools, choice = request.get("tools"), request.get("tool_choice") or "auto"
     extra = request.get("vllm_xargs") or {}
@@ -81,42 +76,38 @@ def convert(request: Mapping[str, Any], form: Format, special: Collection[str]) 
         )
     if style == "mistral" and "[ARGS]" not in special:
         style = "mistral_json"
-    named = choice.get("function") if isinstance(choice, dict) else None
-    choice = named.get("name") if isinstance(named, dict) else choice
-    if not isinstance(choice, str) or (named is None and choice not in ("auto", "required")):
+    name = _function(choice).get("name")
+    if not isinstance(name, str) and choice not in ("auto", "required"):
         raise ConstraintError(
             'expected tool_choice to be "auto", "required", "none" or {"type": "function", '
             f'"function": {{"name": ...}}}}, got {show(choice)}'
         )
-    names = [_function(tool).get("name") for tool in tools]
-    if named is not None and choice not in names:
-        raise ConstraintError(
-            f"expected tool_choice to name one of the tools {', '.join(map(str, names))}, got "
-            f"{show(choice)}"
-        )
     options: dict[str, Any] = {"style": style, "choice": choice, "unsupported": "ignore"}
-    if named is not None:
-        tools = [tool for tool, name in zip(tools, names, strict=True) if name == choice]
-        options["choice"] = "required"
+    report = [f"calls={style}", f"choice={name or choice}"]
+    if name is not None:  # also of a tool whose name is "auto"
+        given, options["choice"] = tools, "required"
+        tools = [tool for tool in given if _function(tool).get("name") == name]
+        if not tools:
+            names = ", ".join(str(_function(tool).get("name")) for tool in given)
+            raise ConstraintError(
+                f"expected tool_choice to name one of the tools {names}, got {show(name)}"
+            )
     if request.get("parallel_tool_calls") is False:
         options["max_calls"] = 1
-    answer = _answer_of(request.get("response_format"))
-    if answer is not None and options["choice"] == "auto":
-        options["answer"] = answer
-    thinks = _thinks(request, form)
-    if thinks:
+        report.append("parallel=no")
+    if _thinks(request, form):
         options["thought"] = [tag for tag in TAGS if tag in special]
-    text = json.dumps({"tools": tools, "options": options})
+        report.append("thought")
+    answer = _answer_of(request.get("response_format"))
+    if options["choice"] == "auto":
+        options |= {} if answer is None else {"answer": answer}
+        report.append(f"answer={'text' if answer is None else 'json'}")
     removed = ("response_format", "parallel_tool_calls")
     body = {name: value for name, value in request.items() if name not in removed}
     body["tools"] = [_without_strict(tool) for tool in request["tools"]]
     body["tool_choice"] = "auto" if form.is_parsed else "none"
-    body["vllm_xargs"] = extra | {"gcd": text}
-    report = [f"calls={style}", f"choice={choice}"]
-    report += ["parallel=no"] * ("max_calls" in options) + ["thought"] * thinks
-    if options["choice"] == "auto":
-        report.append(f"answer={'json' if 'answer' in options else 'text'}")
-    return Converted(body, text, "; ".join(report))
+    body["vllm_xargs"] = extra | {"gcd": json.dumps({"tools": tools, "options": options})}
+    return body, "; ".join(report)
 
 
 def _function(tool: Any) -> dict[str, Any]:
@@ -149,7 +140,7 @@ def _answer_of(given: Any) -> dict[str, Any] | None:
 def _thinks(request: Mapping[str, Any], form: Format) -> bool:
     """Return whether a thought precedes the answer."""
     switches = request.get("chat_template_kwargs") or {}
-    own = FORMATS[ALIASES.get(form.name, form.name)].thought is not None
+    own = format_of(form.name).thought is not None
     if not form.reasoning or own or any(switches.get(each) is False for each in _SWITCHES):
         return False
     if form.reasoning not in _THOUGHTS:

@@ -105,7 +105,7 @@ class EngineProcessor(Processor):
     def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
         length = None if prompt is None else len(prompt)
         taken = self._admission.admit_or_refuse(params, text, length, prompt=prompt or ())
-        until = self._deadlines.begin(params, text)
+        until = self._deadlines.begin(params, taken.deadline_ms)
         prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
         admitted, twist = self._twist(taken, prefix, tokens, params.temperature)
         if admitted.particle is None:

@@ -87,7 +87,7 @@ class EngineProcessor(Processor):
         taken = self._taken[req_idx] = self._admission.admit_or_refuse(
             sampling_params, text, length
         )
-        self._until[req_idx] = self._deadlines.begin(sampling_params, text)
+        self._until[req_idx] = self._deadlines.begin(sampling_params, taken.deadline_ms)
         self._temperatures[req_idx] = sampling_params.temperature
         self._note_particle(req_idx, sampling_params, taken.reason)
         return True

@@ -28,7 +28,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
         },
         "calls in models' own formats are read and written as smc.ask does": {
             "gcd._automata.automaton", "gcd._languages.tools.call_formats",
-            "gcd._languages.tools.native_calls", "gcd._replies", "smc._results.posterior",
+            "gcd._replies", "smc._results.posterior",
         },
         "settings are checked before a run by what the sampler checks them with": {
             "smc._inference.captured", "smc._inference.arguments",

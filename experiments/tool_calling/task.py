@@ -35,7 +35,7 @@ from experiments.tool_calling.records import (
 )
 from experiments.vllm_model import load_engine
 from gcd._automata.horizon import refuse_unchecked
-from gcd._languages.tools.native_calls import format_of
+from gcd._languages.tools.call_formats import format_of
 from gcd._replies import read_reply
 
 _WRITTEN_IN = {"json": "JSON", "python": "Python"}  # styles, in titles

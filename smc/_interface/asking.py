@@ -57,7 +57,8 @@ from gcd import (
     tool_calls,
 )
 from gcd._languages.json_schema.schema import is_class
-from gcd._languages.tools.native_calls import answers, format_of
+from gcd._languages.tools.call_formats import format_of
+from gcd._languages.tools.native_calls import answers
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import SMC, Discrete, algorithm_of

@@ -8,8 +8,7 @@ import random
 import pytest
 
 import gcd
-from gcd._languages.tools.call_formats import FORMATS, CallFormat
-from gcd._languages.tools.native_calls import LISTS, format_of
+from gcd._languages.tools.call_formats import FORMATS, LISTS, CallFormat, format_of
 from gcd._replies import read_reply, thinking_format, with_any_thought, with_thought
 from tests.gcd.languages.tools.calls import TOOLS, tokenizer_for, write_calls
 from tests.gcd.random_strings import random_strings

@@ -33,6 +33,10 @@ def request(**more: Any) -> dict[str, Any]:
     return {"messages": messages, "tools": TOOLS, "max_tokens": 90} | more
 
 
+def language_of(body: dict[str, Any]) -> Any:
+    return ConstraintRequest.parse(body["vllm_xargs"]["gcd"]).language()
+
+
 CASES = [
     ({}, "hi", "hi" + CALL, f"{WEATHER}\n{CALL}"),
     ({"tool_choice": "required"}, None, CALL, f"{WEATHER}\n{CALL}"),
@@ -46,9 +50,8 @@ CASES = [
 
 @pytest.mark.parametrize(("more", "text", "one", "two"), CASES)
 def test_what_a_request_permits(more, text, one, two):
-    found = convert(request(**more), HERMES, ())
-    assert found is not None
-    language = ConstraintRequest.parse(found.constraint).language()
+    body, report = convert(request(**more), HERMES, ())
+    language = language_of(body)
     assert language.accepts(one)
     assert text is None or language.accepts(text)
     assert language.accepts(f"{WEATHER}\n{CALL}") == (two is not None)
@@ -56,11 +59,9 @@ def test_what_a_request_permits(more, text, one, two):
     assert not language.accepts("[1]") or "response_format" not in more
     assert not language.accepts(CALL.replace("note", "unknown"))
     assert not language.accepts(CALL.replace('"text"', '"txt"'))
-    body = found.request
     assert body["tool_choice"] == "auto"
-    assert body["vllm_xargs"]["gcd"] == found.constraint
     assert not {"response_format", "parallel_tool_calls"} & body.keys()
-    assert found.report.startswith("calls=hermes; choice=")
+    assert report.startswith("calls=hermes; choice=")
 
 
 def test_what_is_left_to_vllm():
@@ -79,8 +80,8 @@ def test_strict_is_removed_because_vllm_would_add_a_second_constraint():
         for value in (True, False)
     ]
     for tool in tools:
-        found = convert(request(tools=[tool]), HERMES, ())
-        assert found.request["tools"] == [TOOLS[1]]
+        body, _ = convert(request(tools=[tool]), HERMES, ())
+        assert body["tools"] == [TOOLS[1]]
 
 
 def test_the_servers_settings_decide(monkeypatch):
@@ -93,26 +94,26 @@ def test_the_servers_settings_decide(monkeypatch):
     assert named() == ("hermes", False, "")
     monkeypatch.setenv("GCD_VLLM_CALLS", "off")
     assert named(tool_call_parser="xlam") is None
-    unparsed = convert(request(), Format("hermes", False, ""), ())
-    assert unparsed.request["tool_choice"] == "none"
+    unparsed, _ = convert(request(), Format("hermes", False, ""), ())
+    assert unparsed["tool_choice"] == "none"
     for special, style in ((["[ARGS]"], "mistral"), ([], "mistral_json")):
-        found = convert(request(), Format("mistral", True, ""), special)
-        assert f"calls={style};" in found.report
+        _, report = convert(request(), Format("mistral", True, ""), special)
+        assert f"calls={style};" in report
 
 
 def test_a_thought_comes_first():
     form = Format("hermes", True, "qwen3")
-    found = convert(request(), form, ())
-    replies = ConstraintRequest.parse(found.constraint).language()
+    body, _ = convert(request(), form, ())
+    replies = language_of(body)
     for thought in ("I see <tool_call>.</think>", "<think>I see.</think>"):
         assert replies.accepts(thought + CALL)  # the prompt may have the first tag
         assert replies.accepts(thought + "Hi.")
     assert not replies.accepts(CALL)
     assert not replies.accepts("Hi.")
-    single = convert(request(), form, ["</think>", "<think>"])
-    assert {*ConstraintRequest.parse(single.constraint).language().specials} == {*TAGS}
-    silent = convert(request(chat_template_kwargs={"enable_thinking": False}), form, ())
-    assert json.loads(silent.constraint).keys() == {"tools", "options"}
+    single, _ = convert(request(), form, ["</think>", "<think>"])
+    assert {*language_of(single).specials} == {*TAGS}
+    silent, _ = convert(request(chat_template_kwargs={"enable_thinking": False}), form, ())
+    assert "thought" not in json.loads(silent["vllm_xargs"]["gcd"])["options"]
 
 
 WRONG = [
@@ -185,7 +186,7 @@ def test_the_middleware_converts_and_reports(server):
     start, body = server.post(request())
     assert (start["status"], body["body"]) == (200, b"{}")
     assert (b"x-gcd", b"calls=hermes; choice=auto; answer=text") in start["headers"]
-    assert server.received == convert(request(), HERMES, ()).request
+    assert server.received == convert(request(), HERMES, ())[0]
     own = request(vllm_xargs={"gcd": json.dumps({"choice": ["a"]})})
     start, _ = server.post(own)
     assert (start["headers"], server.received) == ([], own)
@@ -232,8 +233,8 @@ def test_formats_that_the_server_cannot_write(tokens, parser, message):
 def test_a_forced_tool_may_have_the_name_of_a_choice():
     tools = [{"type": "function", "function": {"name": name}} for name in ("auto", "other")]
     named = {"type": "function", "function": {"name": "auto"}}
-    found = convert(request(tools=tools, tool_choice=named), HERMES, ())
-    language = ConstraintRequest.parse(found.constraint).language()
+    body, _ = convert(request(tools=tools, tool_choice=named), HERMES, ())
+    language = language_of(body)
     one, two = (f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
                 for name in ("auto", "other"))  # fmt: skip
     assert [language.accepts(text) for text in (one, two, "hi")] == [True, False, False]

@@ -198,6 +198,12 @@ FORMATS = {
 ALIASES = {"granite4": "hermes", "qwen3_json": "hermes", "qwen3_xml": "qwen3_coder"}
 ALIASES |= {"llama4_json": "llama3_json", "llama4_pythonic": "pythonic", "glm47": "glm45"}
 
+# Styles that are lists of calls, whatever the model.
+LISTS = {
+    "json": CallFormat("", "", "", lead="["),
+    "python": CallFormat("", "", "", lead="[", arguments="python"),
+}
+
 # Names of models, in lower case, and their formats; the first match counts.
 MODELS = (
     (r"qwen-?3.*coder|qwen-?3\.[5-9]", "qwen3_coder"),
@@ -212,6 +218,19 @@ MODELS = (
     (r"minimax-?m2", "minimax_m2"), (r"phi-?4-?mini", "phi4_mini_json"),
     (r"internlm", "internlm"),
 )  # fmt: skip
+
+
+def format_of(style: str | CallFormat) -> CallFormat:
+    """Return the format with a name, or raise an error."""
+    if isinstance(style, CallFormat):
+        return style
+    found = LISTS | FORMATS
+    if not isinstance(style, str) or ALIASES.get(style, style) not in found:
+        raise ConstraintError(
+            'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
+            f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
+        )
+    return found[ALIASES.get(style, style)]
 
 
 def render_call(tokenizer: Any, tool: Mapping[str, Any]) -> str:

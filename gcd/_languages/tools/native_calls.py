@@ -19,7 +19,7 @@ from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.code_points import texts
 from gcd._languages.text.regex import regex
-from gcd._languages.tools.call_formats import ALIASES, FORMATS, CallFormat
+from gcd._languages.tools.call_formats import CallFormat
 from gcd._languages.tools.tool_lists import Tool
 from gcd._languages.values.json_values import json_notation
 from gcd._languages.values.notation import Notation, mark
@@ -28,27 +28,9 @@ from gcd._languages.values.python_values import python_notation
 
 BLANKS = b" \t\n\r"
 KEYS = r"[^\s<>\"':{},|]+"  # names of parameters between delimiters
-# Styles that are lists of calls, whatever the model.
-LISTS = {
-    "json": CallFormat("", "", "", lead="["),
-    "python": CallFormat("", "", "", lead="[", arguments="python"),
-}
 _NUMBER = Automaton.from_strings(map(str, range(100)))  # number of a call
 _STRING = Automaton.literal('"') + Automaton.any_bytes()
 _NUMBERS = r"-?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|Infinity)|NaN"
-
-
-def format_of(style: str | CallFormat) -> CallFormat:
-    """Return the format with a name, or raise an error."""
-    if isinstance(style, CallFormat):
-        return style
-    found = LISTS | FORMATS
-    if not isinstance(style, str) or ALIASES.get(style, style) not in found:
-        raise ConstraintError(
-            'expected style to be "json", "python", a gcd.CallFormat or the name of a format '
-            f"({', '.join([*FORMATS, *ALIASES])}), got {style!r}"
-        )
-    return found[ALIASES.get(style, style)]
 
 
 @cache_with_price(maxsize=256)

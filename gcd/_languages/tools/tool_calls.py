@@ -39,10 +39,15 @@ from gcd._languages.json_schema.languages import Options, SchemaLanguages
 from gcd._languages.json_schema.reader import warn_of
 from gcd._languages.json_schema.schema import check_depth, check_options, refuse_validators
 from gcd._languages.json_schema.upper_bounds import compile_or_relax, restrict_length
-from gcd._languages.tools.call_formats import FORMATS, MODELS, CallFormat, render_call
-from gcd._languages.tools.native_calls import (
+from gcd._languages.tools.call_formats import (
+    FORMATS,
     LISTS,
+    MODELS,
+    CallFormat,
     format_of,
+    render_call,
+)
+from gcd._languages.tools.native_calls import (
     frame_of,
     longest_call,
     native_call,
