@@ -7,13 +7,14 @@ import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from threading import Event, Thread
 from typing import Any
 
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, admission_of, check_twist
-from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
-from gcd_vllm._parts import DrawnPart, EngineStoppedError, PartRequest, Plan
+from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION
+from gcd_vllm._parts import DrawnPart, EngineStoppedError, ParticleTask, PartRequest, Plan
 from gcd_vllm._prefill import check_prefill
 from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 from smc._models.protocol import token_ids
@@ -129,7 +130,7 @@ class InProcessEngine:
 
         With asynchronous scheduling, V1 doesn't pass the last token of a part to them.
         """
-        return self._is_ahead and (part.partial or part.proposal == "lcd")
+        return self._is_ahead and (part.weighted.partial or part.weighted.proposal == "lcd")
 
     @property
     def _is_ahead(self) -> bool:
@@ -150,8 +151,8 @@ class InProcessEngine:
             reported += values[LOG_Z]
         return reported
 
-    def check_plan(self, plan: Plan) -> None:
-        """Raise an error if this engine can't compute weights with these settings."""
+    def check(self, tasks: Sequence[ParticleTask], plan: Plan) -> None:
+        """Raise an error if this engine can't compute weights, or would stop, with these tasks."""
         if plan.pgcd is not None:
             check_twist(plan.pgcd, self._config)
         mode = self._config.model_config.logprobs_mode
@@ -163,11 +164,7 @@ class InProcessEngine:
                 f"got {mode!r} at temperature {plan.temperature}; start the engine with "
                 "logprobs_mode='processed_logprobs', or omit chunk= and proposal='lcd'"
             )
-
-    def check_prompts(
-        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
-    ) -> None:
-        """Raise `ValueError` if the engine would read a prompt in several steps on a CPU."""
+        prompts, budgets = [each.prompt for each in tasks], [each.budget for each in tasks]
         check_prefill(self._config, prompts, budgets, plan)
 
     def _fetch(self, run: str) -> dict[str, Any]:
@@ -194,7 +191,7 @@ class InProcessEngine:
             if math.isnan(value):
                 log_p[position] = self._find_log_p(output.outputs[0], position, values[position])
         cached = int(output.num_cached_tokens or 0)
-        if part.pgcd is None:
+        if part.weighted.pgcd is None:
             return DrawnPart(ids, log_z, tuple(log_p), cached)
         ratios = tuple(p - step[LOG_Q] for p, step in zip(log_p, values, strict=False))
         # p / q = Z / g, and g of the last token is the potential.
@@ -206,7 +203,6 @@ def parameters(part: PartRequest, key: str, with_log_p: bool = False) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    particle = ParticleRequest(key, len(part.prefix), part.partial, part.proposal, part.pgcd)
     return SamplingParams(
         max_tokens=part.max_tokens,
         temperature=part.temperature,
@@ -220,7 +216,7 @@ def parameters(part: PartRequest, key: str, with_log_p: bool = False) -> Any:
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
         logprobs=0 if with_log_p else None,
-        extra_args={NAME: part.constraint, PARTICLE: particle.text()},
+        extra_args={NAME: part.constraint, PARTICLE: replace(part.weighted, key=key).text()},
     )
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +26,18 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from gcd import TokenAutomaton
-from gcd_vllm._parts import DrawnPart, Engine, PartRecord, PartRequest, Plan, part_end, request_seed
-from smc import SMC, Diagnostics, Draw, Posterior, Sample, Weights
+from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._parts import (
+    DrawnPart,
+    Engine,
+    ParticleTask,
+    PartRecord,
+    PartRequest,
+    Plan,
+    part_end,
+    request_seed,
+)
+from smc import Diagnostics, Draw, Posterior, Sample, Weights
 from smc._inference.resampling import Strata, resample
 from smc._results.posterior import content, posterior
 from smc._results.reliability import cohorts_of_founders
@@ -66,24 +75,6 @@ class EngineDiagnostics(Diagnostics):
     """
 
     parts: tuple[PartRecord, ...] = ()
-
-
-class ParticleTask(NamedTuple):
-    """One prompt with its constraint and budget.
-
-    Attributes:
-        name: the prompt's identity, from which its random numbers are derived.
-        prompt: its tokens.
-        constraint: JSON text of the constraint, with the budget.
-        automaton: the constraint, lifted.
-        budget: maximum number of tokens of an answer, EOS included.
-    """
-
-    name: int
-    prompt: tuple[int, ...]
-    constraint: str
-    automaton: TokenAutomaton
-    budget: int
 
 
 class _Particle(NamedTuple):
@@ -152,177 +143,139 @@ class _Particle(NamedTuple):
 def run(engine: Engine, tasks: Sequence[ParticleTask], plan: Plan, draw: Draw) -> list[Posterior]:
     """Sample the posteriors of all prompts."""
     started = time.perf_counter()
-    systems = [
-        [_Particle((), (), (), 0.0, task.automaton.initial, n) for n in range(plan.particles)]
-        for task in tasks
-    ]
-    records: list[list[PartRecord]] = [[] for _ in tasks]
-    running: list[list[int]] = [[] for _ in tasks]
-    alive: list[list[int]] = [[] for _ in tasks]
+    systems = [_System(example, task, plan) for example, task in enumerate(tasks)]
     number = 0
-    while True:
-        parts = [
-            part
-            for b, task in enumerate(tasks)
-            for part in _parts(b, task, systems[b], plan, number, engine.block_size)
-        ]
-        if not parts:
-            break
+    while parts := [p for each in systems for p in each.parts(number, engine.block_size)]:
         found: dict[int, list[tuple[PartRequest, DrawnPart]]] = defaultdict(list)
         for part, drawn in zip(parts, engine.draw(parts), strict=True):
             found[part.example].append((part, drawn))
-        for b, pairs in found.items():
-            task, system = tasks[b], systems[b]
-            for part, drawn in pairs:
-                system[part.particle] = system[part.particle].extend(drawn, task)
-            running[b].append(len(pairs))
-            alive[b].append(sum(each.log_weight > -math.inf for each in system))
-            ess = float(Weights.of(_log_competing(system)).ess)
-            resampled = _resample(system, task, plan.resampling, number, draw)
-            records[b].append(_record(pairs, ess, resampled))
+        for example, pairs in found.items():
+            systems[example].extend(pairs, number, draw)
         number += 1
-    results = [
-        _posterior(task, systems[b], records[b], running[b], alive[b])
-        for b, task in enumerate(tasks)
-    ]
-    return _with_seconds(results, time.perf_counter() - started)
+    seconds = (time.perf_counter() - started) / max(1, sum(each.tokens for each in systems))
+    return [each.posterior(seconds * each.tokens) for each in systems]
 
 
-def _parts(
-    example: int,
-    task: ParticleTask,
-    system: Sequence[_Particle],
-    plan: Plan,
-    number: int,
-    block: int | None,
-) -> list[PartRequest]:
-    """Return the requests for the next tokens of every running particle of a prompt."""
-    parts = []
-    for n, particle in enumerate(system):
-        if not particle.runs(task.budget) or particle.log_weight == -math.inf:
-            continue
-        taken, end = len(particle.ids), task.budget
-        if plan.chunk is not None:
-            end = part_end(len(task.prompt), taken, task.budget, plan.chunk, block)
-        parts.append(
-            PartRequest(
-                example=example,
+class _System:
+    """The particles of one prompt, and the costs of its rounds."""
+
+    def __init__(self, example: int, task: ParticleTask, plan: Plan) -> None:
+        self._example, self._task, self._plan = example, task, plan
+        initial = task.automaton.initial
+        self._particles = [_Particle((), (), (), 0.0, initial, n) for n in range(plan.particles)]
+        self._records: list[PartRecord] = []
+        self._alive: list[int] = []
+
+    def parts(self, number: int, block: int | None) -> Iterator[PartRequest]:
+        """Yield the requests for the next tokens of every running particle."""
+        task, plan = self._task, self._plan
+        for n, particle in enumerate(self._particles):
+            if not particle.runs(task.budget) or particle.log_weight == -math.inf:
+                continue
+            taken, end = len(particle.ids), task.budget
+            if plan.chunk is not None:
+                end = part_end(len(task.prompt), taken, task.budget, plan.chunk, block)
+            is_partial = end < task.budget
+            yield PartRequest(
+                example=self._example,
                 particle=n,
                 constraint=task.constraint,
                 prompt=task.prompt,
                 prefix=particle.ids,
                 max_tokens=end - taken,
-                partial=end < task.budget,
                 seed=request_seed(plan.seed, task.name, n, number),
                 temperature=plan.temperature,
-                proposal=plan.proposal,
-                pgcd=plan.pgcd,
+                weighted=ParticleRequest("", taken, is_partial, plan.proposal, plan.pgcd),
+            )
+
+    def extend(
+        self, pairs: Sequence[tuple[PartRequest, DrawnPart]], number: int, draw: Draw
+    ) -> None:
+        """Append the tokens of a round to the particles, and resample them if needed."""
+        for part, drawn in pairs:
+            self._particles[part.particle] = self._particles[part.particle].extend(
+                drawn, self._task
+            )
+        self._alive.append(sum(each.log_weight > -math.inf for each in self._particles))
+        ess = float(Weights.of(_logs(each.log_competing for each in self._particles)).ess)
+        self._records.append(
+            PartRecord(
+                admissions=len(pairs),
+                prompt_tokens=sum(len(part.prompt) + len(part.prefix) for part, _ in pairs),
+                cached_tokens=sum(drawn.cached for _, drawn in pairs),
+                drawn_tokens=sum(len(drawn.ids) for _, drawn in pairs),
+                ess=ess,
+                resampled=self._resample(number, draw),
+                scored_tokens=sum(drawn.scored for _, drawn in pairs),
             )
         )
-    return parts
+
+    def _resample(self, number: int, draw: Draw) -> bool:
+        """Resample each stratum with a low effective sample size; return whether there was one."""
+        system, how = self._particles, self._plan.resampling
+        running = torch.tensor([each.runs(self._task.budget) for each in system], device="cpu")
+        states = torch.tensor([each.state for each in system], device="cpu")
+        found = resample(
+            Strata.of(running, states, len(system), how.strata, _indices),
+            _logs(each.log_competing for each in system),
+            scheme=how.resampling,
+            ess_threshold=float(how.ess_threshold),
+            examples=torch.tensor([self._task.name], device="cpu"),
+            step=torch.tensor([number], device="cpu"),
+            draw=draw,
+            indices=_indices,
+        )
+        copied = [system[n] for n in found.ancestors.tolist()]
+        for n, (each, log_weight) in enumerate(zip(copied, found.log_weight.tolist(), strict=True)):
+            if each is not system[n] or log_weight != each.log_competing:
+                copied[n] = each._replace(log_weight=log_weight - each.log_potential)
+        self._particles = copied
+        return bool(found.examples.any())
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the model computed."""
+        return sum(
+            record.recomputed_tokens + record.drawn_tokens + record.scored_tokens
+            for record in self._records
+        )
+
+    def posterior(self, seconds: float) -> Posterior:
+        """Make the posterior from the final particles."""
+        automaton, system = self._task.automaton, self._particles
+        vocabulary, eos = automaton.vocabulary, set(automaton.vocabulary.eos_ids)
+        distinct = {each.ids for each in system}
+        answers = {ids: vocabulary.decode(content(ids, eos)) for ids in distinct}
+        samples = [each.rollout(answers[each.ids]) for each in system]
+        weights = Weights.of(_logs(each.log_weight for each in system))
+        diagnostics = EngineDiagnostics(
+            ess=tuple(record.ess for record in self._records),
+            resampled=tuple(record.resampled for record in self._records),
+            running=tuple(record.admissions for record in self._records),
+            alive=tuple(self._alive),
+            lm_calls=max(len(sample.ids) for sample in samples),
+            tokens=self.tokens,
+            generated=sum(len(sample.ids) for sample in samples),
+            share_finished=sum(sample.finished for sample in samples) / len(samples),
+            seconds=seconds,
+            parts=tuple(self._records),
+        )
+        founders = np.array([each.founder for each in system], dtype=np.int64)
+        return posterior(
+            samples,
+            automaton,
+            log_evidence=float(weights.log_mean),
+            ess=float(weights.ess),
+            enumerated=False,
+            diagnostics=diagnostics,
+            cohorts=cohorts_of_founders(founders, len(system)),
+            num_particles=len(system),
+        )
 
 
-def _log_weights(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
-    values = [particle.log_weight for particle in system]
-    return torch.tensor(values, dtype=torch.float64, device="cpu")
-
-
-def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
-    values = [particle.log_competing for particle in system]
-    return torch.tensor(values, dtype=torch.float64, device="cpu")
-
-
-def _resample(
-    system: list[_Particle], task: ParticleTask, how: SMC, number: int, draw: Draw
-) -> bool:
-    """Resample each stratum with a low effective sample size; return whether there was one."""
-    running = torch.tensor([each.runs(task.budget) for each in system], device="cpu")
-    states = torch.tensor([each.state for each in system], device="cpu")
-    found = resample(
-        Strata.of(running, states, len(system), how.strata, _indices),
-        _log_competing(system),
-        scheme=how.resampling,
-        ess_threshold=float(how.ess_threshold),
-        examples=torch.tensor([task.name], device="cpu"),
-        step=torch.tensor([number], device="cpu"),
-        draw=draw,
-        indices=_indices,
-    )
-    copied = [system[n] for n in found.ancestors.tolist()]
-    for n, (each, log_competing) in enumerate(zip(copied, found.log_weight.tolist(), strict=True)):
-        if each is not system[n] or log_competing != each.log_competing:
-            log_weight = log_competing - each.log_potential
-            copied[n] = each._replace(log_weight=log_weight)
-    system[:] = copied
-    return bool(found.examples.any())
+def _logs(values: Iterable[float]) -> Float64[Tensor, "N"]:
+    return torch.tensor([*values], dtype=torch.float64, device="cpu")
 
 
 def _indices(mask: Tensor) -> Tensor:
     return mask.nonzero().squeeze(1)
-
-
-def _record(
-    pairs: Sequence[tuple[PartRequest, DrawnPart]], ess: float, resampled: bool
-) -> PartRecord:
-    return PartRecord(
-        admissions=len(pairs),
-        prompt_tokens=sum(len(part.prompt) + len(part.prefix) for part, _ in pairs),
-        cached_tokens=sum(drawn.cached for _, drawn in pairs),
-        drawn_tokens=sum(len(drawn.ids) for _, drawn in pairs),
-        ess=ess,
-        resampled=resampled,
-        scored_tokens=sum(drawn.scored for _, drawn in pairs),
-    )
-
-
-def _posterior(
-    task: ParticleTask,
-    system: Sequence[_Particle],
-    records: Sequence[PartRecord],
-    running: Sequence[int],
-    alive: Sequence[int],
-) -> Posterior:
-    """Make the posterior of a prompt from its final particles."""
-    vocabulary = task.automaton.vocabulary
-    eos = set(vocabulary.eos_ids)
-    answers = {ids: vocabulary.decode(content(ids, eos)) for ids in {each.ids for each in system}}
-    samples = [each.rollout(answers[each.ids]) for each in system]
-    weights = Weights.of(_log_weights(system))
-    diagnostics = EngineDiagnostics(
-        ess=tuple(record.ess for record in records),
-        resampled=tuple(record.resampled for record in records),
-        running=tuple(running),
-        alive=tuple(alive),
-        lm_calls=max(len(sample.ids) for sample in samples),
-        tokens=sum(
-            record.recomputed_tokens + record.drawn_tokens + record.scored_tokens
-            for record in records
-        ),
-        generated=sum(len(sample.ids) for sample in samples),
-        share_finished=sum(sample.finished for sample in samples) / len(samples),
-        seconds=0.0,
-        parts=tuple(records),
-    )
-    founders = np.array([each.founder for each in system], dtype=np.int64)
-    return posterior(
-        samples,
-        task.automaton,
-        log_evidence=float(weights.log_mean),
-        ess=float(weights.ess),
-        enumerated=False,
-        diagnostics=diagnostics,
-        cohorts=cohorts_of_founders(founders, len(system)),
-        num_particles=len(system),
-    )
-
-
-def _with_seconds(found: Sequence[Posterior], seconds: float) -> list[Posterior]:
-    """Add to each prompt's diagnostics its share of the seconds, in proportion to its tokens."""
-    read = max(1, sum(each.diagnostics.tokens for each in found))
-    return [
-        replace(
-            each,
-            diagnostics=replace(each.diagnostics, seconds=seconds * each.diagnostics.tokens / read),
-        )
-        for each in found
-    ]

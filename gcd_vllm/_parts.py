@@ -17,59 +17,44 @@ from typing import NamedTuple, Protocol
 
 from gcd import TokenAutomaton, Vocabulary
 from gcd_vllm._hmm_registry import PGCD
+from gcd_vllm._particle_request import ParticleRequest
 from smc import SMC
 
 
 class Plan(NamedTuple):
-    """Settings that are the same for all prompts of a call.
+    """Settings that are the same for all prompts of a call."""
 
-    Attributes:
-        particles: N, the number of particles per prompt.
-        proposal: "gcd", "lcd" or "pgcd".
-        temperature: T, the sampling temperature.
-        seed: seed of all random numbers.
-        chunk: minimum number of tokens of a part; None if each answer is one part.
-        resampling: options of resampling between parts.
-        pgcd: the HMM and options of "pgcd"; None for the other proposals.
-    """
+    particles: int  # N, the number of particles per prompt
+    proposal: str  # "gcd", "lcd" or "pgcd"
+    temperature: float  # T, the sampling temperature
+    seed: int  # seed of all random numbers
+    chunk: int | None  # minimum number of tokens of a part; None if each answer is one part
+    resampling: SMC  # options of resampling between parts
+    pgcd: PGCD | None = None  # the HMM and options of "pgcd"; None for the other proposals
 
-    particles: int
-    proposal: str
-    temperature: float
-    seed: int
-    chunk: int | None
-    resampling: SMC
-    pgcd: PGCD | None = None
+
+class ParticleTask(NamedTuple):
+    """One prompt with its constraint and budget."""
+
+    name: int  # the prompt's identity, from which its random numbers are derived
+    prompt: tuple[int, ...]
+    constraint: str  # JSON text of the constraint, with the budget
+    automaton: TokenAutomaton  # the constraint, lifted
+    budget: int  # maximum number of tokens of an answer, EOS included
 
 
 class PartRequest(NamedTuple):
-    """A request for the next tokens of one particle.
+    """A request for the next tokens of one particle."""
 
-    Attributes:
-        example: index of its prompt in the call.
-        particle: its number within the example.
-        constraint: JSON text of the constraint, with the budget of the whole answer.
-        prompt: tokens of the prompt.
-        prefix: tokens of the answer so far.
-        max_tokens: maximum number of tokens of this part.
-        partial: whether the answer may continue after this part.
-        seed: seed of the part's random numbers.
-        temperature: T, the sampling temperature.
-        proposal: "gcd", "lcd" or "pgcd".
-        pgcd: the HMM and options of "pgcd"; None for the other proposals.
-    """
-
-    example: int
-    particle: int
-    constraint: str
+    example: int  # index of its prompt in the call
+    particle: int  # its number within the example
+    constraint: str  # JSON text of the constraint, with the budget of the whole answer
     prompt: tuple[int, ...]
-    prefix: tuple[int, ...]
-    max_tokens: int
-    partial: bool
-    seed: int
-    temperature: float
-    proposal: str
-    pgcd: PGCD | None = None
+    prefix: tuple[int, ...]  # tokens of the answer so far
+    max_tokens: int  # maximum number of tokens of this part
+    seed: int  # seed of the part's random numbers
+    temperature: float  # T, the sampling temperature
+    weighted: ParticleRequest  # the request for its weights, without a key
 
 
 class DrawnPart(NamedTuple):
@@ -135,14 +120,11 @@ class Engine(Protocol):
         """
         ...
 
-    def check_plan(self, plan: Plan) -> None:
-        """Raise `ValueError` for settings that the engine doesn't support."""
-        ...
+    def check(self, tasks: Sequence[ParticleTask], plan: Plan) -> None:
+        """Raise `ValueError` for settings that the engine doesn't support.
 
-    def check_prompts(
-        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
-    ) -> None:
-        """Raise `ValueError` if the engine would stop while it reads these prompts."""
+        Also if it would stop while it reads the prompts.
+        """
         ...
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:

@@ -10,8 +10,8 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, check_budget
 from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._in_process import InProcessEngine
-from gcd_vllm._particles import ParticleTask, run
-from gcd_vllm._parts import Engine, Plan
+from gcd_vllm._particles import run
+from gcd_vllm._parts import Engine, ParticleTask, Plan
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, SMC, CounterDraw, Draw, Posterior
@@ -79,11 +79,8 @@ def sample(
         EngineStoppedError: the engine stopped during sampling.
     """
     engine = InProcessEngine(llm)
-    return sample_with(
-        engine, engine.cache, prompts, constraint, max_tokens=max_tokens, particles=particles,
-        proposal=proposal, temperature=temperature, seed=seed, example_ids=example_ids,
-        chunk=chunk, algorithm=algorithm, draw=draw,
-    )  # fmt: skip
+    plan = _plan(particles, proposal, temperature, seed, chunk, algorithm)
+    return _sample(engine, engine.cache, prompts, constraint, max_tokens, example_ids, plan, draw)
 
 
 def vocabulary_of(llm: Any) -> Vocabulary:
@@ -140,52 +137,26 @@ def sample_from_server(
         ValueError: an argument is invalid, or the first generated token shows that the server
             wasn't started with the options above. The message gives the command to start it.
     """
-    engine = ServerEngine(
-        url,
-        vocabulary,
-        model=model,
-        api_key=api_key,
-        connections=_positive("connections", connections),
-    )
-    return sample_with(
-        engine, ConstraintCache(vocabulary), prompts, constraint, max_tokens=max_tokens,
-        particles=particles, proposal=proposal, temperature=1.0, seed=seed,
-        example_ids=example_ids, chunk=chunk, algorithm=algorithm, draw=draw,
-    )  # fmt: skip
+    connections = _positive("connections", connections)
+    engine = ServerEngine(url, vocabulary, model=model, api_key=api_key, connections=connections)
+    plan = _plan(particles, proposal, 1.0, seed, chunk, algorithm)
+    cache = ConstraintCache(vocabulary)
+    return _sample(engine, cache, prompts, constraint, max_tokens, example_ids, plan, draw)
 
 
-def sample_with(
+def _sample(
     engine: Engine,
     cache: ConstraintCache,
     prompts: Sequence[str | Sequence[int]],
     constraint: Constraint | Sequence[Constraint],
-    *,
     max_tokens: int | Sequence[int],
-    particles: int,
-    proposal: str | GCD | LCD | PGCD,
-    temperature: float | int,
-    seed: int,
     example_ids: Sequence[int] | None,
-    chunk: int | None,
-    algorithm: SMC | None,
+    plan: Plan,
     draw: Draw | None,
 ) -> list[Posterior]:
-    """Sample as `sample` does, with an engine in this process or on a server.
-
-    `cache` compiles the constraints.
-    """
+    """Sample with an engine in this process or on a server; `cache` compiles the constraints."""
     check_list(prompts)
     names, constraints, budgets = per_prompt(len(prompts), constraint, max_tokens, example_ids)
-    plan = Plan(
-        particles=_positive("particles", particles),
-        proposal=_proposal(proposal),
-        pgcd=proposal if isinstance(proposal, PGCD) else None,
-        temperature=check_temperature(real("temperature", temperature)),
-        seed=whole("seed", seed),
-        chunk=None if chunk is None else _positive("chunk", chunk),
-        resampling=_resampling(algorithm, chunk),
-    )
-    engine.check_plan(plan)
     tasks = []
     alone = example_ids is None and len(prompts) == 1
     for name, prompt, each, n in zip(names, prompts, constraints, budgets, strict=True):
@@ -199,33 +170,47 @@ def sample_with(
         check_budget(automaton, n, "" if alone else f"example {name}")
         check_length(ids, n, engine.context, example)
         tasks.append(ParticleTask(name, tuple(ids), text, automaton, n))
-    engine.check_prompts([task.prompt for task in tasks], budgets, plan)
+    engine.check(tasks, plan)
     return run(engine, tasks, plan, CounterDraw(plan.seed) if draw is None else draw)
 
 
 def _compile(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str, TokenAutomaton]:
     """Return the JSON text of a constraint with this budget, and the lifted constraint."""
-    if isinstance(constraint, str):
-        try:
-            constraint = json.loads(constraint)
-        except ValueError as error:
-            raise ConstraintError(
-                "expected a constraint such as {'json_schema': {...}}, got "
-                f"{constraint[:60]!r} ({error})"
-            ) from None
-    if not isinstance(constraint, Mapping):
+    if not isinstance(constraint, Mapping | str):
         raise ConstraintError(
             "expected a constraint in the form of a request, such as {'json_schema': {...}}, got "
             f"{type(constraint).__name__}; the engine compiles the constraint itself"
         )
+    text = constraint if isinstance(constraint, str) else json.dumps({**constraint})
+    request = ConstraintRequest.parse(text)
     for member in ("budget", "deadline_ms"):
-        if member in constraint:
+        value = getattr(request, member)
+        if value is not None:
             raise ConstraintError(
-                f"expected a constraint without {member!r}, got {constraint[member]!r}; pass "
-                "max_tokens= instead, because weights of answers under a deadline aren't known"
+                f"expected a constraint without {member!r}, got {value!r}; pass max_tokens= "
+                "instead, because weights of answers under a deadline aren't known"
             )
-    text = json.dumps({**constraint, "budget": budget})
-    return text, cache.get(ConstraintRequest.parse(text))
+    given = {request.kind: request.value, "options": request.options, "budget": budget}
+    return json.dumps(given), cache.get(request)
+
+
+def _plan(
+    particles: int,
+    proposal: str | GCD | LCD | PGCD,
+    temperature: float | int,
+    seed: int,
+    chunk: int | None,
+    algorithm: SMC | None,
+) -> Plan:
+    return Plan(
+        particles=_positive("particles", particles),
+        proposal=_proposal(proposal),
+        pgcd=proposal if isinstance(proposal, PGCD) else None,
+        temperature=check_temperature(real("temperature", temperature)),
+        seed=whole("seed", seed),
+        chunk=None if chunk is None else _positive("chunk", chunk),
+        resampling=_resampling(algorithm, chunk),
+    )
 
 
 def _proposal(given: object) -> str:

@@ -27,7 +27,7 @@ from urllib.request import Request, urlopen
 from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, REFUSED
 from gcd_vllm._particle_request import PARTICLE, ParticleRequest
-from gcd_vllm._parts import DrawnPart, EngineStoppedError, PartRequest, Plan
+from gcd_vllm._parts import DrawnPart, EngineStoppedError, ParticleTask, PartRequest, Plan
 from smc._models.protocol import token_ids
 
 START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs"
@@ -96,18 +96,13 @@ class ServerEngine:
             "the server compiles it; got a TokenAutomaton"
         )
 
-    def check_plan(self, plan: Plan) -> None:
+    def check(self, tasks: Sequence[ParticleTask], plan: Plan) -> None:
         """Raise `ValueError` if the temperature isn't 1, because vLLM then doesn't report log p."""
         if plan.temperature != 1:
             raise ValueError(
                 "expected temperature=1 over HTTP, because vLLM reports the model's "
                 f"log-probabilities only at 1; got {plan.temperature}; use vllm.LLM in process"
             )
-
-    def check_prompts(
-        self, prompts: Sequence[Sequence[int]], budgets: Sequence[int], plan: Plan
-    ) -> None:
-        """Do nothing, because the server's configuration isn't known."""
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
         """Draw all parts, and compute log p of the drawn tokens."""
@@ -131,7 +126,7 @@ class ServerEngine:
         found: list[DrawnPart] = []
         paid: set[Any] = set()
         for part, (text, log_q, cached, log_p) in zip(parts, replies, strict=True):
-            most = 0.0 if part.pgcd is None else math.inf  # log Z of a mask is at most 0
+            most = 0.0 if part.weighted.pgcd is None else math.inf  # log Z of a mask is at most 0
             log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
             cost = 0 if text in paid else len(text[0]) + len(text[1])
             paid.add(text)
@@ -140,14 +135,13 @@ class ServerEngine:
 
     def _draw(self, part: PartRequest) -> tuple[tuple[int, ...], tuple[float, ...], int]:
         """Draw a part; return its tokens, log q of each, and the number of cached prompt tokens."""
-        particle = ParticleRequest("", len(part.prefix), part.partial, part.proposal, part.pgcd)
         reply = self._complete(
             [*part.prompt, *part.prefix],
             max_tokens=part.max_tokens,
             seed=part.seed,
             logprobs=0,
             return_token_ids=True,
-            vllm_xargs={NAME: part.constraint, PARTICLE: particle.text()},
+            vllm_xargs={NAME: part.constraint, PARTICLE: part.weighted.text()},
         )
         (choice,) = reply["choices"]
         if choice["text"].lstrip().startswith(REFUSED.strip()):
@@ -176,7 +170,7 @@ class ServerEngine:
         token = lone_byte(self.vocabulary)
         text = self.vocabulary.token_bytes[token].decode("ascii")
         constraint = json.dumps({"choice": [text], "budget": 2})
-        part = PartRequest(0, 0, constraint, (token,), (), 1, True, 0, 1.0, "gcd")
+        part = PartRequest(0, 0, constraint, (token,), (), 1, 0, 1.0, ParticleRequest(partial=True))
         try:
             ids, log_q, _ = self._draw(part)
         except ConstraintError as error:

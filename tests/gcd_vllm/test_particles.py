@@ -15,8 +15,8 @@ import hmm
 import smc
 from gcd import AutomatonBatch
 from gcd_vllm import PGCD
-from gcd_vllm._particles import ParticleTask, run
-from gcd_vllm._parts import DrawnPart, Plan, part_end, request_seed
+from gcd_vllm._particles import run
+from gcd_vllm._parts import DrawnPart, ParticleTask, Plan, part_end, request_seed
 from smc import CounterDraw
 from smc._inference.algorithms import SMC
 from smc._vocabulary.draw import Keys, Purpose, categorical
@@ -58,7 +58,7 @@ class ToyEngine:
     def _draw(self, part):
         ids, log_ratios, log_p, zero = list(part.prefix), [], [], torch.zeros(1, dtype=torch.int64)
         for _ in range(part.max_tokens):
-            place = part.prompt, part.temperature, part.proposal
+            place = part.prompt, part.temperature, part.weighted.proposal
             log_model, log_z, table, log_g = self._guided(place, tuple(ids))
             name = torch.tensor([self.names[part.example]])
             keys = Keys(name, torch.tensor([part.particle]), len(ids), Purpose.TOKEN)
