@@ -75,22 +75,14 @@ _CONFLICTS = {
 
 
 class Admitted(NamedTuple):
-    """A request in the engine, served or refused.
+    """A request in the engine, served or refused."""
 
-    Attributes:
-        automaton: its constraint; None if the answer must be empty.
-        budget: maximum number of tokens of its answer, EOS included.
-        room: maximum number of tokens of the error text that replaces a refused answer.
-        particle: its particle request; None if it is not a particle.
-        reason: the reason why it is refused; None if it is served.
-        deadline_ms: milliseconds in which its answer should be complete; None for no deadline.
-    """
-
-    automaton: TokenAutomaton | None
-    budget: int
-    room: int = 1
-    particle: ParticleRequest | None = None
-    reason: str | None = None
+    automaton: TokenAutomaton | None  # its constraint; None if the answer must be empty
+    budget: int  # maximum number of tokens of its answer, EOS included
+    room: int = 1  # maximum number of tokens of the error text that replaces a refused answer
+    particle: ParticleRequest | None = None  # its particle request; None if it is not a particle
+    reason: str | None = None  # the reason why it is refused; None if it is served
+    # Milliseconds in which its answer should be complete; None for no deadline
     deadline_ms: int | None = None
 
 

@@ -23,7 +23,6 @@ import logging
 from collections import OrderedDict
 from hashlib import blake2b
 from threading import Event, Lock
-from typing import NamedTuple
 
 from gcd import (
     Automaton,
@@ -61,20 +60,6 @@ _MOST_PACKED = 1 << 20  # bytes that are passed to another process with each req
 _LONGEST_REASON = 500  # characters; the message may quote a schema
 
 
-class CacheCounts(NamedTuple):
-    """Numbers of requested constraints, by how the cache provided them.
-
-    Attributes:
-        memory: constraints that were found in memory.
-        compiled: constraints that were compiled and lifted.
-        refused: constraints that cannot be enforced.
-    """
-
-    memory: int = 0
-    compiled: int = 0
-    refused: int = 0
-
-
 class ConstraintCache:
     """Lifted automata of requests, for one vocabulary.
 
@@ -97,14 +82,13 @@ class ConstraintCache:
         self.vocabulary = vocabulary
         self.max_work, self.max_states, self.max_bytes = max_work, max_states, max_bytes
         self.max_seconds = max_seconds
-        self.counts = CacheCounts()
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._languages: OrderedDict[str, Automaton] = OrderedDict()
         self._packed: dict[str, bytes] = {}
         self._preparing: dict[str, Event] = {}
         self._bytes = 0
-        self._lock, self._compiling, self._counting = Lock(), Lock(), Lock()
+        self._lock, self._compiling = Lock(), Lock()
 
     def get(self, request: ConstraintRequest) -> TokenAutomaton:
         """Return the automaton of a request's constraint; equal constraints share one."""
@@ -230,7 +214,6 @@ class ConstraintCache:
             known = self._known.get(key)
             if known is not None:
                 self._known.move_to_end(key)
-                self._count("memory")
             return known
 
     def _make(self, key: str, request: ConstraintRequest) -> TokenAutomaton:
@@ -246,7 +229,6 @@ class ConstraintCache:
 
     def _refuse(self, key: str, error: Exception) -> str:
         """Store the error of a refused constraint, and return the error."""
-        self._count("refused")
         reason = str(error) or type(error).__name__
         for call, variable in _VARIABLES.items():
             reason = reason.replace(call, variable)
@@ -285,12 +267,7 @@ class ConstraintCache:
                 f"expected a constraint of at most {self.max_bytes >> 21} MiB, got "
                 f"{found.nbytes >> 20} MiB; simplify it, or raise the limit of the cache"
             )
-        self._count("compiled")
         return found
-
-    def _count(self, name: str) -> None:
-        with self._counting:
-            self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
 
 
 def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:

@@ -36,33 +36,22 @@ from hmm import HMM, predict_first
 
 
 class SlotStates(NamedTuple):
-    """Positions of the answers of all slots, on the device.
+    """Positions of the answers of all slots, on the device."""
 
-    Attributes:
-        budget: maximum number of tokens of the whole answer.
-        state: state in the slot's automaton; -1 once the answer has left the language.
-        length: number of tokens that `state` includes.
-        prefix: number of tokens at the prompt's end that belong to the answer.
-    """
-
-    budget: Int64[Tensor, "slots"]
+    budget: Int64[Tensor, "slots"]  # maximum number of tokens of the whole answer
+    # State in the slot's automaton; -1 once the answer has left the language
     state: Int64[Tensor, "slots"]
-    length: Int64[Tensor, "slots"]
-    prefix: Int64[Tensor, "slots"]
+    length: Int64[Tensor, "slots"]  # number of tokens that `state` includes
+    prefix: Int64[Tensor, "slots"]  # number of tokens at the prompt's end that belong to the answer
 
 
 class _Filter(NamedTuple):
-    """The filter of an HMM, for all slots.
+    """The filter of an HMM, for all slots."""
 
-    Attributes:
-        hmm: the HMM.
-        predicted: P(hidden state that emits the next token | the slot's tokens).
-        length: number of tokens that `predicted` includes.
-    """
-
-    hmm: HMM
+    hmm: HMM  # the HMM
+    # P(hidden state that emits the next token | the slot's tokens)
     predicted: Float[Tensor, "slots H"]
-    length: Int64[Tensor, "slots"]
+    length: Int64[Tensor, "slots"]  # number of tokens that `predicted` includes
 
 
 class _Slot(NamedTuple):

@@ -23,23 +23,14 @@ from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, MOST_PARTICLES, WeightTa
 
 
 class DeviceRows(NamedTuple):
-    """Batch rows whose weights were requested, as tensors on the device.
+    """Batch rows whose weights were requested, as tensors on the device."""
 
-    Attributes:
-        at: indices of the rows in the logits; None for all.
-        slots: the engine's slot of each row.
-        records: index of each row's record in the table.
-        steps: number of tokens that each row has drawn.
-        position: index of each row's next token among its slot's tokens.
-        temperature: T of each row; None if all are 1.
-    """
-
-    at: Int64[Tensor, "R"] | None
-    slots: Int64[Tensor, "R"]
-    records: Int64[Tensor, "R"]
-    steps: Int64[Tensor, "R"]
-    position: Int64[Tensor, "R"]
-    temperature: Float[Tensor, "R 1"] | None
+    at: Int64[Tensor, "R"] | None  # indices of the rows in the logits; None for all
+    slots: Int64[Tensor, "R"]  # the engine's slot of each row
+    records: Int64[Tensor, "R"]  # index of each row's record in the table
+    steps: Int64[Tensor, "R"]  # number of tokens that each row has drawn
+    position: Int64[Tensor, "R"]  # index of each row's next token among its slot's tokens
+    temperature: Float[Tensor, "R 1"] | None  # T of each row; None if all are 1
 
 
 class DeviceWeights(WeightTable):

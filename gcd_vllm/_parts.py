@@ -58,25 +58,19 @@ class PartRequest(NamedTuple):
 
 
 class DrawnPart(NamedTuple):
-    """Tokens that an engine has drawn for a part.
+    """Tokens that an engine has drawn for a part."""
 
-    Attributes:
-        ids: the tokens, EOS included.
-        log_z: log p - log q of each token; for a mask, the log of the model's probability of all
-            allowed tokens.
-        log_p: log-probability of each token under the model.
-        cached: number of tokens of the part's prompt and prefix that were in the prefix cache.
-        scored: number of tokens that the engine computed again, without its prefix cache, to report
-            log p.
-        log_potential: log of the HMM's probability (P-GCD) that the answer is completed within its
-            budget after these tokens; 0 if it isn't known.
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # the tokens, EOS included
+    # log p - log q of each token; for a mask, the log of the model's probability of all allowed
+    # tokens
     log_z: tuple[float, ...]
-    log_p: tuple[float, ...]
+    log_p: tuple[float, ...]  # log-probability of each token under the model
+    # Number of tokens of the part's prompt and prefix that were in the prefix cache
     cached: int = 0
+    # Number of tokens that the engine computed again, without its prefix cache, to report log p
     scored: int = 0
+    # log of the HMM's probability (P-GCD) that the answer is completed within its budget after
+    # these tokens; 0 if it isn't known
     log_potential: float = 0.0
 
 

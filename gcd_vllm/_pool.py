@@ -47,19 +47,12 @@ DEAD = -1
 
 
 class Location(NamedTuple):
-    """Location of an automaton in the pool, which is also stored as a row of a tensor.
+    """Location of an automaton in the pool, which is also stored as a row of a tensor."""
 
-    Attributes:
-        base: index in `after_flat` at which its table starts.
-        width: number of its token classes; the last class is EOS.
-        row: its row in `class_of`.
-        initial: its initial state; states are numbered from 0 in each automaton.
-    """
-
-    base: int
-    width: int
-    row: int
-    initial: int
+    base: int  # index in `after_flat` at which its table starts
+    width: int  # number of its token classes; the last class is EOS
+    row: int  # its row in `class_of`
+    initial: int  # its initial state; states are numbered from 0 in each automaton
 
 
 NOWHERE = Location(0, 0, 0, 0)

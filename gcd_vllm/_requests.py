@@ -94,17 +94,12 @@ def _refuse_digest(digest: str) -> Automaton:
 
 
 class _Kind(NamedTuple):
-    """Function that compiles one kind of constraint, and the values that it accepts.
+    """Function that compiles one kind of constraint, and the values that it accepts."""
 
-    Attributes:
-        compile: function from the value to the language; its keyword arguments are the options.
-        types: accepted types of the JSON value.
-        what: the expected value, for the error message about another type.
-    """
-
+    # Function from the value to the language; its keyword arguments are the options
     compile: Callable[..., Automaton]
-    types: tuple[type, ...]
-    what: str
+    types: tuple[type, ...]  # accepted types of the JSON value
+    what: str  # the expected value, for the error message about another type
 
     @property
     def options(self) -> list[str]:
@@ -136,21 +131,16 @@ KINDS = (*_LANGUAGES, "segments")
 
 @dataclass(frozen=True)
 class ConstraintRequest:
-    """Constraint, budget and deadline of one request.
+    """Constraint, budget and deadline of one request."""
 
-    Attributes:
-        kind: the member that holds the constraint, one of `KINDS`.
-        value: the value of that member.
-        budget: maximum number of tokens of the answer, EOS included; None if the request doesn't
-            have a budget.
-        options: keyword arguments of the function that compiles the constraint.
-        deadline_ms: milliseconds in which the answer should be complete; None for no deadline.
-    """
-
-    kind: str
-    value: Any
+    kind: str  # the member that holds the constraint, one of `KINDS`
+    value: Any  # the value of that member
+    # Maximum number of tokens of the answer, EOS included; None if the request doesn't have a
+    # budget
     budget: int | None = None
+    # Keyword arguments of the function that compiles the constraint
     options: Mapping[str, Any] = field(default_factory=dict)
+    # Milliseconds in which the answer should be complete; None for no deadline
     deadline_ms: int | None = None
 
     @classmethod

@@ -41,20 +41,14 @@ _AT_ONCE_ELSEWHERE = 1 << 26
 
 
 class WeightedRow(NamedTuple):
-    """Batch row whose weights were requested.
+    """Batch row whose weights were requested."""
 
-    Attributes:
-        record: record of its particle.
-        row: index of the row in the logits.
-        tokens: tokens of the answer that this request has drawn so far; the engine appends to it.
-        temperature: T.
-        is_twisted: whether the row is drawn from P-GCD's distribution. If so, log q is stored.
-    """
-
-    record: Record
-    row: int
+    record: Record  # record of its particle
+    row: int  # index of the row in the logits
+    # Tokens of the answer that this request has drawn so far; the engine appends to it
     tokens: list[int]
-    temperature: float
+    temperature: float  # T
+    # Whether the row is drawn from P-GCD's distribution. If so, log q is stored.
     is_twisted: bool = False
 
 
@@ -104,19 +98,12 @@ class WeightedRows:
 
 
 class _Step(NamedTuple):
-    """Values of the last step, whose drawn tokens aren't known yet.
+    """Values of the last step, whose drawn tokens aren't known yet."""
 
-    Attributes:
-        rows: the rows of this step.
-        steps: the number of each row's step.
-        log_z: log Z of each row.
-        log_q: log q of all tokens, for P-GCD's rows.
-    """
-
-    rows: WeightedRows
-    steps: list[int]
-    log_z: Float[Tensor, "R"]
-    log_q: Float[Tensor, "T V"] | None
+    rows: WeightedRows  # the rows of this step
+    steps: list[int]  # the number of each row's step
+    log_z: Float[Tensor, "R"]  # log Z of each row
+    log_q: Float[Tensor, "T V"] | None  # log q of all tokens, for P-GCD's rows
 
 
 class StepWeights(WeightTable):

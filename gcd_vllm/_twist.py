@@ -120,19 +120,12 @@ class TwistedRow:
 
 
 class TwistedLogits(NamedTuple):
-    """New logits of some rows in one step, which have P-GCD's distribution.
+    """New logits of some rows in one step, which have P-GCD's distribution."""
 
-    Attributes:
-        rows: indices of the rows in the logits.
-        logits: their new logits.
-        log_z: log Z of each row.
-        known: whether each row has new logits; if not, its masked logits are used.
-    """
-
-    rows: Int64[Tensor, "R"]
-    logits: Float[Tensor, "R V"]
-    log_z: Float64[Tensor, "R"]
-    known: Bool[Tensor, "R"]
+    rows: Int64[Tensor, "R"]  # indices of the rows in the logits
+    logits: Float[Tensor, "R V"]  # their new logits
+    log_z: Float64[Tensor, "R"]  # log Z of each row
+    known: Bool[Tensor, "R"]  # whether each row has new logits; if not, its masked logits are used
 
 
 class Groups:

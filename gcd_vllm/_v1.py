@@ -13,12 +13,14 @@ The weights of particles' rows (`gcd_vllm._particle_request`) are stored
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gcd import TokenAutomaton
 from gcd._serving.matcher import masks_of
 from gcd_vllm._admission import NAME, Admitted, admission_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
@@ -26,9 +28,36 @@ from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._pool import DEAD, on_device
 from gcd_vllm._processor import Processor
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
-from gcd_vllm._token_lists import TokenReader
 from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
 from gcd_vllm._weight_table import Record
+
+
+class TokenReader:
+    """Computes the state after a list of tokens, which usually continues the previous call's list.
+
+    Args:
+        automaton: the constraint.
+        prefix: tokens of the text before the lists that are passed to `state`.
+    """
+
+    def __init__(self, automaton: TokenAutomaton, prefix: Sequence[int] = ()) -> None:
+        self._automaton = automaton
+        self._read: list[int] = []
+        self._state = self._initial = automaton.initial
+        self._state = self._initial = self.state(prefix)
+        self._read = []
+
+    def state(self, tokens: Sequence[int]) -> int:
+        """Return the state after all tokens; -1 if a token is not allowed or is not an id."""
+        automaton, count = self._automaton, len(self._read)
+        if list(tokens[:count]) != self._read:
+            self._read, self._state, count = [], self._initial, 0
+        for token in tokens[count:]:
+            if not 0 <= token < automaton.vocabulary.size:
+                return DEAD  # possibly a placeholder, so it and later tokens are not cached
+            self._state = automaton.step(self._state, token)
+            self._read.append(token)
+        return self._state
 
 
 class _Row:

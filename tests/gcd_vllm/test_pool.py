@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gcd
 from gcd_vllm._pool import DEAD, END, NOWHERE, AutomatonPool
-from gcd_vllm._token_lists import TokenReader
+from gcd_vllm._v1 import TokenReader
 from tests.small_vocabulary import vocabulary
 
 TOKENS = vocabulary()
