@@ -58,7 +58,7 @@ from gcd import (
 )
 from gcd._languages.json_schema.schema import is_class
 from gcd._languages.tools.call_formats import format_of
-from gcd._languages.tools.native_calls import answers
+from gcd._languages.tools.native_calls import answers, thought
 from gcd._languages.tools.tool_lists import CONTAINERS, is_schema
 from gcd._replies import Parts, read_reply, thinking_format, with_thought
 from smc._inference.algorithms import SMC, Discrete, algorithm_of
@@ -471,31 +471,27 @@ def ask_all(
         tools = list(tools)  # read more than once
     request = _Request.of(lm, kind, tools, style, thinking, whitespace)
     written = _write(lm, prompts, kind if tools is None else tools, chat_template_kwargs, thinking)
-    opened = [open_tag(lm, each) for each in written]
     lift_once = cache(partial(request.lift, literals=literals))
-    lifts = [lift_once(tag) for tag in opened]
+    lifts = [lift_once(open_tag(lm, each)) for each in written]
     names, lifts, most = per_prompt(len(written), lifts, max_tokens, options.get("example_ids"))
-    for lifted, n in zip(lifts, most, strict=True):
-        lifted.check(thinking, n)
     N, algorithm = _search_by(particles, algorithm)
-    every = list(zip(lifts, written, most, names, strict=True))
-    parts = [lifted.parts(n, N) for lifted, _, n, _ in every]
-    one_each = [
-        (part, prompt, n, len(some) * name + i)
-        for some, (_, prompt, n, name) in zip(parts, every, strict=True)
-        for i, part in enumerate(some)
+    every = [
+        (prompt, lifted, n, [(len(parts) * name + i, part) for i, part in enumerate(parts)])
+        for prompt, lifted, n, name in zip(written, lifts, most, names, strict=True)
+        for parts in [lifted.parts(n, thinking, N)]
     ]
-    if len(one_each) > len(written):
-        options["example_ids"] = [name for *_, name in one_each]
+    rows = [(prompt, n, *named) for prompt, _, n, parts in every for named in parts]
+    if len(rows) > len(written):
+        options["example_ids"] = [name for _, _, name, _ in rows]
     found = iter(sample(
-        lm, [prompt for _, prompt, _, _ in one_each], [part for part, *_ in one_each],
-        max_tokens=[n for _, _, n, _ in one_each], particles=N,
+        lm, [prompt for prompt, *_ in rows], [part for *_, part in rows],
+        max_tokens=[n for _, n, *_ in rows], particles=N,
         proposal=GCD() if proposal is None else proposal, algorithm=algorithm,
         temperature=temperature, **options,
     ))  # fmt: skip
     return [
-        request.reply(lifted, list(islice(found, len(some))), len(lm.encode(prompt)), n)
-        for some, (lifted, prompt, n, _) in zip(parts, every, strict=True)
+        request.reply(lifted, list(islice(found, len(parts))), len(lm.encode(prompt)), n)
+        for prompt, lifted, n, parts in every
     ]
 
 
@@ -512,19 +508,19 @@ class _Lifted(NamedTuple):
     rest: int = 0
     branches: tuple[TokenAutomaton, ...] = ()
 
-    def parts(self, max_tokens: int, particles: int) -> list[TokenAutomaton]:
+    def parts(
+        self, max_tokens: int, thinking: int | None, particles: int
+    ) -> Sequence[TokenAutomaton]:
         """Return the constraints to sample: the branches that fit into the budget, if any.
 
-        A single particle is one draw from all replies.
+        A single particle is one draw from all replies. If no answer fits after the longest thought,
+        an error is raised.
         """
-        fitting = [each for each in self.branches if each.fewest_tokens <= max_tokens]
-        return [self.constraint] if particles == 1 or not fitting else fitting
-
-    def check(self, thinking: int | None, max_tokens: int) -> None:
-        """Raise `InfeasibleBudgetError` unless an answer fits after the longest thought."""
         if thinking is not None and thinking + self.rest > max_tokens:
             where = f"thinking={thinking} with a shortest answer of {self.rest} tokens"
             raise InfeasibleBudgetError(thinking + self.rest, max_tokens, where)
+        fitting = [each for each in self.branches if each.fewest_tokens <= max_tokens]
+        return [self.constraint] if particles == 1 or not fitting else fitting
 
 
 @dataclass(frozen=True)
@@ -593,22 +589,29 @@ class _Request:
                     "gcd.lift"
                 )
             return _Lifted(language, vocabulary)
-        if self.thinking is None:
-            marked = vocabulary.with_specials(language.specials)
-            branches = _lift_writable(self.branches, vocabulary, way)
-            return _Lifted(lift(language, vocabulary, literals=way), marked, branches=branches)
-        form = thinking_format(self.form, vocabulary.special_ids, opened)
-        plan = with_thought(language, form, self.thinking)
-        plans = [with_thought(each, form, self.thinking) for each in self.branches]
+        form, tokens = None, self.thinking
+        if tokens is not None:
+            form = thinking_format(self.form, vocabulary.special_ids, opened)
+
+        def complete(language: Automaton) -> Automaton | Segments:
+            if form is None or tokens is None:
+                return language
+            return with_thought(language, form, tokens)
+
         try:
-            lifted = lift(plan, vocabulary, literals=way)
-        except InfeasibleBudgetError as error:  # of the first segment
+            lifted = lift(complete(language), vocabulary, literals=way)
+        except InfeasibleBudgetError as error:  # of the thought, the first segment
             what = "tags included"
-            raise InfeasibleBudgetError(error.needed, self.thinking, "thinking", what) from None
-        least = lift(plan.parts[0].language, vocabulary).fewest_tokens - 1
-        marked = vocabulary.with_specials(plan.specials)
-        branches = _lift_writable(plans, vocabulary, way)
-        return _Lifted(lifted, marked, form, lifted.fewest_tokens - least, branches)
+            raise InfeasibleBudgetError(error.needed, error.budget, "thinking", what) from None
+        branches = []
+        for each in self.branches:
+            with suppress(EmptyLanguageError):  # the vocabulary can't write them
+                branches.append(lift(complete(each), vocabulary, literals=way))
+        rest = lifted.fewest_tokens
+        if form is not None:
+            rest -= lift(thought(form), vocabulary).fewest_tokens - 1
+        marked = vocabulary.with_specials(complete(language).specials)
+        return _Lifted(lifted, marked, form, rest, tuple(branches))
 
     def reply(
         self, lifted: _Lifted, parts: Sequence[Posterior], prompt: int, max_tokens: int
@@ -643,17 +646,6 @@ class _Request:
         if self.form is None:
             return Reply(read_all, parser, max_tokens, firsts)
         return Reply(read_all, parse, max_tokens, firsts, has_tools=True)
-
-
-def _lift_writable(
-    languages: Sequence[Automaton | Segments], vocabulary: Vocabulary, literals: str
-) -> tuple[TokenAutomaton, ...]:
-    """Lift the languages that the vocabulary can write."""
-    found = []
-    for language in languages:
-        with suppress(EmptyLanguageError):
-            found.append(lift(language, vocabulary, literals=literals))
-    return tuple(found)
 
 
 @lru_cache(maxsize=8)
