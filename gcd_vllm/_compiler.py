@@ -58,9 +58,9 @@ class Compilers:
             ConstraintError: the constraint doesn't compile, or takes more than `max_seconds`.
             CompilerError: the process that compiles couldn't be started, or has ended.
         """
-        constraint = {request.kind: request.value, "options": dict(request.options)}
+        given = [request.kind, request.value, request.options, max_work, max_states]
         try:
-            line = json.dumps([constraint, max_work, max_states]).encode() + b"\n"
+            line = json.dumps(given).encode() + b"\n"
         except RecursionError:
             raise ConstraintError(f"{request.kind} is nested too deeply; flatten it") from None
         with self._places:
@@ -148,12 +148,11 @@ def main(reading: IO[bytes], writing: IO[bytes]) -> None:
     gc.disable()
     gc.freeze()
     for line in reading:
-        constraint, max_work, max_states = json.loads(line)
+        kind, value, options, max_work, max_states = json.loads(line)
         content, reply = b"", dict[str, Any]()
         try:
             with work_limit(max_work), state_limit(max_states):
-                text = json.dumps(constraint, ensure_ascii=False, separators=(",", ":"))
-                language = ConstraintRequest.parse(text).language()
+                language = ConstraintRequest(kind, value, options=options).language()
             if isinstance(language, Segments):
                 raise ConstraintError("expected a constraint with one language, got segments")
             content = pack(language)

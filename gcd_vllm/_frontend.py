@@ -37,8 +37,7 @@ def adopt_structured_outputs(params: Any) -> bool:
     extra, wanted = params.extra_args or {}, params.structured_outputs
     if extra.get(NAME) is not None or wanted is None:
         return extra.get(NAME) is not None
-    names = ("json", "regex", "choice")
-    text = adopt({name: getattr(wanted, name, None) for name in names})
+    text = adopt({name: getattr(wanted, name, None) for name in ("json", "regex", "choice")})
     if text is None:
         return False
     params.extra_args = extra | {NAME: text}
@@ -58,12 +57,8 @@ def adopt(wanted: Mapping[str, Any]) -> str | None:
             schema = json.loads(schema)
         except ValueError:
             return None  # vLLM says what is wrong
-    members = {
-        "json_schema": schema,
-        "regex": wanted.get("regex"),
-        "choice": wanted.get("choice"),
-    }
-    given = {name: value for name, value in members.items() if value is not None}
+    members = [("json_schema", schema), *((name, wanted.get(name)) for name in ("regex", "choice"))]
+    given = {name: value for name, value in members if value is not None}
     return json.dumps(given) if len(given) == 1 else None
 
 

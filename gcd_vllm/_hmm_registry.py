@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -51,10 +51,6 @@ class PGCD:
                 f"expected hmm to be the name of a subdirectory of {DIRECTORY}, got {name!r}; "
                 "save the model there with hmm.save, and give its name without a path"
             )
-
-    def member(self) -> dict[str, Any]:
-        """Return these options as the member `pgcd` of a particle request's JSON object."""
-        return asdict(self)
 
     @classmethod
     def of(cls, given: Any) -> PGCD:

@@ -17,9 +17,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -34,6 +33,7 @@ START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode
 """Command that starts a suitable server."""
 _CERTAIN = 1e-3  # maximum deviation from 0 of the only allowed token's log-probability, in nats
 _TIMEOUT = 3600.0
+_Text = tuple[tuple[int, ...], tuple[int, ...]]  # prompt, and answer tokens
 
 
 class ServerEngine:
@@ -105,18 +105,16 @@ class ServerEngine:
             )
 
     def draw(self, parts: Sequence[PartRequest]) -> list[DrawnPart]:
-        """Draw all parts, and compute log p of the drawn tokens."""
-        scores = _Once(self._score)
-
-        def draw(part: PartRequest) -> tuple[Any, ...]:
-            ids, log_q, cached = self._draw(part)
-            text = (part.prompt + part.prefix, ids)
-            return text, log_q, cached, scores(text)
-
+        """Draw all parts, and compute log p of the drawn tokens, once for equal sequences."""
         with ThreadPoolExecutor(self._connections) as pool:
-            answered = [pool.submit(draw, part) for part in parts]
+            asked = {pool.submit(self._draw, part): part for part in parts}
+            scores: dict[_Text, Future[tuple[float, ...]]] = {}
             try:
-                replies = [each.result() for each in answered]
+                for each in as_completed(asked):
+                    text = _text(asked[each], each.result()[0])
+                    if text not in scores:
+                        scores[text] = pool.submit(self._score, text)
+                log_p_of = {text: each.result() for text, each in scores.items()}
             except ConstraintError:
                 raise
             except Exception as error:
@@ -124,13 +122,14 @@ class ServerEngine:
             finally:
                 pool.shutdown(cancel_futures=True)
         found: list[DrawnPart] = []
-        paid: set[Any] = set()
-        for part, (text, log_q, cached, log_p) in zip(parts, replies, strict=True):
+        for each, part in asked.items():
+            ids, log_q, cached = each.result()
+            text = _text(part, ids)
             most = 0.0 if part.weighted.pgcd is None else math.inf  # log Z of a mask is at most 0
+            log_p = log_p_of[text]
             log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
-            cost = 0 if text in paid else len(text[0]) + len(text[1])
-            paid.add(text)
-            found.append(DrawnPart(text[1], log_z, log_p, cached, cost))
+            cost = len(text[0]) + len(ids) if scores.pop(text, None) is not None else 0
+            found.append(DrawnPart(ids, log_z, log_p, cached, cost))
         return found
 
     def _draw(self, part: PartRequest) -> tuple[tuple[int, ...], tuple[float, ...], int]:
@@ -150,8 +149,8 @@ class ServerEngine:
         log_q = tuple(choice["logprobs"]["token_logprobs"])
         return tuple(choice["token_ids"]), log_q, int(details.get("cached_tokens") or 0)
 
-    def _score(self, text: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, ...]:
-        """Request log p of the answer tokens in `text`, a pair (prompt, answer tokens)."""
+    def _score(self, text: _Text) -> tuple[float, ...]:
+        """Request log p of the answer tokens in a text."""
         prompt, ids = text
         reply = self._complete([*prompt, *ids], max_tokens=1, prompt_logprobs=0)
         return prompt_log_p(reply["choices"][0]["prompt_logprobs"], ids)
@@ -235,23 +234,8 @@ def lone_byte(vocabulary: Vocabulary) -> int:
     )
 
 
-class _Once:
-    """Function that is called once for equal arguments; other threads wait for its result."""
-
-    def __init__(self, do: Callable[[Any], Any]) -> None:
-        self._do, self._lock = do, Lock()
-        self._results: dict[Any, Future[Any]] = {}
-
-    def __call__(self, argument: Any) -> Any:
-        with self._lock:
-            is_new = argument not in self._results
-            result = self._results.setdefault(argument, Future())
-        if is_new:
-            try:
-                result.set_result(self._do(argument))
-            except BaseException as error:
-                result.set_exception(error)
-        return result.result()
+def _text(part: PartRequest, ids: tuple[int, ...]) -> _Text:
+    return part.prompt + part.prefix, ids
 
 
 def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ...]:
