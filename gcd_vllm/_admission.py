@@ -87,11 +87,7 @@ class Admitted(NamedTuple):
 
 
 class Admission:
-    """State shared by the requests of one model: its vocabulary and the compiled constraints.
-
-    Args:
-        vllm_config: vLLM's configuration.
-    """
+    """State shared by the requests of one model: its vocabulary and the compiled constraints."""
 
     def __init__(self, vllm_config: Any) -> None:
         self.model, self._config = vllm_config.model_config, ref(vllm_config)
@@ -154,9 +150,8 @@ class Admission:
     ) -> Admitted:
         """Compile a request's constraint, and check that it can be enforced.
 
-        Args:
-            prompt_length: number of tokens of its prompt; None if not known yet.
-            prompt: these tokens; None if the prefix of a particle was checked before.
+        `prompt_length` is None if it isn't known yet. The prefix of a particle is only checked if
+        `prompt` is given.
         """
         config, particle = self._config(), ParticleRequest.of(params)
         request = ConstraintRequest.parse(text)
@@ -259,11 +254,7 @@ class Admission:
             return self.refuse(error, min(params.max_tokens or left, left))
 
     def enter_pool(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Location]:
-        """Copy a request's automaton to the device; if it doesn't fit, refuse the request.
-
-        Returns:
-            The request, or its refusal; and the location of its automaton in `pool`.
-        """
+        """Copy a request's automaton to the device; if it doesn't fit, refuse the request."""
         if admitted.automaton is None:
             return admitted, END
         try:
@@ -288,11 +279,7 @@ class Admission:
 
 
 def check_particle(particle: ParticleRequest, request: ConstraintRequest, config: Any) -> None:
-    """Refuse a particle whose weight can't be computed.
-
-    Args:
-        config: vLLM's configuration; None if its engine no longer exists.
-    """
+    """Refuse a particle whose weight can't be computed; `config` is None after an engine's end."""
     if config is not None and config.speculative_config is not None:
         raise ConstraintError(NO_WEIGHTS)
     if particle.pgcd is not None:

@@ -44,19 +44,11 @@ class Compilers:
     def compile(
         self, request: ConstraintRequest, max_work: int, max_states: int, max_seconds: float
     ) -> bytes:
-        """Compile the language of a request; wait for it without the interpreter's lock.
+        """Compile the language of a request, and pack it (`gcd_vllm._serialization`).
 
-        Args:
-            request: the request, whose kind is not `"segments"`.
-            max_work, max_states: maximum units of work and number of states for its constraint.
-            max_seconds: the longest time that it may take.
-
-        Returns:
-            The packed language (`gcd_vllm._serialization`).
-
-        Raises:
-            ConstraintError: the constraint doesn't compile, or takes more than `max_seconds`.
-            CompilerError: the process that compiles couldn't be started, or has ended.
+        This thread waits without the interpreter's lock. If the constraint doesn't compile, or
+        takes more than `max_seconds`, a `ConstraintError` is raised. The kind of the request isn't
+        "segments".
         """
         given = [request.kind, request.value, request.options, max_work, max_states]
         try:

@@ -63,11 +63,8 @@ _LONGEST_REASON = 500  # characters; the message may quote a schema
 class ConstraintCache:
     """Lifted automata of requests, for one vocabulary.
 
-    Args:
-        vocabulary: the tokens.
-        max_work, max_states: maximum units of work and number of states for one constraint.
-        max_seconds: the longest time to compile one in another process.
-        max_bytes: maximum size of all tables in memory; one constraint may use half of it.
+    The limits on work, states and seconds are for each constraint. The limit on bytes is for all
+    tables in memory; one constraint may use half of it.
     """
 
     def __init__(
@@ -162,10 +159,8 @@ class ConstraintCache:
     def export(self, request: ConstraintRequest) -> bytes | None:
         """Return the constraint of a request as bytes, for `put` in another process.
 
-        The automaton is preferred to the language, so that only one process lifts it.
-
-        Returns:
-            The bytes; None if neither is cached, or they would be too many for each request.
+        The automaton is preferred to the language, so that only one process lifts it. The result is
+        None if neither is cached, or there would be too many bytes for each request.
         """
         key, is_named = request.key, request.kind == "lifted"
         with self._lock:

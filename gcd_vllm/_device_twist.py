@@ -62,11 +62,7 @@ class _Slot(NamedTuple):
 
 
 class DeviceTwists:
-    """P-GCD in one V2 model runner.
-
-    Args:
-        requests: the engine's `LogitsProcRequestState`, which has the tokens of all slots.
-    """
+    """P-GCD in one V2 model runner, whose `LogitsProcRequestState` has the tokens of all slots."""
 
     def __init__(self, requests: Any) -> None:
         self._requests = requests
@@ -82,9 +78,8 @@ class DeviceTwists:
     def enter(self, slot: int, group: Group, temperature: float, new: int | None) -> None:
         """Add a slot to the batch.
 
-        Args:
-            new: number of tokens of the answer, if the slot's request is new or was preempted; None
-                if the slot was in the batch before with the same request.
+        `new` is the number of tokens of the answer, if the slot's request is new or was preempted;
+        None if the slot was in the batch before with the same request.
         """
         self._slots[slot] = _Slot(group, temperature)
         if new is not None:

@@ -34,12 +34,7 @@ class DeviceRows(NamedTuple):
 
 
 class DeviceWeights(WeightTable):
-    """Weights of the particles of one V2 model runner.
-
-    Args:
-        requests: the engine's `LogitsProcRequestState`, which has the tokens of all slots.
-        most: maximum number of particles whose values are stored.
-    """
+    """Weights of particles in a V2 model runner, whose `LogitsProcRequestState` has the tokens."""
 
     def __init__(self, requests: Any, most: int = MOST_PARTICLES) -> None:
         super().__init__(requests.device, (), most)
@@ -69,9 +64,7 @@ class DeviceWeights(WeightTable):
     ) -> None:
         """Compute log q of all tokens for the rows passed to `before_mask`.
 
-        Args:
-            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows;
-                None if there are no such rows.
+        `log_z_of` is log Z of the rows of the logits that P-GCD has changed, NaN for other rows.
         """
         self._log_softmax(logits, rows, 1)
         self._last, self._log_z = rows, None

@@ -46,11 +46,7 @@ def adopt_structured_outputs(params: Any) -> bool:
 
 
 def adopt(wanted: Mapping[str, Any]) -> str | None:
-    """Convert structured outputs to the JSON text of a constraint; None if that isn't possible.
-
-    Args:
-        wanted: the members `json`, `regex` and `choice`, None for those that aren't used.
-    """
+    """Convert structured outputs to the JSON text of a constraint; None if that isn't possible."""
     schema = wanted.get("json")
     if isinstance(schema, str):
         try:

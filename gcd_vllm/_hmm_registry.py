@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -52,13 +52,13 @@ class PGCD:
                 "save the model there with hmm.save, and give its name without a path"
             )
 
+    def member(self) -> dict[str, Any]:
+        """Return these options as the member `pgcd` of a particle request's JSON object."""
+        return asdict(self)
+
     @classmethod
     def of(cls, given: Any) -> PGCD:
-        """Read the options from the member `pgcd` of a particle request's JSON object.
-
-        Raises:
-            ConstraintError: the object has an unknown member, or a value is invalid.
-        """
+        """Read the options from the member `pgcd` of a particle request's JSON object."""
         if not isinstance(given, Mapping):
             raise ConstraintError(
                 f"expected pgcd to be an object with the name of an HMM as hmm, got {given!r}"
@@ -69,11 +69,7 @@ class PGCD:
             raise ConstraintError(f"cannot use the options of pgcd: {error}") from None
 
     def directory(self) -> Path:
-        """Return the directory of the HMM, inside of the directory in `GCD_VLLM_HMMS`.
-
-        Raises:
-            ConstraintError: `GCD_VLLM_HMMS` isn't set, or its directory has no HMM of this name.
-        """
+        """Return the directory of the HMM, inside of the directory in `GCD_VLLM_HMMS`."""
         root = os.environ.get(DIRECTORY)
         if not root:
             raise ConstraintError(
@@ -93,10 +89,6 @@ class PGCD:
         """Return the `smc.PGCD` for these options; equal options share an object and its tables.
 
         The latest objects are cached. Requests in progress keep their object.
-
-        Raises:
-            ConstraintError: there is no such HMM, it doesn't load or has another vocabulary, or
-                another argument is invalid.
         """
         directory = self.directory()
         key = self, str(directory), str(device)

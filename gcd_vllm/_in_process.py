@@ -30,13 +30,8 @@ _START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_
 class InProcessEngine:
     """A vLLM engine in this process, whose workers store the weights.
 
-    Args:
-        llm: a `vllm.LLM` that was started with this project's logits processor and worker
-            extension.
-
-    Raises:
-        ValueError: the engine was started without the processor or the extension, or its workers
-            have another version of this plugin.
+    A `vllm.LLM` without this project's logits processor and worker extension is refused, and one
+    whose workers have another version of the plugin.
     """
 
     def __init__(self, llm: Any) -> None:

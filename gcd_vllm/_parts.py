@@ -109,8 +109,7 @@ class Engine(Protocol):
     def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
         """Store an automaton in the engine; return a constraint with which requests refer to it.
 
-        Raises:
-            ConstraintError: the engine only accepts constraints that it compiles itself.
+        An engine that only accepts constraints that it compiles itself raises an error.
         """
         ...
 

@@ -78,11 +78,8 @@ class _Entry:
 class AutomatonPool:
     """Token automata over one vocabulary on one device.
 
-    Args:
-        size: number of token ids, the width of the logits.
-        eos_ids: the ids that end a text.
-        device: device of the tensors.
-        max_bytes: maximum size of the tensors in bytes.
+    `size` is the number of token ids, the width of the logits, and `max_bytes` the maximum size of
+    the tensors.
     """
 
     def __init__(
@@ -112,11 +109,8 @@ class AutomatonPool:
     def enter(self, automaton: TokenAutomaton) -> Location:
         """Record that a request uses an automaton, and return the automaton's location.
 
-        If the automaton isn't in the pool, it is copied to it.
-
-        Raises:
-            ConstraintError: its vocabulary has another size, or running requests use too much
-                memory.
+        If the automaton isn't in the pool, it is copied to it. If running requests leave too little
+        memory, an error is raised.
         """
         if automaton.vocabulary.size != self.size:
             raise ConstraintError(
@@ -207,10 +201,8 @@ class AutomatonPool:
     ) -> Int64[Tensor, "R"]:
         """Return the state after each batch row's token; `DEAD` if the token is not allowed.
 
-        Args:
-            locations: the location (`Location`) of each batch row's automaton.
-            states: the state of each batch row in its automaton, or `DEAD`.
-            tokens: token ids; numbers out of range lead to `DEAD`.
+        Numbers that aren't token ids lead to `DEAD`, and so does the state `DEAD`. A row of
+        `locations` is the `Location` of a batch row's automaton.
         """
         base, width, row, _ = locations.unbind(1)
         is_id = (tokens >= 0) & (tokens < self.size)
@@ -239,12 +231,9 @@ class AutomatonPool:
     ) -> None:
         """Set logits to -inf, in place, for tokens after which no answer fits into the budget.
 
-        Args:
-            logits: the logits of all batch rows. With `at`, only some of the rows are masked.
-            locations, states: the location (`Location`) of each masked row's automaton and its
-                state, as in `next`. Rows with the location `NOWHERE` don't change.
-            remaining: tokens left for each masked row, including the next token and EOS.
-            at: the index in `logits` of each masked row; None if all rows are masked, in order.
+        Rows with the location `NOWHERE` don't change. `remaining` counts the tokens left for each
+        masked row, including the next token and EOS. `at` is the index in `logits` of each masked
+        row; None if all rows are masked, in order.
         """
         classes = self._class_mask(locations, states, remaining)
         # Adding minus infinity is several times faster than filling by a mask.

@@ -145,12 +145,7 @@ class ConstraintRequest:
 
     @classmethod
     def parse(cls, text: Any) -> ConstraintRequest:
-        """Parse the JSON text of a request without compiling its constraint.
-
-        Raises:
-            ConstraintError: the text is not valid JSON, or does not have the form that the module
-                docstring describes.
-        """
+        """Parse the JSON text of a request without compiling its constraint."""
         if not isinstance(text, str):
             raise ConstraintError(
                 f"expected a constraint as one JSON text, got {show(text)}; pass it through "
@@ -200,12 +195,7 @@ class ConstraintRequest:
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def language(self) -> Automaton | Segments:
-        """Compile the constraint. Warnings about keywords without effect are suppressed.
-
-        Raises:
-            ConstraintError: the constraint cannot be enforced, for the reasons that the
-                documentation of its `gcd` function gives.
-        """
+        """Compile the constraint. Warnings about keywords without effect are suppressed."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -38,15 +38,7 @@ def pack(found: Automaton | TokenAutomaton) -> bytes:
 
 
 def unpack(packed: bytes, vocabulary: Vocabulary | None = None) -> Automaton | TokenAutomaton:
-    """Return what `pack` has serialized.
-
-    Args:
-        packed: the bytes.
-        vocabulary: the tokens of a lifted automaton.
-
-    Raises:
-        ConstraintError: the bytes aren't those of a language, or of an automaton of these tokens.
-    """
+    """Return what `pack` has serialized; `vocabulary` are the tokens of a lifted automaton."""
     try:
         header, _, compressed = packed.partition(b"\n")
         lifted_to, last, kind, sizes, initial, max_bytes, known, specials = json.loads(header)

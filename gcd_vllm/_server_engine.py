@@ -37,19 +37,10 @@ _Text = tuple[tuple[int, ...], tuple[int, ...]]  # prompt, and answer tokens
 
 
 class ServerEngine:
-    """A vLLM server.
+    """A vLLM server, with the arguments of `gcd_vllm.sample_from_server`.
 
-    Args:
-        url: address of the server, without `/v1`.
-        vocabulary: vocabulary of the server's model.
-        model: name of the model; by default the first model that the server lists.
-        api_key: the server's API key, sent as a bearer token.
-        connections: maximum number of simultaneous requests.
-
-    Raises:
-        ValueError: the server doesn't answer, lacks the plugin, has another version of it, or has
-            another mode of log-probabilities. The message has the command to start it. One token is
-            generated for this check.
+    A server that doesn't answer, lacks the plugin, has another version of it, or has another mode
+    of log-probabilities is refused. One token is generated for this check.
     """
 
     block_size = None

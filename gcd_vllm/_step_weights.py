@@ -48,17 +48,12 @@ class WeightedRow(NamedTuple):
     # Tokens of the answer that this request has drawn so far; the engine appends to it
     tokens: list[int]
     temperature: float  # T
-    # Whether the row is drawn from P-GCD's distribution. If so, log q is stored.
+    # True if the row is drawn from P-GCD's distribution; log q is then stored
     is_twisted: bool = False
 
 
 class WeightedRows:
-    """Batch rows whose weights were requested; one object is used until the batch changes.
-
-    Args:
-        rows: the rows, at least one.
-        device: device of the logits.
-    """
+    """Batch rows (at least one) whose weights were requested, until the batch changes."""
 
     def __init__(self, rows: Sequence[WeightedRow], device: torch.device) -> None:
         self.rows = list(rows)
@@ -107,13 +102,7 @@ class _Step(NamedTuple):
 
 
 class StepWeights(WeightTable):
-    """Weights of the particles of one V1 model runner.
-
-    Args:
-        device: device of the logits.
-        eos_ids: ids that end a text.
-        most: maximum number of particles whose values are stored.
-    """
+    """Weights of the particles of one V1 model runner."""
 
     def __init__(
         self, device: torch.device, eos_ids: Sequence[int], most: int = MOST_PARTICLES
@@ -143,8 +132,7 @@ class StepWeights(WeightTable):
     ) -> None:
         """Compute log Z of this step.
 
-        Args:
-            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows.
+        `log_z_of` is log Z of the rows of the logits that P-GCD has changed, NaN for other rows.
         """
         count, size = len(rows), logits.shape[1]
         log_z = torch.empty(count, dtype=torch.float32, device=self._device)

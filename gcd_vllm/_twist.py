@@ -36,20 +36,9 @@ from smc._vocabulary.factors import defend
 
 
 class Group:
-    """Batch rows under P-GCD with the same constraint, budget and HMM.
+    """Batch rows under P-GCD (an `smc.PGCD`) with the same constraint, budget and HMM.
 
-    Args:
-        proposal: the `smc.PGCD` of these rows.
-        automaton: the constraint.
-        budget: maximum number of tokens of the whole answer.
-        device: device of the logits.
-
-    Attributes:
-        start: state of the empty answer.
-        state: state of the rows of the last step, in V1.
-
-    Raises:
-        ConstraintError: the HMM's table would be too large.
+    If the HMM's table would be too large, a `ConstraintError` is raised.
     """
 
     def __init__(
@@ -58,6 +47,7 @@ class Group:
         proposal.check([automaton], [budget])
         batch = AutomatonBatch([automaton], device)
         self.proposal = proposal
+        # State of the empty answer, and of the rows of the last step, in V1
         self.start = proposal.start(Batch(batch, torch.tensor([budget], device=device)))
         self.state = self.start
         self._device = device
@@ -89,11 +79,7 @@ class Group:
 class TwistedRow:
     """A batch row under P-GCD.
 
-    Args:
-        group: the group that the row belongs to.
-        prefix: tokens of the answer from before this request.
-        tokens: tokens that this request has drawn; the engine appends to this list.
-        temperature: T, the sampling temperature.
+    `prefix` are the answer's tokens from before this request. The engine appends to `tokens`.
     """
 
     def __init__(
@@ -129,11 +115,7 @@ class TwistedLogits(NamedTuple):
 
 
 class Groups:
-    """The groups of one engine; a group is freed when no row uses it any longer.
-
-    Args:
-        device: device of the logits.
-    """
+    """The groups of one engine; a group is freed when no row uses it any longer."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -150,11 +132,7 @@ class Groups:
 
 
 class Twists:
-    """P-GCD in one V1 model runner: groups of its rows with the same constraint and HMM.
-
-    Args:
-        device: device of the logits.
-    """
+    """P-GCD in one V1 model runner: groups of its rows with the same constraint and HMM."""
 
     def __init__(self, device: torch.device) -> None:
         self._groups = Groups(device)

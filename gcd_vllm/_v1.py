@@ -35,9 +35,7 @@ from gcd_vllm._weight_table import Record
 class TokenReader:
     """Computes the state after a list of tokens, which usually continues the previous call's list.
 
-    Args:
-        automaton: the constraint.
-        prefix: tokens of the text before the lists that are passed to `state`.
+    The tokens in `prefix` precede every list.
     """
 
     def __init__(self, automaton: TokenAutomaton, prefix: Sequence[int] = ()) -> None:
@@ -145,12 +143,7 @@ class EngineProcessor(Processor):
     def _twist(
         self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
     ) -> tuple[Admitted, TwistedRow | None]:
-        """Make the P-GCD row of a request.
-
-        Returns:
-            The request, and its row; the row is None if the request doesn't use P-GCD. If making
-            the row fails, a refusal and None.
-        """
+        """Return a request and its P-GCD row, None without P-GCD; if that fails, a refusal."""
         pgcd = None if taken.particle is None else taken.particle.pgcd
         if pgcd is None or taken.automaton is None:
             return taken, None

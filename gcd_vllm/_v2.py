@@ -93,11 +93,7 @@ class EngineProcessor(Processor):
         return True
 
     def _note_particle(self, slot: int, params: Any, reason: str | None) -> None:
-        """Prepare to store weights for a slot, if its request is a particle that asks for them.
-
-        Args:
-            reason: reason why the engine refuses the request; None if it doesn't.
-        """
+        """Prepare to store weights for a slot, if its request is a particle that asks for them."""
         key = ParticleRequest.key_of(params)
         if not key:
             return
@@ -117,11 +113,7 @@ class EngineProcessor(Processor):
             self._twists.leave(slot)
 
     def _group(self, taken: Admitted) -> tuple[Admitted, Group | None]:
-        """Return a request and the group of P-GCD that it belongs to.
-
-        The group is None if the request doesn't use P-GCD. If making the group fails, the result is
-        a refusal and None.
-        """
+        """Return a request and its group of P-GCD, None without P-GCD; if that fails, a refusal."""
         pgcd = None if taken.particle is None else taken.particle.pgcd
         if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
             return taken, None

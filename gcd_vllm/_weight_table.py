@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -31,30 +32,20 @@ NO_ROW = 0
 """Row for values that aren't needed any longer."""
 
 
+@dataclass(slots=True, eq=False)
 class Record:
-    """A particle whose values are stored, with its row in the table.
+    """A particle whose values are stored, with its row in the table."""
 
-    Attributes:
-        row: row of the table; `NO_ROW` once the values were taken or dropped.
-        refusal: reason why the engine doesn't serve the request; None if it does.
-    """
-
-    __slots__ = ("refusal", "row")
-
-    def __init__(self, row: int, refusal: str | None) -> None:
-        self.row, self.refusal = row, refusal
+    row: int  # `NO_ROW` once the values were taken or dropped
+    refusal: str | None  # reason why the engine doesn't serve the request; None if it does
 
 
 class WeightTable:
     """Table of the values from which the weights of an engine's particles are computed.
 
-    The last step of the table is for steps beyond the requested number of tokens, which engines
-    with asynchronous scheduling begin before they know that an answer has ended.
-
-    Args:
-        device: device of the logits.
-        eos_ids: ids that end a text, whose log p is stored at every step.
-        most: maximum number of particles whose values are stored.
+    Log p of each of the `eos_ids` is stored at every step. The last step of the table is for steps
+    beyond the requested number of tokens, which engines with asynchronous scheduling begin before
+    they know that an answer has ended.
     """
 
     def __init__(
@@ -81,11 +72,7 @@ class WeightTable:
 
     @torch.inference_mode()
     def begin(self, key: str, steps: int, refusal: str | None) -> Record:
-        """Return a particle's record, creating it unless the particle was preempted.
-
-        Args:
-            refusal: reason why the engine refuses it; None if it doesn't.
-        """
+        """Return a particle's record, creating it unless the particle was preempted."""
         record = self._records.get(key)
         if record is None:
             while len(self._records) >= self._most:
