@@ -15,6 +15,7 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
   `tokens` (the segment's maximum number of tokens).
 * `tools`: the option `answer` is an object with one of the other members. The option `thought` puts
   a thought in `<think>` and `</think>` first; its value lists the tags that are single tokens.
+* `structural_tag`: `triggers` and `structures`, as in vLLM's response format of this name.
 * `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
   (`gcd_vllm._constraint_cache`).
 
@@ -77,13 +78,37 @@ def _tool_calls(
 ) -> Automaton:
     if answer is not None:
         kind = _only(answer, tuple(_LANGUAGES), "answer")
-        answer = _LANGUAGES[kind].language(answer[kind], {"unsupported": "ignore"})
+        own = {"unsupported": "ignore"} if "unsupported" in _LANGUAGES[kind].options else {}
+        answer = _LANGUAGES[kind].language(answer[kind], own)
     if not (thought is None or (isinstance(thought, list) and set(thought) <= {*TAGS})):
         raise ConstraintError(
             f"expected thought to be a list of {' or '.join(TAGS)}, got {show(thought)}"
         )
     found = tool_calls(tools, answer=answer, **options)
     return found if thought is None else with_any_thought(found, thought)
+
+
+def _structural_tag(given: Any, *, unsupported: str = "warn") -> Automaton:
+    """Return texts in which each trigger begins a tag: `begin`, JSON of the schema, and `end`."""
+    triggers, tags = given.get("triggers"), given.get("structures")
+    is_known = isinstance(triggers, list) and isinstance(tags, list) and bool(tags)
+    if not is_known or not all(
+        isinstance(tag, dict)
+        and {"begin", "schema", "end"} <= tag.keys()
+        and str(tag["begin"]).startswith((*map(str, triggers),))
+        for tag in tags
+    ):
+        raise ConstraintError(
+            "expected structural_tag to have triggers, and structures with begin, schema and end, "
+            f"whose begin starts with one of the triggers; got {show(given)}"
+        )
+    plain = anything() - (anything() + choice(triggers) + anything())
+    ways = [
+        [choice([tag["begin"]]), json_schema(tag["schema"], unsupported=unsupported),
+         choice([tag["end"]]), plain]
+        for tag in tags
+    ]  # fmt: skip
+    return plain + Automaton.union([Automaton.concatenate(way) for way in ways]).star()
 
 
 def _refuse_digest(digest: str) -> Automaton:
@@ -123,6 +148,7 @@ _LANGUAGES = {
     "tools": _Kind(_tool_calls, (list, dict), "tools to be a list of objects"),
     "sql": _Kind(_database, (dict,), "sql to be an object that describes a database"),
     "grammar": _Kind(_grammar, (str,), "grammar to be a string"),
+    "structural_tag": _Kind(_structural_tag, (dict,), "structural_tag to be an object"),
     "lifted": _Kind(_refuse_digest, (str,), "lifted to be a string, the digest of an automaton"),
 }
 KINDS = (*_LANGUAGES, "segments")

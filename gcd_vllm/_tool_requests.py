@@ -22,6 +22,7 @@ from gcd._replies import TAGS
 
 # Reasoning parsers whose models think in these tags (`gcd._replies.TAGS`).
 _THOUGHTS = ("qwen3", "deepseek_r1", "deepseek_v3", "glm45", "minimax_m2", "hermes")
+_ANSWERS = {"text": "text", "json_schema": "json", "structural_tag": "tags"}  # in a report
 _SWITCHES = ("enable_thinking", "thinking")  # arguments of chat templates
 
 
@@ -101,7 +102,7 @@ def convert(
     answer = _answer_of(request.get("response_format"))
     if options["choice"] == "auto":
         options |= {} if answer is None else {"answer": answer}
-        report.append(f"answer={'text' if answer is None else 'json'}")
+        report.append(f"answer={_ANSWERS[next(iter(answer or {'text': 0}))]}")
     removed = ("response_format", "parallel_tool_calls")
     body = {name: value for name, value in request.items() if name not in removed}
     body["tools"] = [_without_strict(tool) for tool in request["tools"]]
@@ -128,11 +129,13 @@ def _answer_of(given: Any) -> dict[str, Any] | None:
         return None
     if kind == "json_object":
         return {"json_schema": {"type": "object"}}
+    if kind == "structural_tag" and "structures" in given:
+        return {kind: {name: given[name] for name in given if name != "type"}}
     inner = given.get("json_schema") if kind == "json_schema" else None
     if not isinstance(inner, dict) or "schema" not in inner:
         raise ConstraintError(
-            "expected a response_format of type text, json_object, or json_schema with a schema, "
-            f"beside tools, got {show(given)}"
+            "expected a response_format of type text, json_object, json_schema with a schema, or "
+            f"structural_tag with structures and triggers, beside tools, got {show(given)}"
         )
     return {"json_schema": inner["schema"]}
 

@@ -64,6 +64,32 @@ def test_what_a_request_permits(more, text, one, two):
     assert report.startswith("calls=hermes; choice=")
 
 
+TAG = {"begin": "<ok>", "schema": SCHEMA, "end": "</ok>"}
+TAGGED = {"type": "structural_tag", "structures": [TAG], "triggers": ["<o"]}
+
+
+def test_structural_tags_beside_tools():
+    body, report = convert(request(response_format=TAGGED), HERMES, ())
+    language = language_of(body)
+    right = '<ok>{"ok":true}</ok>'
+    for text in ("Hi.", right, f"So {right} or {right}!", CALL, f"{WEATHER}\n{CALL}"):
+        assert language.accepts(text)
+    for text in ("<ok>", '<ok>{"ok":1}</ok>', "a <or", right[:-1], f"{right}<o", f"{right}{CALL}"):
+        assert not language.accepts(text)
+    assert report == "calls=hermes; choice=auto; answer=tags"
+    alone = ConstraintRequest.parse(json.dumps({"structural_tag": {**TAGGED}})).language()
+    assert alone.accepts(f"{right} <tool_call>")
+
+
+def test_an_answer_beside_tools_is_any_other_constraint():
+    for answer, text in (({"regex": "a+"}, "aa"), ({"choice": ["b"]}, "b"),
+                         ({"grammar": 'start: "c"'}, "c")):  # fmt: skip
+        options = {"style": "hermes", "choice": "auto", "answer": answer}
+        given = json.dumps({"tools": TOOLS, "options": options})
+        language = ConstraintRequest.parse(given).language()
+        assert [language.accepts(each) for each in (text, CALL, "x")] == [True, True, False]
+
+
 def test_what_is_left_to_vllm():
     for more in (
         {"tool_choice": "none"},
@@ -124,6 +150,9 @@ WRONG = [
     ({"tool_choice": "any"}, "expected tool_choice"),
     ({"tool_choice": {"type": "allowed_tools"}}, "expected tool_choice"),
     ({"response_format": {"type": "structural_tag"}}, "expected a response_format"),
+    ({"response_format": TAGGED | {"triggers": ["<a"]}}, "starts with one of the triggers"),
+    ({"response_format": TAGGED | {"structures": [{"begin": "<o"}]}}, "schema and end"),
+    ({"response_format": TAGGED | {"structures": [TAG | {"end": 1}]}}, "expected"),
     ({"response_format": {"type": "json_schema"}}, "expected a response_format"),
     ({"structured_outputs": {"regex": "a"}}, "two constraints"),
     ({"tools": [TOOLS[1], TOOLS[1]]}, "different names"),
