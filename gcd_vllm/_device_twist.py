@@ -28,8 +28,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gcd import TokenAutomaton
-from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._pool import on_device
 from gcd_vllm._twist import Group, Groups, TwistedLogits, twist
 from hmm import HMM, predict_first
@@ -66,14 +64,15 @@ class DeviceTwists:
 
     def __init__(self, requests: Any) -> None:
         self._requests = requests
-        self._groups = Groups(requests.device)
+        self.groups = Groups(requests.device)
         self._slots: dict[int, _Slot] = {}
         self._new: dict[int, int] = {}  # slots at the beginning, and their number of tokens
         self._filters: dict[int, _Filter] = {}  # by the id of the HMM
 
-    def group(self, pgcd: PGCD, automaton: TokenAutomaton, budget: int) -> Group:
-        """Return the group of a request; see `Groups.get` for the errors."""
-        return self._groups.get(pgcd, automaton, budget)
+    @property
+    def has_slots(self) -> bool:
+        """Return whether the batch has a slot under P-GCD."""
+        return bool(self._slots)
 
     def enter(self, slot: int, group: Group, temperature: float, new: int | None) -> None:
         """Add a slot to the batch.

@@ -8,7 +8,7 @@ where g is the lookahead of `smc.PGCD`. So the row's logits are replaced by T (l
 drawn token multiplies the particle's weight by p / q, and g of the last token is the particle's
 potential.
 
-Batch rows with the same constraint, budget and HMM share a `Group`. `Twists` is for V1. There, the
+Batch rows with the same constraint, budget and HMM share a `Group`. In V1 (`twist_rows`), the
 group's `smc.PGCD` state has one entry for each batch row, and entry 0 for the empty answer. In each
 step, a row's new tokens advance its entry from the previous step. If a row is new, or the engine
 removed some of its tokens, it starts again at entry 0. For V2, see `gcd_vllm._device_twist`.
@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd import AutomatonBatch, TokenAutomaton
-from gcd_vllm._hmm_registry import PGCD
+from gcd_vllm._admission import Admission, Admitted
 from gcd_vllm._pool import on_device
 from smc import Batch
 from smc._vocabulary.factors import defend
@@ -121,52 +121,41 @@ class Groups:
         self._device = device
         self._groups: WeakValueDictionary[Any, Group] = WeakValueDictionary()
 
-    def get(self, pgcd: PGCD, automaton: TokenAutomaton, budget: int) -> Group:
-        """Return a group, and load its HMM and compute the HMM's table if it is new."""
+    def join(self, taken: Admitted, admission: Admission) -> tuple[Admitted, Group | None]:
+        """Return a request and its group, None without P-GCD; if that fails, its refusal and None.
+
+        If the group is new, its HMM is loaded, and the HMM's table is computed.
+        """
+        pgcd = None if taken.particle is None else taken.particle.pgcd
+        automaton, budget = taken.automaton, taken.budget
+        if pgcd is None or automaton is None:
+            return taken, None
         key = pgcd, id(automaton), budget
-        group = self._groups.get(key)
-        if group is None:
-            proposal = pgcd.proposal(automaton.vocabulary, self._device)
-            group = self._groups[key] = Group(proposal, automaton, budget, self._device)
-        return group
+        try:
+            group = self._groups.get(key)
+            if group is None:
+                proposal = pgcd.proposal(automaton.vocabulary, self._device)
+                group = self._groups[key] = Group(proposal, automaton, budget, self._device)
+            return taken, group
+        except Exception as error:  # an error in one request must not stop the engine
+            return admission.refuse(error, taken.room), None
 
 
-class Twists:
-    """P-GCD in one V1 model runner: groups of its rows with the same constraint and HMM."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._groups = Groups(device)
-
-    def row(
-        self,
-        pgcd: PGCD,
-        automaton: TokenAutomaton,
-        budget: int,
-        prefix: list[int],
-        tokens: list[int],
-        temperature: float,
-    ) -> TwistedRow:
-        """Make a row; see `Groups.get` for the errors."""
-        group = self._groups.get(pgcd, automaton, budget)
-        return TwistedRow(group, prefix, tokens, temperature)
-
-    @torch.inference_mode()
-    def of(
-        self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
-    ) -> list[TwistedLogits]:
-        """Compute P-GCD's logits of these rows from logits that aren't masked yet."""
-        groups: dict[int, list[tuple[int, TwistedRow]]] = defaultdict(list)
-        for index, row in rows:
-            groups[id(row.group)].append((index, row))
-        return [self._of(logits, each) for each in groups.values()]
-
-    def _of(
-        self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
-    ) -> TwistedLogits:
-        group = rows[0][1].group
-        state = group.step([row for _, row in rows])
-        at = [index for index, _ in rows]
-        return twist(logits, at, group.proposal, state, [row.temperature for _, row in rows])
+@torch.inference_mode()
+def twist_rows(
+    logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
+) -> list[TwistedLogits]:
+    """Compute P-GCD's logits of V1's rows from logits that aren't masked yet."""
+    groups: dict[int, list[tuple[int, TwistedRow]]] = defaultdict(list)
+    for index, row in rows:
+        groups[id(row.group)].append((index, row))
+    found = []
+    for pairs in groups.values():
+        at, members = [index for index, _ in pairs], [row for _, row in pairs]
+        group = members[0].group
+        temperatures = [row.temperature for row in members]
+        found.append(twist(logits, at, group.proposal, group.step(members), temperatures))
+    return found
 
 
 def twist(

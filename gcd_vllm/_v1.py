@@ -28,7 +28,7 @@ from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._pool import DEAD, on_device
 from gcd_vllm._processor import Processor
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
-from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
+from gcd_vllm._twist import Groups, TwistedRow, log_z_of, twist_rows, write
 from gcd_vllm._weight_table import Record
 
 
@@ -103,7 +103,7 @@ class EngineProcessor(Processor):
         self._deadlines = Deadlines()
         self._weights: StepWeights | None = None
         self._weighted: WeightedRows | None = None  # of this batch
-        self._twists: Twists | None = None
+        self._groups = Groups(device)
 
     def update_state(self, batch_update: Any) -> None:
         """Update the rows; vLLM lists requests that leave the batch, enter it, and move in it."""
@@ -133,28 +133,12 @@ class EngineProcessor(Processor):
         length = None if prompt is None else len(prompt)
         taken = self._admission.admit_or_refuse(params, text, length, prompt=prompt or ())
         until = self._deadlines.begin(params, taken.deadline_ms)
-        prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
-        admitted, twist = self._twist(taken, prefix, tokens, params.temperature)
-        if admitted.particle is None:
-            prefix, twist = [], None
+        admitted, group = self._groups.join(taken, self._admission)
+        particle, temperature = admitted.particle, params.temperature
+        prefix = [] if particle is None else prefix_of(particle, prompt or ())
+        twist = None if group is None else TwistedRow(group, prefix, tokens, temperature)
         record = self._record(params, admitted)
-        return _Row(admitted, tokens, until, prefix, record, params.temperature, twist)
-
-    def _twist(
-        self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
-    ) -> tuple[Admitted, TwistedRow | None]:
-        """Return a request and its P-GCD row, None without P-GCD; if that fails, a refusal."""
-        pgcd = None if taken.particle is None else taken.particle.pgcd
-        if pgcd is None or taken.automaton is None:
-            return taken, None
-        if self._twists is None:
-            self._twists = Twists(self._device)
-        try:
-            return taken, self._twists.row(
-                pgcd, taken.automaton, taken.budget, prefix, tokens, temperature
-            )
-        except Exception as error:  # an error in one request must not stop the engine
-            return self._admission.refuse(error, taken.room), None
+        return _Row(admitted, tokens, until, prefix, record, temperature, twist)
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
         """Return the record of a particle's weights; None if they weren't requested."""
@@ -172,7 +156,7 @@ class EngineProcessor(Processor):
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         twists = [(i, row.twist) for i, row in self._rows.items() if row.twist is not None]
-        twisted = self._twists.of(logits, twists) if twists and self._twists is not None else []
+        twisted = twist_rows(logits, twists)
         refused = np.ones((len(self._rows), logits.shape[1]), np.bool_)
         for out, row in zip(refused, self._rows.values(), strict=True):
             mask = row.mask(self._deadlines.tokens_within(row.until, now))

@@ -65,7 +65,7 @@ class EngineProcessor(Processor):
         self._particles: dict[int, Record] = {}
         self._weighted = np.zeros(slots, np.bool_)  # slots whose weights are stored
         self._temperatures = np.ones(slots, np.float32)
-        self._twists: DeviceTwists | None = None  # until a request uses P-GCD
+        self._twists = DeviceTwists(req_states)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Store a new request of the engine in its slot; return whether it has a constraint."""
@@ -109,20 +109,7 @@ class EngineProcessor(Processor):
         automaton = self._placed.pop(slot, None)
         if automaton is not None and self._pool is not None:
             self._pool.leave(automaton)
-        if self._twists is not None:
-            self._twists.leave(slot)
-
-    def _group(self, taken: Admitted) -> tuple[Admitted, Group | None]:
-        """Return a request and its group of P-GCD, None without P-GCD; if that fails, a refusal."""
-        pgcd = None if taken.particle is None else taken.particle.pgcd
-        if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
-            return taken, None
-        if self._twists is None:
-            self._twists = DeviceTwists(self._requests)
-        try:
-            return taken, self._twists.group(pgcd, taken.automaton, taken.budget)
-        except Exception as error:  # an error in one request must not stop the engine
-            return self._admission.refuse(error, taken.room), None
+        self._twists.leave(slot)
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
         """Copy the automata of the batch's requests to the device, unless they are already there.
@@ -143,7 +130,7 @@ class EngineProcessor(Processor):
             taken = self._taken[slot] or Admitted(None, 1)
             if slot not in self._new:  # no room is left for an error text
                 taken = taken._replace(room=1)
-            wanted, group = self._group(taken)
+            wanted, group = self._twists.groups.join(taken, self._admission)
             admitted, location = self._admission.enter_pool(pool, wanted)
             if group is not None and admitted is wanted:
                 self._enter_group(slot, group, admitted)
@@ -174,7 +161,6 @@ class EngineProcessor(Processor):
 
     def _enter_group(self, slot: int, group: Group, admitted: Admitted) -> None:
         """Draw a slot from P-GCD's distribution while it is in the batch."""
-        assert self._twists is not None
         assert admitted.particle is not None
         tokens = None
         if slot in self._new:
@@ -238,7 +224,7 @@ class EngineProcessor(Processor):
         if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         twisted: list[TwistedLogits] = []
-        if self._twists is not None:
+        if self._twists.has_slots:
             positions = SlotStates(*self._slots[:, 4:8].unbind(1))
             twisted = self._twists.of(logits, ctx.idx_mapping_np.tolist(), positions)
         pool.mask_(logits, locations, state, left, at)

@@ -213,7 +213,7 @@ def test_v2_frees_groups_that_are_not_in_the_batch(tokens, hmms):
         states.enter(slot, [5], [], partial(processor.add_request, slot, params))
     for order in ([0, 1], [2], [1, 2]):
         processor.apply(torch.randn(len(order), tokens.size), v2_context(order))
-        assert len(processor._twists._groups._groups) == len(order)
+        assert len(processor._twists.groups._groups) == len(order)
     take("frees/")
 
 
