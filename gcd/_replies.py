@@ -144,15 +144,13 @@ def _read_members(form: CallFormat, text: str, schema: dict[str, Any]) -> str:
     readings = []
     for each in re.finditer(member, text, re.DOTALL):
         key, value = each["key"], each["value"]
+        ways = [json.dumps(value), value] if _is_json(value) else [json.dumps(value)]
         if "{}" in form.member[1]:
-            is_text = each["sign"] == "true"
-        elif form.is_typed:
-            is_text = _accepts_text(schema, key, value)
-        else:
-            is_text = not _is_json(value)
-        ways = [json.dumps(value) if is_text else value]
-        if form.is_typed and "{}" not in form.member[1] and _is_json(value):
-            ways.append(value if is_text else json.dumps(value))
+            ways = ways[:1] if each["sign"] == "true" else [value]
+        elif not form.is_typed:
+            ways = ways[-1:]
+        elif not _accepts_text(schema, key, value):
+            ways.reverse()
         readings.append([f"{json.dumps(key)}: {way}" for way in ways])
     texts = [f"{{{', '.join(each)}}}" for each in islice(product(*readings), _MOST_READINGS)]
     if len(texts) == 1:

@@ -475,23 +475,24 @@ def ask_all(
     lifts = [lift_once(open_tag(lm, each)) for each in written]
     names, lifts, most = per_prompt(len(written), lifts, max_tokens, options.get("example_ids"))
     N, algorithm = _search_by(particles, algorithm)
-    every = [
-        (prompt, lifted, n, [(len(parts) * name + i, part) for i, part in enumerate(parts)])
-        for prompt, lifted, n, name in zip(written, lifts, most, names, strict=True)
-        for parts in [lifted.parts(n, thinking, N)]
+    every = list(zip(written, lifts, most, names, strict=True))
+    parts = [lifted.parts(n, thinking, N) for _, lifted, n, _ in every]
+    rows = [
+        (prompt, part, n, len(some) * name + i)
+        for some, (prompt, _, n, name) in zip(parts, every, strict=True)
+        for i, part in enumerate(some)
     ]
-    rows = [(prompt, n, *named) for prompt, _, n, parts in every for named in parts]
     if len(rows) > len(written):
-        options["example_ids"] = [name for _, _, name, _ in rows]
+        options["example_ids"] = [name for *_, name in rows]
     found = iter(sample(
-        lm, [prompt for prompt, *_ in rows], [part for *_, part in rows],
-        max_tokens=[n for _, n, *_ in rows], particles=N,
+        lm, [prompt for prompt, *_ in rows], [part for _, part, *_ in rows],
+        max_tokens=[n for *_, n, _ in rows], particles=N,
         proposal=GCD() if proposal is None else proposal, algorithm=algorithm,
         temperature=temperature, **options,
     ))  # fmt: skip
     return [
-        request.reply(lifted, list(islice(found, len(parts))), len(lm.encode(prompt)), n)
-        for prompt, lifted, n, parts in every
+        request.reply(lifted, list(islice(found, len(some))), len(lm.encode(prompt)), n)
+        for some, (prompt, lifted, n, _) in zip(parts, every, strict=True)
     ]
 
 

@@ -17,7 +17,7 @@ automaton then contains each tool only once. With `max_calls=n`, it contains n c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -59,9 +59,6 @@ from gcd._languages.values.arrays import array
 from gcd._languages.values.notation import mark, separators
 from gcd._languages.values.objects import Frame
 from gcd._languages.values.python_values import PYTHON_BLANKS, is_python_name, why_no_python_name
-
-Call = Sequence[Automaton]
-"""Languages of the consecutive parts of a call."""
 
 
 def tool_calls(
@@ -125,7 +122,7 @@ def tool_calls(
             f'expected an answer only with choice="auto", got choice={choice!r}; omit the answer'
         )
     notation = notation_of(form, whitespace, escapes)
-    write: Callable[[Tool, SchemaLanguages], Call] = partial(
+    write: Callable[[Tool, SchemaLanguages], list[Automaton]] = partial(
         native_call, form, frame_of(form, notation)
     )
     if form == LISTS["json"]:
@@ -183,7 +180,11 @@ def tool_calls(
         most = max_calls
         if max_bytes is not None and not call.is_empty:  # no such text exceeds a larger `max_calls`
             reach = max_bytes // len(call.shortest())
-            _check_reach(min_calls, reach, max_bytes)
+            if min_calls > reach:
+                raise EmptyLanguageError(
+                    f"at most {reach} calls fit into max_bytes={max_bytes} bytes, but min_calls is "
+                    f"{min_calls}; raise max_bytes or lower min_calls"
+                )
             most = None if most is not None and most > reach else most
         language, counts = call, (min_calls, 1 if form.separator is None else most)
         if is_list:
@@ -250,15 +251,7 @@ def _chosen(tools: tuple[Tool, ...], choice: str) -> tuple[Tool, ...]:
     return found
 
 
-def _check_reach(min_calls: int, reach: int, max_bytes: int) -> None:
-    if min_calls > reach:
-        raise EmptyLanguageError(
-            f"at most {reach} calls fit into max_bytes={max_bytes} bytes, but min_calls is "
-            f"{min_calls}; raise max_bytes or lower min_calls"
-        )
-
-
-def _json_call(tool: Tool, values: SchemaLanguages) -> Call:
+def _json_call(tool: Tool, values: SchemaLanguages) -> list[Automaton]:
     """Return the languages of the parts of `{"name": "f", "arguments": {...}}`."""
     at = values.notation
     name = [at.spell("name"), at.colon, at.spell(tool.name)]
@@ -266,7 +259,7 @@ def _json_call(tool: Tool, values: SchemaLanguages) -> Call:
     return [mark("{"), at.gap, *name, at.comma, *arguments, at.gap, mark("}")]
 
 
-def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call:
+def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Automaton]:
     """Return the languages of the parts of `f(a=1, b="x", **{"page-size": 2})`."""
     _check_name(tool.name)
     frame = Frame("(", ")", equals, is_python_name)
