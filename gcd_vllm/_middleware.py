@@ -133,15 +133,15 @@ class _Exchange:
 
     async def receive(self) -> Message:
         """Receive the whole body of a request, convert it, and compile its constraint."""
-        body, message = b"", await self._receive()
+        body, message = bytearray(), await self._receive()
         if self._prepared is not None:
             return message
         while message["type"] == "http.request" and message.get("more_body"):
-            body += message.get("body", b"")
+            body.extend(message.get("body", b""))
             message = await self._receive()
         if message["type"] != "http.request":
             return message
-        self._prepared = await self._prepare(body + message.get("body", b""))
+        self._prepared = await self._prepare(bytes(body) + message.get("body", b""))
         return {**message, "body": self._prepared.body, "more_body": False}
 
     async def send(self, message: Message) -> None:

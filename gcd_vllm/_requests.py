@@ -185,7 +185,7 @@ class ConstraintRequest:
         return cls._parse(text)
 
     @classmethod
-    @lru_cache(maxsize=32)  # the middleware and the checks parse each
+    @lru_cache(maxsize=16)  # middleware and checks parse each; a parsed text may take 20 MB
     def _parse(cls, text: str) -> ConstraintRequest:
         try:
             found = json.loads(without_mark(text))
