@@ -26,7 +26,6 @@ from gcd_vllm._constraint_cache import (
     ConstraintCache,
     usable_budget,
 )
-from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._hmm_registry import PGCD
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
 from gcd_vllm._pool import END, MAX_BYTES, AutomatonPool, Location
@@ -156,7 +155,12 @@ class Admission:
         config, particle = self._config(), ParticleRequest.of(params)
         request = ConstraintRequest.parse(text)
         check_conflicts(params)
-        check_deadline(request, config)
+        workers = getattr(getattr(config, "parallel_config", None), "world_size", 1)
+        if request.deadline_ms is not None and workers > 1:
+            raise ConstraintError(
+                f"expected a single worker for deadline_ms={request.deadline_ms}, got {workers} "
+                "workers with different clocks; omit deadline_ms, or serve with one worker"
+            )
         begin = monotonic()
         automaton = self.cache.get(request)
         if monotonic() - begin > _LONG_WAIT:

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 from hashlib import blake2b
-from threading import Event, Lock
+from threading import Lock
 
 from gcd import (
     Automaton,
@@ -83,7 +84,7 @@ class ConstraintCache:
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._languages: OrderedDict[str, Automaton] = OrderedDict()
         self._packed: dict[str, bytes] = {}
-        self._preparing: dict[str, Event] = {}
+        self._preparing: dict[str, Lock] = {}
         self._bytes = 0
         self._lock, self._compiling = Lock(), Lock()
 
@@ -124,22 +125,14 @@ class ConstraintCache:
         """
         key = request.key
         with self._lock:
-            others = self._preparing.get(key)
-            mine = None if others is not None else self._preparing.setdefault(key, Event())
-        if others is not None:
-            others.wait()
+            turn = self._preparing.setdefault(key, Lock())
         try:
-            if mine is not None:
+            with turn, suppress(ConstraintError):  # cached
                 self._prepare_language(key, request)
-            self.get(request)
-            self.export(request)
-        except ConstraintError:
-            pass  # cached
+                self.get(request)
+                self.export(request)
         finally:
-            if mine is not None:
-                with self._lock:
-                    del self._preparing[key]
-                mine.set()
+            self._preparing.pop(key, None)
 
     def _prepare_language(self, key: str, request: ConstraintRequest) -> None:
         if self._recall(key) or key in self._languages or request.kind == "segments":

@@ -12,24 +12,12 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from gcd import ConstraintError
-from gcd_vllm._requests import ConstraintRequest
 from smc._inference.deadlines import Pace
 
 _UNTIL = "gcd_until"  # member of `extra_args` with the deadline, for preempted requests
 
 MANY = 1 << 40
 """Number of tokens that fit before the deadline of a request without one; above any budget."""
-
-
-def check_deadline(request: ConstraintRequest, vllm_config: Any) -> None:
-    """Raise an error if a request has a deadline and several workers serve the model."""
-    size = getattr(getattr(vllm_config, "parallel_config", None), "world_size", 1)
-    if request.deadline_ms is not None and size > 1:
-        raise ConstraintError(
-            f"expected a single worker for deadline_ms={request.deadline_ms}, got {size} workers "
-            "with different clocks; omit deadline_ms, or serve with one worker"
-        )
 
 
 class Deadlines:

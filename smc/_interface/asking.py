@@ -776,11 +776,7 @@ def _lower_types(schema: Any) -> Any:
 
 def _tools_for_chat(tools: Any) -> list[dict[str, Any]]:
     """Return tools in the form that chat templates expect."""
-    classes = (
-        {}
-        if isinstance(tools, Mapping)
-        else {each.__name__: each for each in tools if isinstance(each, type)}
-    )
+    classes = {each.__name__: each for each in tools if isinstance(each, type)}
     found = []
     for tool in parse_tools(tools).tools:
         parameters = tool.schema

@@ -13,6 +13,7 @@ import torch
 import gcd
 from gcd_vllm import Processor
 from gcd_vllm import _deadlines as deadlines
+from gcd_vllm._admission import admission_of
 from gcd_vllm._requests import ConstraintRequest
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
@@ -145,8 +146,8 @@ def test_a_deadline_is_no_part_of_the_constraint():
 def test_several_workers_have_several_clocks(tokens):
     config = VllmConfig(tokens)
     config.parallel_config = SimpleNamespace(world_size=2)
-    request = ConstraintRequest.parse('{"regex": "a", "deadline_ms": 5}')
+    given = SamplingParams(extra_args={"gcd": '{"regex": "a", "deadline_ms": 5}'})
     with pytest.raises(gcd.ConstraintError, match="got 2 workers"):
-        deadlines.check_deadline(request, config)
+        admission_of(config).admit(given, given.extra_args["gcd"], 1)
     config.parallel_config.world_size = 1
-    deadlines.check_deadline(request, config)
+    assert admission_of(config).admit(given, given.extra_args["gcd"], 1).deadline_ms == 5
