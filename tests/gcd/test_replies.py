@@ -20,12 +20,7 @@ ARGUMENTS = {tool.name: random_strings(gcd.json_schema(tool.schema), 60) for too
 def write(form: CallFormat, calls: list[tuple[str, dict]]) -> str:
     if form == LISTS["json"]:
         return json.dumps([{"name": name, "arguments": each} for name, each in calls])
-    text = write_calls(form, calls)
-    return (
-        f"[{', '.join(write_calls(form, [each]) for each in calls)}]"
-        if form == LISTS["python"]
-        else text
-    )
+    return write_calls(form, calls)
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *LISTS])

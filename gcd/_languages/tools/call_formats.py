@@ -200,8 +200,8 @@ ALIASES |= {"llama4_json": "llama3_json", "llama4_pythonic": "pythonic", "glm47"
 
 # Styles that are lists of calls, whatever the model.
 LISTS = {
-    "json": CallFormat("", "", "", lead="["),
-    "python": CallFormat("", "", "", lead="[", arguments="python"),
+    "json": CallFormat("", "", "", "[", ", ", "]", lead="["),
+    "python": CallFormat("", "", "", "[", ", ", "]", arguments="python", lead="["),
 }
 
 # Names of models, in lower case, and their formats; the first match counts.

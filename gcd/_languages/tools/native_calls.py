@@ -19,7 +19,7 @@ from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError
 from gcd._languages.json_schema.languages import SchemaLanguages
 from gcd._languages.text.code_points import texts
 from gcd._languages.text.regex import regex
-from gcd._languages.tools.call_formats import CallFormat
+from gcd._languages.tools.call_formats import LISTS, CallFormat
 from gcd._languages.tools.tool_lists import Tool
 from gcd._languages.values.json_values import json_notation
 from gcd._languages.values.notation import Notation, mark
@@ -188,6 +188,7 @@ def _read_as_json() -> Automaton:
 
 def replies(
     form: CallFormat,
+    notation: Notation,
     call: Automaton,
     counts: tuple[int, int | None],
     auto: bool,
@@ -196,28 +197,35 @@ def replies(
     """Return the language of calls and, if `auto`, of answers without calls.
 
     `counts` are the fewest and the most calls. `answer` None is for any text, which may then also
-    precede calls. The graph is converted once, because an automaton of many tools is large.
+    precede calls. Lists have the separators of the notation. The graph is converted once, because
+    an automaton of many tools is large.
     """
     fewest, most = counts
     copies = max(1, fewest) if most is None else most
     if copies * call.num_states > max_states():
-        raise StateLimitError(max_states(), f"{copies} copies of the calls")
+        what = f"a list of {copies} calls with {call.num_states} states each"
+        raise StateLimitError(max_states(), what)
     graph = Assembly()
     start, began, here, end = (graph.node() for _ in range(4))
     for each in _before(form):
         graph.insert(start, began, each)
-    first, separator, last = (
-        write(form, text or "") for text in (form.first, form.separator, form.last)
-    )
+    separator = write(form, form.separator or "")
+    first, last = [write(form, form.first)], [write(form, form.last)]
+    if form in LISTS.values():
+        separator, gap = notation.comma, notation.gap
+        around = gap if form.arguments == "json" else Automaton.epsilon()
+        first, last = [around, *first, gap], [gap, *last, around]
     if auto:
         graph.insert(began, end, *_without_calls(form, answer))
     leads = auto and answer is None and form.lead is None
-    graph.insert(began, here, *[_plain(form)] * leads, first)
+    graph.insert(began, here, *[_plain(form)] * leads, *first)
+    if fewest == 0:
+        graph.insert(began, end, *first, *last)
     for number in range(1, copies + 1):
         done, following = graph.node(), graph.node() if number < copies else here
         graph.insert(here, done, call)
         if number >= fewest:
-            graph.insert(done, end, last)
+            graph.insert(done, end, *last)
         if number < copies or most is None:
             graph.insert(done, following, separator)
         here = following

@@ -55,7 +55,6 @@ from gcd._languages.tools.native_calls import (
     replies,
 )
 from gcd._languages.tools.tool_lists import Tool, parse_tools
-from gcd._languages.values.arrays import array
 from gcd._languages.values.notation import mark, separators
 from gcd._languages.values.objects import Frame
 from gcd._languages.values.python_values import PYTHON_BLANKS, is_python_name, why_no_python_name
@@ -186,18 +185,13 @@ def tool_calls(
                     f"{min_calls}; raise max_bytes or lower min_calls"
                 )
             most = None if most is not None and most > reach else most
-        language, counts = call, (min_calls, 1 if form.separator is None else most)
-        if is_list:
-            language, counts = array(notation, call, minimum=min_calls, maximum=most), (1, 1)
-        if language.is_empty or (form.separator is None and min_calls > 1):
+        most = 1 if form.separator is None else most
+        if (call.is_empty and min_calls) or (most is not None and most < min_calls):
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
             reason = reason if parsed else "there are no tools; add one"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
-        if form == LISTS["json"]:
-            language = Automaton.concatenate([notation.gap, language, notation.gap])
-        if choice == "auto" or not is_list:
-            language = replies(form, language, counts, choice == "auto", answer)
+        language = replies(form, notation, call, (min_calls, most), choice == "auto", answer)
         return restrict_length(language, max_bytes, "a list of valid calls", caveats)
 
     bounds = [bound for document in documents for bound in document.bounds]
