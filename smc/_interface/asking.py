@@ -531,9 +531,9 @@ class _Request:
     vocabulary: Vocabulary
     language: Automaton | TokenAutomaton
     parser: Parser
-    form: CallFormat | None
-    tools: tuple[Tool, ...]
-    thinking: int | None
+    thinking: int | None = None
+    form: CallFormat | None = None
+    tools: tuple[Tool, ...] = ()
     branches: tuple[Automaton, ...] = ()
 
     @classmethod
@@ -560,12 +560,12 @@ class _Request:
                 raise ValueError(
                     "expected a constraint that isn't lifted, with tools or thinking; omit gcd.lift"
                 )
-            return cls(lm.vocabulary, answer, parser, None, (), None)
-        if tools is not None and _is_tools(kind):
-            raise ValueError("expected tools once, got them as kind and as tools; omit kind")
+            return cls(lm.vocabulary, answer, parser)
         if tools is None:
             assert answer is not None
-            return cls(lm.vocabulary, answer, parser, None, (), thinking)
+            return cls(lm.vocabulary, answer, parser, thinking)
+        if _is_tools(kind):
+            raise ValueError("expected tools once, got them as kind and as tools; omit kind")
         if style is None:
             tokenizer = getattr(lm, "tokenizer", None)
             style = _style_of(tokenizer, getattr(tokenizer, "chat_template", None))
@@ -578,7 +578,7 @@ class _Request:
         else:  # keywords of the answer that aren't enforced would forbid a difference
             calls = compiled(choice="required", unknown="ignore", unsupported="ignore")
         every = parse_tools(tools).tools
-        return cls(lm.vocabulary, language, parser, form, every, thinking, (calls, rest))
+        return cls(lm.vocabulary, language, parser, thinking, form, every, (calls, rest))
 
     def lift(self, opened: str | None, literals: str | None) -> _Lifted:
         """Lift the constraint of prompts that end with a tag, or with none."""

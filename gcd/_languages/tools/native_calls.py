@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 from gcd._automata.assembly import Assembly
 from gcd._automata.automaton import SPECIAL, Automaton
@@ -102,17 +103,13 @@ def _without_reserved(form: CallFormat, plain: Notation) -> Notation:
 def _change_strings(plain: Notation, change: Callable[[Automaton], Automaton]) -> Notation:
     """Return a notation with a function applied to each language of strings, once."""
     change = cache(change)
-    quoted, quoted_all = plain.quoted, plain.quoted_all
-    assert quoted is not None, "strings of JSON"
-    assert quoted_all is not None, "strings of JSON"
-    return replace(
-        plain,
-        string=lambda fewest, most: change(plain.string(fewest, most)),
-        choice=lambda given: change(plain.choice(given)),
-        spell_all=lambda text: change(plain.spell_all(text)),
-        quoted=lambda text: change(quoted(text)),
-        quoted_all=lambda text: change(quoted_all(text)),
-    )
+
+    def change_result(name: str) -> Any:
+        make = getattr(plain, name)
+        return lambda *given: change(make(*given))
+
+    names = ("string", "choice", "spell_all", "quoted", "quoted_all")
+    return replace(plain, **{name: change_result(name) for name in names})
 
 
 def native_call(
