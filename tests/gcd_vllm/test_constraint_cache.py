@@ -118,6 +118,12 @@ def test_invalid_requests_are_refused(text, why):
         ConstraintRequest.parse(text)
 
 
+def test_a_text_is_parsed_once():
+    """By the middleware, in a thread; the checks on a server's event loop then don't parse it."""
+    text = json.dumps({"regex": "ab*", "options": {}})
+    assert ConstraintRequest.parse(text) is ConstraintRequest.parse(text)
+
+
 def test_equal_constraints_share_an_automaton_and_refusals_are_remembered(monkeypatch):
     cache = ConstraintCache(vocabulary())
     first = cache.get(parsed({"regex": "ab*"}, budget=4))
