@@ -28,10 +28,10 @@ from tqdm import tqdm
 import gcd
 import smc.captured
 from benchmarks.common import head, line, tool_calls
-from experiments.config import ModelConfig, budget_of
+from experiments.config import budget_of
 from experiments.latency import seconds_of
-from experiments.models import ROOT, load_model, resolve_device
-from experiments.tool_calling.records import compact_prompt
+from experiments.models import ROOT, ModelConfig, load_model, resolve_device
+from experiments.tool_calling.task import compact_prompt
 
 Side = Callable[..., list[smc.Posterior]]
 SIDES: dict[str, Side] = {

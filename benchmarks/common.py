@@ -11,7 +11,7 @@ from typing import Any
 import gcd
 from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import ToolRecord, read_xlam
+from experiments.tool_calling.task import ToolRecord, read_xlam
 
 XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 

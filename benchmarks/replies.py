@@ -46,7 +46,7 @@ from benchmarks.requests import requests
 from benchmarks.values import xgrammar_compiler
 from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import Call, makes_calls, read_xlam, signature
+from experiments.tool_calling.task import Call, makes_calls, read_xlam, signature
 from gcd._languages.tools.native_calls import format_of
 from gcd._replies import read_reply
 

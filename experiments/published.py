@@ -19,7 +19,6 @@ from experiments.arms import Arm, is_discrete
 from experiments.commongen.records import read_file
 from experiments.commongen.task import rouge_l
 from experiments.models import ROOT
-from experiments.rows import Row
 from experiments.tables import (
     ACCURACIES,
     Measure,
@@ -32,6 +31,7 @@ from experiments.tables import (
     number,
     read_rows_of,
 )
+from experiments.tasks import Row
 
 PAGE = ROOT / "docs" / "results.md"
 _ROWS = ROOT / "data" / "rows"

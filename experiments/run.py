@@ -34,11 +34,11 @@ from experiments.config import (
     one_of,
     refuse_unused,
 )
+from experiments.evaluate import at_most_skipped
 from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.latency import TASK as LATENCY
 from experiments.models import ROOT
-from experiments.records import at_most_skipped
 from experiments.sql.task import TASK as SQL
 from experiments.tasks import ExperimentTask, errors_in_one_line, run_task
 from experiments.tool_calling.task import TASK as XLAM
@@ -106,7 +106,8 @@ def check_shared(config: DictConfig) -> None:
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", good)
     one_of("smc.execution", config.smc.execution, ("auto", "static"))
     _check_trace(config)
-    check_engine(config)
+    if config.model.engine == "vllm":
+        check_engine(config)
 
 
 def _check_trace(config: DictConfig) -> None:

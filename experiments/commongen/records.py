@@ -32,10 +32,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments import records as reading
+from experiments import evaluate
 from experiments.config import one_of
+from experiments.evaluate import DataError, ReadResult, check_fields, read_text
 from experiments.models import chat, is_chat
-from experiments.records import DataError, ReadResult, check_fields, read_text
 
 TOLD = {
     "all": "all named in the prompt",
@@ -74,7 +74,7 @@ def read_file(path: str | Path) -> ReadResult[ConceptSet]:
     Raises:
         DataError: the file doesn't exist, isn't UTF-8, or has no well-formed record.
     """
-    return reading.read_file(path, record_of, _NEEDS)
+    return evaluate.read_file(path, record_of, _NEEDS)
 
 
 def read_hub(name: str, split: str) -> ReadResult[ConceptSet]:
@@ -83,7 +83,7 @@ def read_hub(name: str, split: str) -> ReadResult[ConceptSet]:
     Raises:
         DataError: the data set can't be loaded or has no well-formed record.
     """
-    rows = reading.read_hub(name, split, record_of, _NEEDS)
+    rows = evaluate.read_hub(name, split, record_of, _NEEDS)
     merged: dict[tuple[str, ...], ConceptSet] = {}
     for record in rows.records:
         first = merged.get(record.concepts, record)

@@ -37,18 +37,18 @@ from experiments.config import RecordConfig, at_least, one_of
 from experiments.evaluate import (
     Example,
     Model,
+    ReadResult,
     RecordHandler,
     check_records,
     evaluate,
     identity,
-    report,
+    load_engine,
 )
 from experiments.models import ROOT
-from experiments.records import ReadResult
-from experiments.rows import Row
+from experiments.results import report
 from experiments.tables import Interval, Metric, example_of, group_rows
-from experiments.tasks import ExperimentTask, Run
-from experiments.vllm_model import VllmModel, load_engine
+from experiments.tasks import ExperimentTask, Row, Run
+from experiments.vllm_model import VllmModel
 from smc import LanguageModel
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"

@@ -21,7 +21,7 @@ from experiments.models import encode
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
-from experiments.tool_calling.records import STYLES, build_prompt, load_records
+from experiments.tool_calling.task import STYLES, build_prompt, load_records
 
 
 class PromptSource(NamedTuple):

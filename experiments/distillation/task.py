@@ -30,7 +30,6 @@ from torch import Tensor
 from experiments.commongen.records import TOLD
 from experiments.config import (
     DataConfig,
-    ModelConfig,
     WandbConfig,
     at_least,
     check_model,
@@ -53,11 +52,19 @@ from experiments.distillation.training import (
     mean_log_likelihood,
     train,
 )
-from experiments.models import load_model, resolve_device, title_of, weights_of
-from experiments.rows import Identity, derive_seed, fingerprint, plain, without_places
+from experiments.models import ModelConfig, load_model, resolve_device, title_of, weights_of
+from experiments.results import write_results
 from experiments.tables import as_markdown
-from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.records import STYLES
+from experiments.tasks import (
+    ExperimentTask,
+    Identity,
+    Run,
+    derive_seed,
+    fingerprint,
+    plain,
+    without_places,
+)
+from experiments.tool_calling.task import STYLES
 from hmm import HMM, distilled, load, save
 from smc import TransformersLM
 
@@ -417,7 +424,7 @@ def _report(summary: dict[str, Any], curve: Sequence[Point], run: Run) -> None:
         for p in curve
     ]
     text = _REPORT.format(table=as_markdown(shown), pooling=_describe_pooling(summary), **summary)
-    run.report(
+    write_results(run,
         text, summary, tables={"table": shown}, figures={"curve": figure}, numbers=summary,
         history=history, also=f"; the model: {run.directory}/hmm/",
     )  # fmt: skip

@@ -170,10 +170,10 @@ def real_cases(count: int, done: set[str]) -> Iterator[Case]:
     """Yield problems with SmolLM2: tool names, numbers, dates and JSON objects."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from experiments.smollm2 import checkpoint
-    from experiments.tool_calling.records import read_xlam, signature
+    from experiments.models import SMOLLM2, resolve
+    from experiments.tool_calling.task import read_xlam, signature
 
-    path = checkpoint()
+    path = resolve(SMOLLM2)
     model = AutoModelForCausalLM.from_pretrained(path)
     lm = smc.TransformersLM(model, AutoTokenizer.from_pretrained(path))
     records = read_xlam("data/xlam/records_500_599.jsonl").records

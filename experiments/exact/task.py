@@ -46,8 +46,16 @@ from experiments.exact.measures import estimate, sample_runs
 from experiments.exact.problems import BUILTIN, Prepared, Problem, prepare, read_problems
 from experiments.exact.truth import levels_of, solve, total_variation
 from experiments.models import digest_of, load_model, weights_of
-from experiments.rows import Identity, Key, Row, derive_seed, results_config
-from experiments.tasks import ExperimentTask, Run, bar
+from experiments.tasks import (
+    ExperimentTask,
+    Identity,
+    Key,
+    Row,
+    Run,
+    bar,
+    derive_seed,
+    results_config,
+)
 from gcd import Vocabulary
 from hmm import HMM, load, save
 from smc import LanguageModel, TransformersLM

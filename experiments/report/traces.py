@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.rows import (
+from experiments.tasks import (
     KEYED,
     Key,
     ResultStore,

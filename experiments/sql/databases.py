@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.records import DataError, read_text
+from experiments.evaluate import DataError, read_text
 from gcd import ConstraintError, SqlSchema, sql_schema
 from gcd._languages.sql.database import quote
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.evaluate import DataError, ReadResult, read_file
 from experiments.models import chat, is_chat
-from experiments.records import DataError, ReadResult, read_file
 from gcd import Column, SqlSchema, Table
 from gcd._languages.sql.database import fold, quote
 

@@ -12,7 +12,7 @@ def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     Both have their own tests, and the runs of every task whose output is inspected write them.
     """
     monkeypatch.setattr("experiments.figures.plot_all", lambda *_: {})
-    monkeypatch.setattr("experiments.tasks.write_report", lambda directory: None)
+    monkeypatch.setattr("experiments.results.write_report", lambda directory: None)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
 
 

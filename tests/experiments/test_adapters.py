@@ -11,8 +11,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from experiments.config import ModelConfig
-from experiments.models import BASE, ROOT, identity_of, load_model, without_renaming, write_base
+from experiments.models import (
+    BASE,
+    ROOT,
+    ModelConfig,
+    identity_of,
+    load_model,
+    without_renaming,
+    write_base,
+)
 from tests.experiments.toy_model import write_checkpoint
 
 STORIES = str(ROOT / "tests" / "models" / "stories260K")

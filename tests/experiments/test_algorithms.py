@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from experiments import run as experiment
 from experiments.arms import ALGORITHMS, unread
 from experiments.config import DiscreteConfig, SMCConfig
-from experiments.rows import results_config
+from experiments.tasks import results_config
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
 from tests.experiments import composing

@@ -10,8 +10,8 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from experiments import run as experiment
-from experiments.rows import fingerprint, results_config
 from experiments.run import TASKS
+from experiments.tasks import fingerprint, results_config
 from tests.experiments import composing
 from tests.experiments.composing import composed
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from experiments import config as configuration
-from experiments import finetuning, smollm2
-from experiments.config import ModelConfig
+from experiments import finetuning
 from experiments.finetuning import SOURCES, collate, examples, split
-from experiments.models import ROOT, identity_of, load_model
+from experiments.models import ROOT, SMOLLM2, ModelConfig, identity_of, load_model
 from experiments.tasks import run_task
-from experiments.tool_calling.records import STYLES, compact_prompt
+from experiments.tool_calling.task import STYLES, compact_prompt
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
@@ -297,4 +296,4 @@ def test_a_rate_that_breaks_the_weights_is_named(given_, tmp_path):
 
 def test_the_default_is_the_model_as_it_comes():
     config = composed()
-    assert (config.model.path, config.model.adapter) == (smollm2.NAME, "none")
+    assert (config.model.path, config.model.adapter) == (SMOLLM2, "none")

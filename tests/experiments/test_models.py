@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from experiments import models, smollm2
-from experiments.config import ModelConfig
+from experiments import models
 from experiments.models import (
     ROOT,
+    ModelConfig,
     digest_of,
     identity_of,
     load_model,
@@ -57,9 +57,9 @@ def test_a_directory_is_told_by_its_files_and_a_hub_name_by_itself():
 
 
 def test_the_default_model_is_recognized_by_its_file_without_loading_it(monkeypatch):
-    for name in ("checkpoint", "find"):
-        monkeypatch.setattr(smollm2, name, None)
-    assert smollm2.SHA256[:16] in identity_of("smollm2")
+    for name in ("smollm2_checkpoint", "find_smollm2"):
+        monkeypatch.setattr(models, name, None)
+    assert models.SMOLLM2_SHA256[:16] in identity_of("smollm2")
     assert weights_of(ModelConfig()) == {"model_files": identity_of("smollm2")}
 
 
@@ -118,7 +118,7 @@ def settled(task: str, **given: str) -> ModelConfig:
 def test_a_task_with_its_own_adapter_runs_with_it(own):
     model = settled("xlam", adapter="auto")
     assert (model.adapter, model.prompt) == (str(own), "compact")
-    assert title_of(model) == f"{smollm2.TITLE}, with smollm2-xlam"
+    assert title_of(model) == f"{models.SMOLLM2_TITLE}, with smollm2-xlam"
     assert weights_of(model)["adapter_files"] == digest_of(own)
     assert settled("xlam", adapter="auto", prompt="chat").prompt == "chat"  # who asks, gets it
 
@@ -135,7 +135,7 @@ def test_a_task_with_its_own_adapter_runs_with_it(own):
 def test_other_tasks_and_models_run_without(own, task, given):
     model = settled(task, **given)
     assert (model.adapter, model.prompt) == ("none", "auto")
-    assert title_of(model) == given.get("path", smollm2.TITLE)
+    assert title_of(model) == given.get("path", models.SMOLLM2_TITLE)
     assert "adapter_files" not in weights_of(model)
 
 

@@ -13,12 +13,12 @@ from experiments import run as experiment
 from experiments.commongen import records as commongen
 from experiments.commongen.records import read_training
 from experiments.config import DataConfig
+from experiments.evaluate import DataError, ReadResult, at_most_skipped, read_file
 from experiments.exact.problems import read_problems
 from experiments.json_schema.task import load_records
-from experiments.records import DataError, ReadResult, at_most_skipped, read_file
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import read_questions
-from experiments.tool_calling.records import read_xlam
+from experiments.tool_calling.task import read_xlam
 from tests import processes
 from tests.experiments.composing import composed
 

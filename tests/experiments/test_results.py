@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from experiments.rows import ResultStore, key_of
+from experiments.tasks import ResultStore, key_of
 
 
 def row(example: str, particles: int = 1, text: str = "x") -> dict:

@@ -19,7 +19,7 @@ import torch
 
 import smc
 from experiments import run as experiment
-from experiments.rows import read_rows, results_config
+from experiments.tasks import read_rows, results_config
 from experiments.tool_calling import task
 from hmm._checkpoint import save
 from hmm._model import HMM
@@ -350,7 +350,7 @@ def test_mistakes_are_one_line_before_any_model_work():
     assert "got 'magic'" in done.stderr
     assert "Traceback" not in done.stderr
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
-    assert "experiments.rows" in imported
+    assert "experiments.evaluate" in imported
     late = {"matplotlib", "pandas", "scipy.stats", "wandb", "sacrebleu", "rouge_score"}
     assert not imported & late
 

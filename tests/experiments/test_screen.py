@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.arms import ALGORITHMS, METHODS
-from experiments.evaluate import WIDTH, on_screen
+from experiments.results import WIDTH, on_screen
 from experiments.tables import (
     WEIGHTED,
     as_paired_table,

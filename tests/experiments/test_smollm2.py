@@ -14,10 +14,9 @@ from gguf import GGUFReader
 
 import gcd
 import smc
-from experiments import smollm2
-from experiments.config import ModelConfig
+from experiments import models
 from experiments.exact.problems import prepare, read_problems
-from experiments.models import ROOT, load_model
+from experiments.models import ROOT, ModelConfig, load_model
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def wheel(tmp_path, monkeypatch) -> Path:
     file.write_bytes(b"GGUF and so on")
     entry = SimpleNamespace(locate=lambda: file)
     found = SimpleNamespace(files=[SimpleNamespace(locate=lambda: tmp_path / "a.py"), entry])
-    monkeypatch.setattr(smollm2, "distribution", lambda name: found)
+    monkeypatch.setattr(models, "distribution", lambda name: found)
     return file
 
 
@@ -37,32 +36,34 @@ def load() -> object:
 
 def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp_path):
     def absent(name: str) -> None:
-        raise smollm2.PackageNotFoundError(name)
+        raise models.PackageNotFoundError(name)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(smollm2, "distribution", absent)
+    monkeypatch.setattr(models, "distribution", absent)
     with pytest.raises(ValueError, match="not installed; run `python -m pip install --no-deps --r"):
         load()
-    monkeypatch.setattr(smollm2, "distribution", lambda name: SimpleNamespace(files=None))
+    monkeypatch.setattr(models, "distribution", lambda name: SimpleNamespace(files=None))
     with pytest.raises(ValueError, match="not installed"):
         load()
-    requirements = smollm2._INSTALL.split()[-1]
-    assert f"{smollm2._WHEEL}==" in (ROOT / requirements).read_text(encoding="utf-8")
+    requirements = models._INSTALL.split()[-1]
+    assert f"{models._WHEEL}==" in (ROOT / requirements).read_text(encoding="utf-8")
     assert not any(tmp_path.iterdir())
 
 
 def test_another_file_is_refused_with_both_digests(wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert smollm2.find() == wheel
-    with pytest.raises(ValueError, match=f"with the SHA-256 {smollm2.SHA256}, but .*; install"):
+    assert models.find_smollm2() == wheel
+    with pytest.raises(
+        ValueError, match=f"with the SHA-256 {models.SMOLLM2_SHA256}, but .*; install"
+    ):
         load()
-    assert not (tmp_path / "cache" / "gcd" / "models" / smollm2.identity()).exists()
+    assert not (tmp_path / "cache" / "gcd" / "models" / models.smollm2_identity()).exists()
 
 
 def test_a_checkpoint_is_there_whole_or_not_at_all(wheel, monkeypatch, tmp_path):
     """An interrupted one leaves a part beside the place; the next begins anew."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(smollm2, "check", lambda path: None)
+    monkeypatch.setattr(models, "check_smollm2", lambda path: None)
 
     def saved(name: str, fails: bool = False) -> SimpleNamespace:
         def save(directory: Path) -> None:
@@ -73,16 +74,16 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(wheel, monkeypatch, tmp_path)
 
         return SimpleNamespace(save_pretrained=save)
 
-    monkeypatch.setattr(smollm2, "_tokenizer", lambda path: saved("one"))
-    monkeypatch.setattr(smollm2, "_model", lambda path: saved("two", fails=True))
+    monkeypatch.setattr(models, "_read_tokenizer", lambda path: saved("one"))
+    monkeypatch.setattr(models, "_read_smollm2", lambda path: saved("two", fails=True))
     with pytest.raises(KeyboardInterrupt):
-        smollm2.checkpoint()
-    assert not (tmp_path / "gcd" / "models" / smollm2.identity()).exists()
-    monkeypatch.setattr(smollm2, "_model", lambda path: saved("two"))
-    found = smollm2.checkpoint()
+        models.smollm2_checkpoint()
+    assert not (tmp_path / "gcd" / "models" / models.smollm2_identity()).exists()
+    monkeypatch.setattr(models, "_read_smollm2", lambda path: saved("two"))
+    found = models.smollm2_checkpoint()
     assert sorted(path.name for path in found.iterdir()) == ["one", "two"]
-    monkeypatch.setattr(smollm2, "find", None)
-    assert smollm2.checkpoint() == found  # made once
+    monkeypatch.setattr(models, "find_smollm2", None)
+    assert models.smollm2_checkpoint() == found  # made once
 
 
 # The real file.
@@ -139,8 +140,8 @@ TEXTS = (
 
 def check_tokenizer(tokenizer: Any) -> None:
     """Against a small encoder that knows the file's vocabulary and merges, and nothing else."""
-    path = smollm2.find()
-    smollm2.check(path)
+    path = models.find_smollm2()
+    models.check_smollm2(path)
     fields = GGUFReader(path).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     own = BPE(tokens, fields["tokenizer.ggml.merges"].contents())

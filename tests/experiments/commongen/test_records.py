@@ -18,7 +18,7 @@ from experiments.commongen.records import (
     without_capitals,
 )
 from experiments.commongen.task import EMBEDDED
-from experiments.records import DataError
+from experiments.evaluate import DataError
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "commongen"
 GOOD = {"concept_set": "dog_N#run_V", "scene": ["The dog ran.", " Dogs run. "]}

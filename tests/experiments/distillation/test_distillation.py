@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 
 from experiments import config as configuration
 from experiments import tasks
-from experiments.config import ModelConfig
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling as distill_sampling
 from experiments.distillation import task as distill_task
@@ -32,9 +31,9 @@ from experiments.distillation.prefixes import after_each_token
 from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
 from experiments.distillation.training import Schedule
-from experiments.models import load_model
+from experiments.models import ModelConfig, load_model
 from experiments.tasks import run_task
-from experiments.tool_calling.records import read_xlam
+from experiments.tool_calling.task import read_xlam
 from gcd import Vocabulary
 from hmm import _inference as inference
 from hmm import em_step

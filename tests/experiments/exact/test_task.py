@@ -15,11 +15,10 @@ import torch
 from omegaconf import DictConfig
 
 from experiments import run as experiment
-from experiments.config import ModelConfig
 from experiments.exact import report, task
 from experiments.exact.cached import CachedLM
 from experiments.exact.problems import prepare, read_problems
-from experiments.models import ROOT, load_model
+from experiments.models import ROOT, ModelConfig, load_model
 from hmm._checkpoint import save
 from hmm._model import HMM
 from tests.experiments import composing

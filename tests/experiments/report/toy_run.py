@@ -11,9 +11,9 @@ import pytest
 import gcd
 from experiments.arms import METHODS, hmm_settings
 from experiments.evaluate import Example, RecordHandler, make_rows, trials_of
-from experiments.rows import ResultStore
 from experiments.run import register
 from experiments.tables import as_markdown, as_table, summarize
+from experiments.tasks import ResultStore
 from hmm._files import write_json
 from smc.testing import ToyLM
 from tests.experiments import composing

@@ -10,7 +10,7 @@ import pytest
 
 import gcd
 from experiments import run as experiment
-from experiments.records import DataError
+from experiments.evaluate import DataError
 from experiments.sql.databases import read_databases
 from experiments.sql.questions import Question, find_questions, read_questions
 from experiments.sql.task import OWN, read

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from experiments.tool_calling.records import STYLES, Call, parse_answer, same_calls, write_answer
+from experiments.tool_calling.task import STYLES, Call, parse_answer, same_calls, write_answer
 
 _TEXT = st.text(max_size=8) | st.sampled_from(['a"b', "it's", "\\", "[(,=)]", "\ud800", "\u2028"])
 _SCALAR = (

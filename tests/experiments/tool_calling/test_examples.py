@@ -11,8 +11,7 @@ import gcd
 import smc
 from experiments.evaluate import Example, Trial, row_of, trials_of
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import Call, ToolRecord
-from experiments.tool_calling.task import Request, record_handler
+from experiments.tool_calling.task import Call, Request, ToolRecord, record_handler
 from gcd._languages.tools.call_formats import FORMATS
 from smc._results.posterior import Diagnostics
 from smc.testing import ToyLM

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.tool_calling.records import Call, ToolRecord, build_prompt, signature
+from experiments.tool_calling.task import Call, ToolRecord, build_prompt, signature
 
 _TOOL = {
     "name": "weather",

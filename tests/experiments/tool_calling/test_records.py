@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from experiments.config import DataConfig
-from experiments.records import DataError
-from experiments.tool_calling.records import Call, load_records, read_xlam
+from experiments.evaluate import DataError
+from experiments.tool_calling.task import Call, load_records, read_xlam
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
