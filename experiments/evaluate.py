@@ -62,6 +62,7 @@ from experiments.tasks import (
     Row,
     Run,
     as_lines,
+    bar,
     derive_seed,
     results_config,
 )
@@ -242,7 +243,7 @@ def evaluate(
     """
     config = run.config
     methods = proposals(config, cast(smc.LanguageModel, lm))
-    with run.bar(len(read.records), "compiling", "record") as shown:
+    with bar(len(read.records), "compiling", "record") as shown:
         prepared = prepare(read.records, task, lm, tokenizer, config, methods, shown.update)
     keys = [t.key(example) for t in trials_of(config.task) for example in prepared.examples]
     run.open(keys)
@@ -250,7 +251,7 @@ def evaluate(
     prepared = _warm_up(run, prepared, lm, methods)
     with run.sampling(keys) as progress:
         make_rows(run.store, prepared.examples, task, lm, config, methods, progress)
-    return prepared, run.merge()
+    return prepared, run.store.merge(keys)
 
 
 def make_rows(
@@ -389,7 +390,7 @@ def _open_prompts(
     """Compute the prompts that fit into `model.prompt_mib`, in the given order."""
     opened: dict[tuple[int, ...], tuple[int, ...]] = {}
     left = run.config.model.prompt_mib << 20
-    with run.bar(len(prompts), "reading", "prompt") as shown:
+    with bar(len(prompts), "reading", "prompt") as shown:
         for prompt in prompts if left else []:
             found = lm.open(prompt)
             left -= found.nbytes

@@ -19,7 +19,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.commongen.records import ConceptSet, prompt_of, read_training
+from experiments.commongen.task import ConceptSet, prompt_of, read_training
 from experiments.config import (
     MAX_SKIPPED,
     WandbConfig,
@@ -41,9 +41,8 @@ from experiments.models import (
     write_base,
 )
 from experiments.results import write_results
-from experiments.sql.databases import read_databases
-from experiments.sql.questions import build_prompt as build_query_prompt
-from experiments.sql.questions import read_questions
+from experiments.sql.databases import build_prompt as build_query_prompt
+from experiments.sql.databases import read_databases, read_questions
 from experiments.tasks import ExperimentTask, Identity, Run, plain
 from experiments.tool_calling.task import (
     STYLES,

@@ -462,7 +462,7 @@ def _run(run: Run, machine: str) -> None:
                     warm.add(key.method)
                 run.store.append([_row(key, bench, run.config.seed, machine)])
                 progress(1)
-    rows = run.merge()
+    rows = run.store.merge(keys)
     _report(run, rows, methods)
 
 

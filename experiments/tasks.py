@@ -155,11 +155,6 @@ class Run:
         self._keys: tuple[Key, ...] | None = None  # None until the run is open
         self._lock = FileLock(self.directory / ".lock", blocking=False)
 
-    @property
-    def same_command(self) -> str:
-        """Description of the command that resumes the run."""
-        return "the same command" if self.config.resume else "the same command without resume=false"
-
     def _list_files(self) -> Iterator[Path]:
         """Yield the files of a run: rows, files to resume from, and the report."""
         rows = (f"{self.task.rows_in}/{name}*.jsonl" for name in ("results", "traces"))
@@ -229,7 +224,7 @@ class Run:
                 if any(key not in self.store for key in keys):  # the report would be of fewer rows
                     for name in (REPORT, TABLE, SUMMARY, LOGGED):
                         (self.directory / name).unlink(missing_ok=True)
-        self.wait()
+        wait_for_all(self.world)
         if keys and len(self.store):
             _LOG.info(
                 "%d of %d rows exist in %s and are kept (resume=false starts over)",
@@ -241,38 +236,20 @@ class Run:
         """Release the lock on the run directory, so that another command can use it."""
         self._lock.release()
 
-    def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
-        """Make a progress bar that only the first process shows."""
-        return bar(total, what, unit, self.rank, done)
-
     @contextmanager
     def sampling(self, keys: Sequence[Key]) -> Iterator[Callable[[int], object]]:
         """Show a progress bar over the rows of this process; yields its update function."""
         done = sum(key in self.store for key in keys)
-        with self.bar(len(keys), "sampling", "row", done) as shown:
+        with bar(len(keys), "sampling", "row", initial=done) as shown:
             yield shown.update
-
-    def wait(self) -> None:
-        """Wait until every process has called this."""
-        wait_for_all(self.world)
-
-    def merge(self) -> list[Row]:
-        """Rewrite the rows in the order of the keys, and return them.
-
-        Raises:
-            KeyError: a row is missing.
-        """
-        assert self._keys, "open first, with the keys of the rows"
-        return self.store.merge(self._keys)
 
     def say_how_far(self) -> None:
         """Log the progress of an interrupted run, if it has begun."""
         if self._keys is None:
             return
+        command = "the same command" + ("" if self.config.resume else " without resume=false")
         rows = f"{len(self.store)} of {len(self._keys)} rows" if self._keys else "what is done"
-        _LOG.warning(
-            "interrupted: %s goes on from %s in %s", self.same_command, rows, self.directory
-        )
+        _LOG.warning("interrupted: %s goes on from %s in %s", command, rows, self.directory)
 
 
 def _subject(config: DictConfig) -> str:
@@ -561,7 +538,7 @@ def refuse_disagreement(world: int, digest: str) -> None:
         )
 
 
-def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
+def bar(total: int, what: str, unit: str, rank: int = 0, initial: int = 0) -> tqdm:
     """Make a progress bar that only the first process shows."""
     return tqdm(
         total=total, initial=initial, desc=what, unit=unit, disable=rank > 0, dynamic_ncols=True

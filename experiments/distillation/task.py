@@ -27,7 +27,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from experiments.commongen.records import TOLD
+from experiments.commongen.task import TOLD
 from experiments.config import (
     DataConfig,
     WandbConfig,
@@ -62,6 +62,7 @@ from experiments.tasks import (
     derive_seed,
     fingerprint,
     plain,
+    wait_for_all,
     without_places,
 )
 from experiments.tool_calling.task import STYLES
@@ -205,9 +206,9 @@ def _run(run: Run, _: None) -> None:
             hmm, run.directory / "hmm", vocabulary=lm.vocabulary, config=described,
             dtype=torch.bfloat16,
         )  # fmt: skip
-    run.wait()
+    wait_for_all(run.world)
     _evaluate(run, worker, lumping, fitted, training, held_out, eos_ids)
-    run.wait()
+    wait_for_all(run.world)
 
 
 def _evaluate(
@@ -294,7 +295,7 @@ def _sample(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequences
         rank=run.rank,
         world=run.world,
     )
-    run.wait()
+    wait_for_all(run.world)
     return distill_data.read(directory, remedy="remove it, and its answers are sampled again")
 
 

@@ -31,8 +31,14 @@ from experiments.evaluate import (
 )
 from experiments.models import ROOT
 from experiments.results import report
-from experiments.sql.databases import Database, read_databases
-from experiments.sql.questions import Question, build_prompt, find_questions, read_questions
+from experiments.sql.databases import (
+    Database,
+    Question,
+    build_prompt,
+    find_questions,
+    read_databases,
+    read_questions,
+)
 from experiments.tables import ACCURACIES, Metric
 from experiments.tasks import ExperimentTask, Identity, Row, Run, as_lines
 

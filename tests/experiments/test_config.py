@@ -113,10 +113,6 @@ REFUSED = {
         ("task.methods=[gcd,hmm]", "that .task=convergence can run .*got hmm"),
         ("task.problems=/nowhere/p.json", "expected an existing file"),
         ("model.path=tests/models", "built-in problems are written in the tokens of smollm2 and"),
-        ("task.methods=[magic]", "expected task.methods to be .*got 'magic'"),
-        ("task.methods=[]", "at least one"),
-        ("task.particles=[2,2]", "different values in task.particles"),
-        ("task.particles=[0]", "at least 1, got 0"),
         ("task.runs=0", "task.runs to be at least 1"),
         ("task.max_prefixes=300000", r"task.max_prefixes to be in 1\.\.200000"),
         ("task.hmm_states=1", "at least 2"),
@@ -124,7 +120,6 @@ REFUSED = {
         ("data.path=x.jsonl", "reads no records"),
         ("hmm.path=x", "takes its HMM from task.hmm"),
         ("hmm.exact_top_k=3", "pgcd_tied"),
-        ("seed=-1", "seed to be at least 0"),
     ],
     "latency": [
         ("task.kinds=[gcd]", "expected lm in task.kinds"),

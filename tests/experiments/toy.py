@@ -96,7 +96,7 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
             run.store.append([key._asdict() | {"log_evidence": posterior.log_evidence}])
             (run.directory / "scratch.txt").write_text("to go on from")
             progress(1)
-    rows = run.merge()
+    rows = run.store.merge(keys)
     lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
     write_results(run, "\n".join(lines) + "\n", {"rows": rows})
 

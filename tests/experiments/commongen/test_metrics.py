@@ -10,7 +10,6 @@ import sacrebleu
 import torch
 
 import gcd
-from experiments.commongen.records import read_file
 from experiments.commongen.task import (
     EMBEDDED,
     bleu,
@@ -19,12 +18,13 @@ from experiments.commongen.task import (
     find_covered,
     log_probability,
     metrics_of,
+    read_sets,
     rouge_l,
 )
 from experiments.tables import as_table, summarize
 from smc.testing import ToyLM
 
-RECORDS = read_file(EMBEDDED).records
+RECORDS = read_sets(EMBEDDED).records
 
 
 @pytest.mark.parametrize(

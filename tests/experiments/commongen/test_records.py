@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments.commongen.records import (
+from experiments.commongen.task import (
+    EMBEDDED,
     ConceptSet,
     build_prompt,
     by_rule,
-    read_file,
-    read_hub,
+    read_hub_sets,
+    read_sets,
     record_of,
     without_capitals,
 )
-from experiments.commongen.task import EMBEDDED
 from experiments.evaluate import DataError
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "commongen"
@@ -54,8 +54,8 @@ def test_capitals_that_say_nothing_go():
 def test_inflections_can_be_given(tmp_path):
     own = {**GOOD, "inflections": [["hound"], ["ran"]]}
     data = lines(tmp_path / "sets.jsonl", own, GOOD)
-    assert read_file(data).records[0].inflections == (("hound",), ("ran",))
-    assert "dogs" in read_file(data).records[1].inflections[0]
+    assert read_sets(data).records[0].inflections == (("hound",), ("ran",))
+    assert "dogs" in read_sets(data).records[1].inflections[0]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_inflections_can_be_given(tmp_path):
     ],
 )
 def test_a_bad_record_is_passed_over_and_explained(tmp_path, row, reason):
-    result = read_file(lines(tmp_path / "sets.jsonl", GOOD, row))
+    result = read_sets(lines(tmp_path / "sets.jsonl", GOOD, row))
     assert len(result.records) == 1
     [skipped] = result.skipped
     assert skipped.position == 2
@@ -87,9 +87,9 @@ def test_a_file_with_nothing_good_is_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"records with concept_set.* 1 malformed .*; the first \(1\)"
     ):
-        read_file(lines(tmp_path / "sets.jsonl", {}))
+        read_sets(lines(tmp_path / "sets.jsonl", {}))
     with pytest.raises(DataError, match=r"expected an existing file, got .*nowhere"):
-        read_file(tmp_path / "nowhere.jsonl")
+        read_sets(tmp_path / "nowhere.jsonl")
 
 
 def test_the_hub_has_a_sentence_a_row(monkeypatch):
@@ -104,7 +104,7 @@ def test_the_hub_has_a_sentence_a_row(monkeypatch):
     ]  # fmt: skip
     table = datasets.Dataset.from_list(rows)
     monkeypatch.setattr(datasets, "load_dataset", lambda name, split: table)
-    result = read_hub("allenai/common_gen", "validation")
+    result = read_hub_sets("allenai/common_gen", "validation")
     assert [r.references for r in result.records] == [("A dog ran.", "Dogs run."), ("A cat sat.",)]
     assert len(result.skipped) == 1
 
@@ -113,11 +113,11 @@ def test_the_hub_has_a_sentence_a_row(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
     with pytest.raises(DataError, match=r"common_gen.*no route.*or give a file"):
-        read_hub("allenai/common_gen", "validation")
+        read_hub_sets("allenai/common_gen", "validation")
 
 
 def test_the_sets_of_the_repository_read_whole():
-    result = read_file(EMBEDDED)
+    result = read_sets(EMBEDDED)
     assert (len(result.records), len(result.skipped)) == (100, 0)
     assert {len(r.concepts) for r in result.records} <= {3, 4, 5}
     assert all(len(r.concepts) == len(r.inflections) for r in result.records)
@@ -125,9 +125,9 @@ def test_the_sets_of_the_repository_read_whole():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")
 def test_the_public_file_reads_whole():
-    result = read_file(SHARED / "dev.jsonl")
+    result = read_sets(SHARED / "dev.jsonl")
     assert (len(result.records), len(result.skipped)) == (993, 0)
-    ours = read_file(EMBEDDED).records
+    ours = read_sets(EMBEDDED).records
     assert [r.references for r in result.records[:100]] == [r.references for r in ours]
 
 

@@ -11,8 +11,7 @@ import pytest
 import gcd
 from experiments import run as experiment
 from experiments.evaluate import DataError
-from experiments.sql.databases import read_databases
-from experiments.sql.questions import Question, find_questions, read_questions
+from experiments.sql.databases import Question, find_questions, read_databases, read_questions
 from experiments.sql.task import OWN, read
 from tests.experiments import composing
 
