@@ -425,8 +425,8 @@ def _report(summary: dict[str, Any], curve: Sequence[Point], run: Run) -> None:
         for p in curve
     ]
     text = _REPORT.format(table=as_markdown(shown), pooling=_describe_pooling(summary), **summary)
-    write_results(run,
-        text, summary, tables={"table": shown}, figures={"curve": figure}, numbers=summary,
+    write_results(
+        run, text, summary, tables={"table": shown}, figures={"curve": figure}, numbers=summary,
         history=history, also=f"; the model: {run.directory}/hmm/",
     )  # fmt: skip
 
