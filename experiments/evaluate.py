@@ -54,7 +54,7 @@ from experiments.config import (
     part_of,
 )
 from experiments.models import PromptError, encode, load_model, weights_of
-from experiments.report.traces import Tracing, choose_for_tracing
+from experiments.report.traces import Tracing
 from experiments.tasks import (
     Identity,
     Key,
@@ -269,9 +269,9 @@ def make_rows(
         methods: proposals by method.
         progress: called with the number of rows done.
     """
-    tracing = Tracing(
-        store, _choose_traced(examples, config, lm), lm.vocabulary, config.trace.particles
-    )
+    # An engine doesn't show its particles.
+    traceable = [] if isinstance(lm, VllmModel) else examples
+    tracing = Tracing(store, traceable, lm.vocabulary, config.trace)
     trials = trials_of(config.task)
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
         due = [example for example in examples if trial.key(example) not in store]
@@ -428,26 +428,6 @@ def sample(
         max_rows=config.smc.max_rows,
         hooks=hooks,
     )
-
-
-def _choose_traced(
-    examples: Sequence[Example], config: DictConfig, lm: Model
-) -> dict[int, tuple[str, Row]]:
-    """Return name, budget and prompt of the examples whose traces are stored, by number."""
-    if isinstance(lm, VllmModel):
-        return {}
-    chosen = choose_for_tracing([example.number for example in examples], config.trace.examples)
-    return {
-        example.number: (
-            example.name,
-            {
-                "budget": example.budget,
-                "prompt": lm.vocabulary.decode(example.prompt).decode(errors="replace"),
-            },
-        )
-        for example in examples
-        if example.number in chosen
-    }
 
 
 def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.Posterior) -> Row:
