@@ -473,7 +473,6 @@ def test_other_tensors_are_no_sequences(tmp_path):
     [
         (["num_states=0"], "num_states to be at least 2, got 0"),
         (["init=best"], "expected init to be .*, got 'best'"),
-        (["init=clones", "num_states=1"], "at least 2, got 1"),
         (["source=chess"], "expected source to be .*, got 'chess'"),
         (["answers_per_prompt=0"], "answers_per_prompt to be at least 1"),
         (["epochs=0", "batch_size=2"], "batch_size=2 would be ignored: with epochs=0"),
