@@ -59,16 +59,6 @@ def run(config: DictConfig) -> Path:
     return run_task(task, config)
 
 
-def run_whole(config: DictConfig) -> Path:
-    """Run one experiment, and fail at its end if too many records were skipped.
-
-    Raises:
-        DataError: a larger share than `data.max_skipped` is malformed.
-    """
-    with at_most_skipped("data.max_skipped", config.data.max_skipped):
-        return run(config)
-
-
 def task_of(config: DictConfig) -> ExperimentTask:
     """Return the chosen task.
 
@@ -141,8 +131,8 @@ register()
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
     """Run the command line; see `experiments.tasks.errors_in_one_line`."""
-    with errors_in_one_line():
-        run_whole(config)
+    with errors_in_one_line(), at_most_skipped("data.max_skipped", config.data.max_skipped):
+        run(config)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,8 @@ def run_task(task: ExperimentTask, config: DictConfig) -> Path:
     """
     task.check(config)
     device = resolve_device(config.model.device)
-    settle(config.model, task.adapter or _subject(config))
+    # Distillation and fine-tuning name the task whose prompts the model answers as their source.
+    settle(config.model, task.adapter or (config.task.name if "task" in config else config.source))
     rank, world = processes(device if task.distributed else None)
     if world > 1 and not task.distributed:
         raise ValueError(
@@ -250,11 +251,6 @@ class Run:
         command = "the same command" + ("" if self.config.resume else " without resume=false")
         rows = f"{len(self.store)} of {len(self._keys)} rows" if self._keys else "what is done"
         _LOG.warning("interrupted: %s goes on from %s in %s", command, rows, self.directory)
-
-
-def _subject(config: DictConfig) -> str:
-    """Return the name of the task whose prompts the model answers."""
-    return str(config.task.name if "task" in config else config.get("source", ""))
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:
