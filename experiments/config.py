@@ -107,7 +107,7 @@ class TraceConfig:
 
 @dataclass
 class WandbConfig:
-    """Logging to Weights & Biases; offline without a login."""
+    """Logging to Weights & Biases; offline without a login. `wandb=MODE` is short for the mode."""
 
     mode: str = "auto"  # "auto", "online", "offline", "disabled"
     project: str = "globally-constrained-decoding"
@@ -154,8 +154,9 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="base", node=Config)
     store.store(group="model", name="base_model", node=ModelConfig)
-    store.store(group="smc", name="base_smc", node=SMCConfig)
-    store.store(group="wandb", name="base_wandb", node=WandbConfig)
+    store.store(group="smc", name="default", node=SMCConfig)
+    for mode in WANDB_MODES:
+        store.store(group="wandb", name=mode, node=WandbConfig(mode=mode))
 
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
