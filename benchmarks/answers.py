@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,11 +26,11 @@ from tqdm import tqdm
 
 import gcd
 import smc.captured
-from benchmarks.common import head, line, tool_calls
-from experiments.config import ModelConfig, budget_of
+from benchmarks.common import head, line, public_schemas, tool_calls
+from experiments.config import budget_of
 from experiments.latency import seconds_of
-from experiments.models import ROOT, load_model, resolve_device
-from experiments.tool_calling.records import compact_prompt
+from experiments.models import ROOT, ModelConfig, load_model, resolve_device
+from experiments.tool_calling.task import compact_prompt
 
 Side = Callable[..., list[smc.Posterior]]
 SIDES: dict[str, Side] = {
@@ -68,10 +67,7 @@ def calls(lm: smc.TransformersLM, style: str, count: int, skipped: int = 0) -> I
 
 def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> Iterator[Case]:
     """Yield cases in which the answer is JSON, for `count` schemas of a folder."""
-    paths = sorted(folder.glob("*.json"))
-    random.Random(0).shuffle(paths)
-    for path in paths:
-        schema = json.loads(path.read_text("utf-8-sig"))["schema"]
+    for _, schema in public_schemas(folder, shuffled=True):
         prompt = f"A JSON schema:\n{json.dumps(schema)}\nA JSON document that obeys it:\n"
         if not count or len(lm.encode(prompt)) > longest:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import gcd
 from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import ToolRecord, read_xlam
+from experiments.tool_calling.task import ToolRecord, read_xlam
 
 XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 
@@ -36,6 +37,15 @@ def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.
             yield record, gcd.tool_calls(to_json_schema_tools(record.tools), style=style)
         except gcd.ConstraintError:
             continue
+
+
+def public_schemas(folder: Path, *, shuffled: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield the names and schemas of a folder, by name or in a fixed random order."""
+    paths = sorted(folder.glob("*.json"))
+    if shuffled:
+        random.Random(0).shuffle(paths)
+    for path in paths:
+        yield path.stem, json.loads(path.read_text("utf-8-sig"))["schema"]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

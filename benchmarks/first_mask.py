@@ -10,7 +10,6 @@ again.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.common import head, line, read_ranks, with_ranks
+from benchmarks.common import head, line, public_schemas, read_ranks, with_ranks
 from benchmarks.engines import COMPETITORS, Engine, Ours, Row, is_installed
 from gcd import Vocabulary
 
@@ -113,8 +112,7 @@ def run(
     vocabulary: Vocabulary, arguments: argparse.Namespace
 ) -> Iterator[tuple[str, list[Sample | None]]]:
     """Measure engine by engine."""
-    paths = sorted(arguments.schemas.glob("*.json"))[:: arguments.every]
-    schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
+    schemas = [schema for _, schema in public_schemas(arguments.schemas)][:: arguments.every]
     makers: dict[str, Any] = {"ours": Ours}
     for module, maker in COMPETITORS.items():
         if is_installed(module) and module not in arguments.without:

@@ -29,13 +29,11 @@ import json
 import math
 import statistics
 from collections.abc import Iterator
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
-import torch
 from tqdm import tqdm
 
 import gcd
@@ -43,10 +41,10 @@ import smc
 from benchmarks.answers import load
 from benchmarks.common import XLAM, head, line, read_rows
 from benchmarks.requests import requests
-from benchmarks.values import xgrammar_compiler
+from benchmarks.values import encode, generate, xgrammar_compiler
 from experiments.models import ROOT
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import Call, makes_calls, read_xlam, signature
+from experiments.tool_calling.task import Call, makes_calls, read_xlam, signature
 from gcd._languages.tools.call_formats import format_of
 from gcd._replies import read_reply
 
@@ -110,23 +108,10 @@ def make(count: int) -> Iterator[Request]:
         yield Request("answers", shown + list(other.prompt), tools, (), other.value)
 
 
-@cache
-def opened(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
-    """Return the tokens of a prompt."""
-    ids = lm.tokenizer.apply_chat_template(
-        json.loads(text), add_generation_prompt=True, return_dict=False
-    )
-    return tuple(ids)
-
-
 def decode(lm: smc.TransformersLM, request: Request, most: int, processor: Any = None) -> list[int]:
     """Return at most `most` tokens of greedy decoding, without the prompt."""
-    prompt = torch.tensor([opened(lm, json.dumps(request.messages))])
-    ids = lm.model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=most, do_sample=False,
-        logits_processor=[] if processor is None else [processor],
-    )  # fmt: skip
-    return list(ids[0, prompt.shape[1] :].tolist())
+    masks = [] if processor is None else [processor]
+    return generate(lm, encode(lm, request.messages), most, logits_processor=masks)
 
 
 def xgrammar_processor(lm: smc.TransformersLM, request: Request, tags: bool) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.common import tool_calls
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import compact_prompt
+from experiments.tool_calling.task import compact_prompt
 
 SEED = 20261129
 GROUPS = ("extraction", "tool calls", "labels", "forms")

@@ -13,7 +13,6 @@ limit the cache to 256 MB.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import warnings
 from itertools import product
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import head, line, read_ranks, with_ranks
+from benchmarks.common import head, line, public_schemas, read_ranks, with_ranks
 from benchmarks.engines import Ours, Row
 from benchmarks.first_mask import STEPS
 from gcd import ConstraintError, Matcher, TokenAutomaton, Vocabulary
@@ -78,8 +77,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     vocabulary = read_ranks(arguments.ranks)
     Ours(vocabulary, 1)  # makes what all constraints share
-    paths = sorted(arguments.schemas.glob("*.json"))
-    schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
+    schemas = [schema for _, schema in public_schemas(arguments.schemas)]
     limit = arguments.limit << 20
     accepted, kept, size, grown = fill(vocabulary, schemas, arguments.count, limit)
     print(head("accepted", "kept", "MB of the cache", "MB resident"))

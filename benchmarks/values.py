@@ -85,14 +85,20 @@ def parse(request: Request, text: str) -> Any:
         return None
 
 
-def generate(
-    lm: smc.TransformersLM, prompt: list[int], request: Request, **options: Any
-) -> tuple[str, int]:
-    """Return the text that `generate` gives, and the number of its tokens."""
+def generate(lm: smc.TransformersLM, prompt: list[int], budget: int, **options: Any) -> list[int]:
+    """Return the tokens that `generate` of transformers gives without sampling."""
     ids = lm.model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-        max_new_tokens=request.budget, do_sample=False, **options,
-    )[0, len(prompt):].tolist()  # fmt: skip
+        max_new_tokens=budget, do_sample=False, **options,
+    )  # fmt: skip
+    return list(ids[0, len(prompt) :].tolist())
+
+
+def answer(
+    lm: smc.TransformersLM, prompt: list[int], request: Request, **options: Any
+) -> tuple[str, int]:
+    """Return the text of an answer, and the number of its tokens."""
+    ids = generate(lm, prompt, request.budget, **options)
     return lm.tokenizer.decode(ids, skip_special_tokens=True), len(ids)
 
 
@@ -102,7 +108,7 @@ def masked(beams: int) -> Callable[[smc.TransformersLM, Request], Answer]:
     def run(lm: smc.TransformersLM, request: Request) -> Answer:
         prompt, constraint = encode(lm, request.prompt), gcd.lift(language(request), lm.vocabulary)
         processor = smc.BudgetLogitsProcessor(constraint, request.budget)
-        text, count = generate(lm, prompt, request, num_beams=beams, logits_processor=[processor])
+        text, count = answer(lm, prompt, request, num_beams=beams, logits_processor=[processor])
         return Answer(text, parse(request, text), len(prompt) + beams * count)
 
     return run
@@ -131,7 +137,7 @@ def run_xgrammar(lm: smc.TransformersLM, request: Request) -> Answer:
     from xgrammar.contrib.hf import LogitsProcessor
 
     prompt, processor = encode(lm, request.prompt), LogitsProcessor(compile_xgrammar(lm, request))
-    text, count = generate(lm, prompt, request, logits_processor=[processor])
+    text, count = answer(lm, prompt, request, logits_processor=[processor])
     return Answer(text, parse(request, text), len(prompt) + count)
 
 
@@ -154,7 +160,7 @@ def run_free(lm: smc.TransformersLM, request: Request) -> Answer:
     prompt, tokens, text = request.prompt, 0, ""
     for _ in range(1 + RETRIES):
         ids = encode(lm, prompt)
-        text, count = generate(lm, ids, request._replace(budget=request.budget + EXTRA))
+        text, count = answer(lm, ids, request._replace(budget=request.budget + EXTRA))
         tokens += len(ids) + count
         value, error = read(request, text)
         if error is None:
@@ -216,21 +222,21 @@ def log_p(lm: smc.TransformersLM, request: Request, text: str) -> float:
 def measure(lm: smc.TransformersLM, request: Request, method: str) -> dict[str, Any]:
     """Return the row of one request and method."""
     started = time.process_time()
-    answer = METHODS[method](lm, request)
+    given = METHODS[method](lm, request)
     seconds = time.process_time() - started
-    gold, found = dict(leaves(request.value)), dict(leaves(answer.value))
+    gold, found = dict(leaves(request.value)), dict(leaves(given.value))
     right = [at in found and same(found[at], value) for at, value in gold.items()]
     named = [at for at in found if at.lstrip("/") not in request.free]
     texts = [str(found.get(f"/{name}") or "") for name in request.free]
     words = [word.casefold() for text in texts for word in re.findall(r"\w+", text)]
     source = set(re.findall(r"\w+", request.source.casefold()))
     return {
-        "text": answer.text,
+        "text": given.text,
         "right": sum(right), "fields": max(len(right), len(named)),
         "whole": all(right) and len(named) == len(right),
-        "valid": answer.value is not None, "seconds": seconds, "tokens": answer.tokens,
+        "valid": given.value is not None, "seconds": seconds, "tokens": given.tokens,
         "words": len(words), "from_source": sum(word in source for word in words),
-        "empty": sum(not text for text in texts), "log_p": log_p(lm, request, answer.text),
+        "empty": sum(not text for text in texts), "log_p": log_p(lm, request, given.text),
     }  # fmt: skip
 
 

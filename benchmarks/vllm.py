@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.common import head, line, read_rows
+from benchmarks.common import head, line, public_schemas, read_rows
 
 SIDES = {  # vLLM's structured output, if any
     "ours": None,
@@ -52,12 +51,9 @@ def draw_schemas(folder: Path, model: str, count: int) -> Iterator[Case]:
     from gcd_vllm._requests import ConstraintRequest
 
     cache = ConstraintCache(vocabulary(model))
-    paths = sorted(folder.glob("*.json"))
-    random.Random(0).shuffle(paths)
-    for path in paths:
+    for name, schema in public_schemas(folder, shuffled=True):
         if not count:
             return
-        schema = json.loads(path.read_text("utf-8-sig"))["schema"]
         if len(json.dumps(schema)) > LONGEST_SCHEMA:
             continue
         try:
@@ -67,7 +63,7 @@ def draw_schemas(folder: Path, model: str, count: int) -> Iterator[Case]:
         fewest = automaton.fewest_tokens
         if fewest <= LONGEST:
             count -= 1
-            yield Case(path.stem, schema, fewest)
+            yield Case(name, schema, fewest)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,7 +25,6 @@ import contextlib
 import json
 import math
 import os
-import random
 import socket
 import statistics
 import subprocess
@@ -34,10 +33,11 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.common import head, line
+from benchmarks.common import head, line, public_schemas
 
 PROMPT = "Write a JSON document: "
 BUDGET = 512  # tokens, enough for a shortest answer of most schemas
@@ -227,12 +227,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.tools:  # of schemas as response formats
         os.environ["GCD_VLLM_RESPONSE_FORMAT"] = "1"
-    paths = sorted(options.schemas.glob("*.json"))
-    random.Random(0).shuffle(paths)
-    schemas = [
-        json.loads(path.read_text("utf-8-sig"))["schema"]
-        for path in paths[: WARM_UP + options.count]
-    ]
+    every = public_schemas(options.schemas, shuffled=True)
+    schemas = [schema for _, schema in islice(every, WARM_UP + options.count)]
     sides = ["no constraint", *(TOOLS if options.tools else ["ours", options.backend])]
     with server(options.model, options.backend) as url:
         found = asyncio.run(measure(url, schemas, sides))

@@ -33,13 +33,12 @@ from typing import Any, ClassVar, NamedTuple, cast
 from omegaconf import DictConfig, OmegaConf
 
 import smc
-from experiments import smollm2
 from experiments.config import Config, HMMConfig, at_least, distinct, one_of, refuse_unused
-from experiments.files import read_json, write_json
-from experiments.models import ROOT, digest_of
+from experiments.models import ROOT, SMOLLM2, digest_of
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM, load
 from hmm._checkpoint import check_files
+from hmm._files import read_json, write_json
 from smc import SMC, Discrete, LanguageModel
 from smc._proposals.twisted import belief_of
 
@@ -384,8 +383,8 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
     if hmm:
         return existing_hmm(f"hmm.paths.{hmm}", config.hmm.paths[hmm])
     if config.hmm.path == "auto":
-        own = ROOT / "models" / f"{smollm2.NAME}-{config.task.name}-hmm"
-        if config.model.path != smollm2.NAME or not own.is_dir():
+        own = ROOT / "models" / f"{SMOLLM2}-{config.task.name}-hmm"
+        if config.model.path != SMOLLM2 or not own.is_dir():
             names = ", ".join(n for n in methods_of(config) if needs_hmm(n) and ":" not in n)
             raise ValueError(
                 f"expected an HMM for {names} in task.methods, but none is distilled from "

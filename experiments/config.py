@@ -34,6 +34,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 
+from experiments.models import PROMPTS, ModelConfig
 from gcd import ConstraintError, TokenAutomaton
 from smc import SMC, Discrete
 
@@ -41,7 +42,6 @@ MAX_SKIPPED = 0.01
 """Largest share of malformed records with which a command succeeds."""
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
 ENGINES = ("transformers", "vllm")
-PROMPTS = ("auto", "compact", "chat")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 
@@ -56,23 +56,6 @@ class DataConfig:
     max_skipped: float = (
         MAX_SKIPPED  # largest share of malformed records; the command fails above it
     )
-
-
-@dataclass
-class ModelConfig:
-    """Any causal language model that `transformers` can load."""
-
-    path: str = "smollm2"  # "smollm2", a checkpoint directory, or a hub name
-    adapter: str = "none"  # a directory, "none", or "auto" (the task's adapter in models/, if any)
-    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
-    dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
-    engine: str = "transformers"  # "vllm" (`experiments.vllm_model`)
-    chunk: int = 16  # vllm: tokens after which particles may be resampled
-    engine_args: dict[str, Any] = field(default_factory=dict)  # vllm: more arguments of vllm.LLM
-    device_map: str = "none"  # "auto": one process spreads the layers over all devices
-    prompt_mib: int = 1024  # memory for opened prompts; doesn't affect results
-    prompt: str = "auto"  # "compact", "chat", or "auto" (chat if the tokenizer has a template and
-    # no adapter is loaded; adapters are trained on compact prompts)
 
 
 @dataclass
@@ -124,7 +107,7 @@ class TraceConfig:
 
 @dataclass
 class WandbConfig:
-    """Logging to Weights & Biases; offline without a login."""
+    """Logging to Weights & Biases; offline without a login. `wandb=MODE` is short for the mode."""
 
     mode: str = "auto"  # "auto", "online", "offline", "disabled"
     project: str = "globally-constrained-decoding"
@@ -171,8 +154,9 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="base", node=Config)
     store.store(group="model", name="base_model", node=ModelConfig)
-    store.store(group="smc", name="base_smc", node=SMCConfig)
-    store.store(group="wandb", name="base_wandb", node=WandbConfig)
+    store.store(group="smc", name="default", node=SMCConfig)
+    for mode in WANDB_MODES:
+        store.store(group="wandb", name=mode, node=WandbConfig(mode=mode))
 
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
@@ -226,6 +210,10 @@ def check_model(config: DictConfig) -> None:
     one_of("model.dtype", config.model.dtype, DTYPES)
     one_of("model.engine", config.model.engine, ENGINES)
     at_least("model.chunk", config.model.chunk, 1)
+    if config.model.engine == "transformers":
+        keys = ("model.chunk", "model.engine_args")
+        reason = "it is for model.engine=vllm; leave it out"
+        refuse_unused(config, {"model": ModelConfig}, keys, reason)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
     one_of("model.device_map", config.model.device_map, ("none", "auto"))
     if config.model.device_map == "auto":

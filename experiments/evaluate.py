@@ -1,7 +1,7 @@
 """Evaluation of methods on records: each example, arm and number of particles becomes a row.
 
 A `RecordHandler` defines what a task does with its records. `evaluate` makes the rows of a run in
-these steps, and `report` writes its table, figures and summary:
+these steps, and `experiments.results.report` writes its table, figures and summary:
 
     prepare     lift each record's language to the model's tokens, compute its budget, and check its
                 prompt; refuse invalid records by name before the model runs
@@ -10,6 +10,11 @@ these steps, and `report` writes its table, figures and summary:
 
 Rows report seconds so that methods can be compared, hence the warm-up. Only a method's own tables
 remain in the time of its first rows.
+
+Records come from files or the hub. A malformed record, including one with invalid UTF-8, is skipped
+and reported with its position and the reason. A command that skipped more than a given share of
+records fails at its end (`at_most_skipped`). A source without a single well-formed record is
+refused. Byte order marks are ignored.
 """
 
 from __future__ import annotations
@@ -18,22 +23,22 @@ import dataclasses
 import hashlib
 import json
 import logging
-import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from omegaconf import DictConfig
 
 import gcd
 import smc.captured
-from experiments import tables
 from experiments.arms import (
     ALGORITHMS,
     METHODS,
-    describe_fitted,
     hmm_identity,
     method_of,
     proposals,
@@ -45,19 +50,23 @@ from experiments.config import (
     budget_of,
     budgets_in,
     check_budget,
-    multiple_in,
     one_of,
     part_of,
-    title_of_budgets,
 )
-from experiments.models import PromptError, encode, title_of, weights_of
-from experiments.records import ReadResult
-from experiments.report.traces import Tracing, choose_for_tracing
-from experiments.rows import Identity, Key, ResultStore, Row, as_lines, derive_seed, results_config
-from experiments.tables import LOG_EVIDENCE, VALID, WEIGHTED, Metric, Table, as_markdown, as_table
-from experiments.tasks import Run
-from experiments.tracking import name_of, numbers_of
-from experiments.vllm_model import VllmModel
+from experiments.models import PromptError, encode, load_model, weights_of
+from experiments.report.traces import Tracing
+from experiments.tasks import (
+    Identity,
+    Key,
+    ResultStore,
+    Row,
+    Run,
+    as_lines,
+    bar,
+    derive_seed,
+    results_config,
+)
+from experiments.vllm_model import VllmModel, load_vllm
 from smc._results.posterior import content, regroup
 
 Model: TypeAlias = smc.TransformersLM | VllmModel
@@ -65,7 +74,6 @@ Model: TypeAlias = smc.TransformersLM | VllmModel
 _LOG = logging.getLogger(__name__)
 _WARM_PARTICLES = 4  # enough to trigger resampling
 _SHOWN_ANSWERS = 16  # most probable answers in a row; the row also has the number of answers
-WIDTH = 120  # of the terminal
 
 
 class Record(Protocol):
@@ -213,6 +221,15 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
 # -- rows
 
 
+def load_engine(config: DictConfig) -> tuple[Model, Any]:
+    """Load the model of a checked configuration in its engine, and its tokenizer.
+
+    Raises:
+        ValueError, ConstraintError: as `load_model`; or vLLM isn't installed.
+    """
+    return load_model(config.model) if config.model.engine == "transformers" else load_vllm(config)
+
+
 def evaluate(
     run: Run, read: ReadResult[Any], task: RecordHandler, lm: Model, tokenizer: Any
 ) -> tuple[Preparation, list[Row]]:
@@ -226,7 +243,7 @@ def evaluate(
     """
     config = run.config
     methods = proposals(config, cast(smc.LanguageModel, lm))
-    with run.bar(len(read.records), "compiling", "record") as shown:
+    with bar(len(read.records), "compiling", "record") as shown:
         prepared = prepare(read.records, task, lm, tokenizer, config, methods, shown.update)
     keys = [t.key(example) for t in trials_of(config.task) for example in prepared.examples]
     run.open(keys)
@@ -234,7 +251,7 @@ def evaluate(
     prepared = _warm_up(run, prepared, lm, methods)
     with run.sampling(keys) as progress:
         make_rows(run.store, prepared.examples, task, lm, config, methods, progress)
-    return prepared, run.merge()
+    return prepared, run.store.merge(keys)
 
 
 def make_rows(
@@ -252,9 +269,9 @@ def make_rows(
         methods: proposals by method.
         progress: called with the number of rows done.
     """
-    tracing = Tracing(
-        store, _choose_traced(examples, config, lm), lm.vocabulary, config.trace.particles
-    )
+    # An engine doesn't show its particles.
+    traceable = [] if isinstance(lm, VllmModel) else examples
+    tracing = Tracing(store, traceable, lm.vocabulary, config.trace)
     trials = trials_of(config.task)
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
         due = [example for example in examples if trial.key(example) not in store]
@@ -373,7 +390,7 @@ def _open_prompts(
     """Compute the prompts that fit into `model.prompt_mib`, in the given order."""
     opened: dict[tuple[int, ...], tuple[int, ...]] = {}
     left = run.config.model.prompt_mib << 20
-    with run.bar(len(prompts), "reading", "prompt") as shown:
+    with bar(len(prompts), "reading", "prompt") as shown:
         for prompt in prompts if left else []:
             found = lm.open(prompt)
             left -= found.nbytes
@@ -411,26 +428,6 @@ def sample(
         max_rows=config.smc.max_rows,
         hooks=hooks,
     )
-
-
-def _choose_traced(
-    examples: Sequence[Example], config: DictConfig, lm: Model
-) -> dict[int, tuple[str, Row]]:
-    """Return name, budget and prompt of the examples whose traces are stored, by number."""
-    if isinstance(lm, VllmModel):
-        return {}
-    chosen = choose_for_tracing([example.number for example in examples], config.trace.examples)
-    return {
-        example.number: (
-            example.name,
-            {
-                "budget": example.budget,
-                "prompt": lm.vocabulary.decode(example.prompt).decode(errors="replace"),
-            },
-        )
-        for example in examples
-        if example.number in chosen
-    }
 
 
 def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.Posterior) -> Row:
@@ -504,167 +501,227 @@ def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> 
         )  # fmt: skip
 
 
-# -- report
+# -- records
+
+R = TypeVar("R")
+RecordOf = Callable[[Any, str], R]
+"""Function that makes a record from a parsed row and a default id, or raises `ValueError`."""
 
 
-def report(
-    run: Run,
-    read: ReadResult[Any],
-    prepared: Preparation,
-    rows: Sequence[Row],
-    *,
-    title: str,
-    notes: Sequence[str],
-    metrics: Sequence[Metric] = (),
-    main: Metric = WEIGHTED,
-    more: Mapping[str, Any] | None = None,
-) -> None:
-    """Summarize the rows, and write the table, the summary and the figures.
-
-    Args:
-        title: the question of the comparison, in words.
-        notes: sentences below the table.
-        metrics: metrics of the task, besides those of every comparison.
-        main: metric of the figures and the terminal; a share.
-        more: additional plain values for `summary.json`.
-    """
-    # Importing matplotlib takes half a second, so it is imported at the end of a run.
-    from experiments.figures import plot_all
-
-    config = run.config
-    settings = _settings_of(config)
-    summary = tables.summarize(rows, config.seed, metrics)
-    compared = [*{m.name: m for m in (main, *metrics) if m.compared or m is main}.values()]
-    compared.append(LOG_EVIDENCE)
-    if any(multiple_in(s.get("style", "")) for s in summary):
-        compared.append(VALID)
-    found = tables.differences(rows, config.seed, compared, config.task.reference)
-    pairs = tables.as_paired_table(found, compared)
-    table = as_table(summary, metrics)
-    shown, constants = tables.without_constants(table)
-    notes = [constants, *_notes(config, read, prepared), *notes]
-    notes += [f"`{m.title}` is {m.meaning}." for m in metrics if m.meaning]
-    notes += [tables.evidence_reference(rows), describe_fitted(config)]
-    text = f"## {title}\n\n{settings}\n\n{as_markdown(shown)}\n\n{' '.join(filter(None, notes))}\n"
-    text += _differences_of(config, pairs) if found else ""
-    figures = plot_all(summary, found, run.directory, title, settings, main)
-    record = {
-        "title": title,
-        "settings": settings,
-        **_facts(config, read, prepared),
-        **(more or {}),
-        "metrics": {m.name: m.words for m in metrics},
-        "methods": summary,
-        "differences": found,
-    }
-    run.report(
-        text,
-        record,
-        tables={"summary": table},
-        figures=figures,
-        numbers={name_of(each): numbers_of(each) for each in summary},
-        rows=rows,
-        screen=on_screen(f"{title}. {settings}", summary, main, pairs, config.task.reference),
-    )
+class DataError(ValueError):
+    """Raised if records can't be read: a missing file, invalid JSON, or no well-formed record."""
 
 
-def _differences_of(config: DictConfig, pairs: Table) -> str:
-    """Format the paired differences to the reference as a section."""
-    other = method_of(config.task.reference).title
-    return (
-        f"\n### Difference to {other} at equal particles\n\n{as_markdown(pairs)}\n\n"
-        "Brackets are 95% intervals of paired differences, with the same resampled requests "
-        f"for both methods. LM calls and seconds are multiples of those of {other}.\n"
-    )
+@dataclass(frozen=True)
+class SkippedRecord:
+    """A malformed record: line number or position in the list, from 1, and the reason."""
+
+    position: int
+    reason: str
 
 
-def _settings_of(config: DictConfig) -> str:
-    """Describe the main settings in a line."""
-    return (
-        f"Budget {title_of_budgets(config.task.budget)}, literals={config.task.literals}, "
-        f"temperature {config.smc.temperature:g}; {title_of(config.model)}."
-    )
+@dataclass(frozen=True)
+class ReadResult(Generic[R]):
+    """The records of a source, and the records that were skipped."""
+
+    records: tuple[R, ...]
+    skipped: tuple[SkippedRecord, ...] = ()
+    total: int = 0  # number of records in the source; 0 for the sum of both fields
+
+    @property
+    def share_skipped(self) -> float:
+        """Share of malformed records, from 0 to 1."""
+        total = self.total or len(self.records) + len(self.skipped)
+        return len(self.skipped) / total if total else 0.0
+
+    def part(self, offset: int, count: int) -> ReadResult[R]:
+        """Return `count` records after the first `offset`; raise `DataError` if there are none."""
+        records = self.records[offset : offset + count]
+        if not records:
+            raise DataError(
+                f"expected data.offset to be less than the number of records, {len(self.records)}, "
+                f"got {offset}"
+            )
+        return ReadResult(records, self.skipped, self.total)
 
 
-def _facts(config: DictConfig, read: ReadResult[Any], prepared: Preparation) -> dict[str, Any]:
-    """Return the model, and how many records were read, refused and prepared in which time."""
-    return {
-        "model": title_of(config.model),
-        "seed": config.seed,
-        "records": len(read.records),
-        "malformed": len(read.skipped),
-        "malformed_share": round(read.share_skipped, 6),
-        "refused": len(prepared.refused),
-        "compile_seconds": round(prepared.seconds, 3),
-        "prompt_seconds": round(prepared.prompt_seconds, 3),
-    }
+_LOSSES: ContextVar[list[tuple[float, str]] | None] = ContextVar("losses", default=None)
+"""Share of malformed records of each source that was read, with a message."""
 
 
-def _notes(config: DictConfig, read: ReadResult[Any], prepared: Preparation) -> list[str]:
-    """Say how many records were sampled, what the shared work took, and what costs are."""
-    sampled, refused = len(prepared.examples), len(prepared.refused)
-    several = any(example.rule for example in prepared.examples)
-    what = "examples (a record under a budget)" if several else "well-formed records"
-    counts = (
-        f"{sampled + refused} {what}: {sampled} sampled, {refused} refused; "
-        f"{len(read.skipped)} malformed records left out."
-    )
-    if read.skipped:
-        counts += f" They are {read.share_skipped:.1%} of the records in the source."
-    shared = (
-        f"Work that all methods share: compiling the constraints took {prepared.seconds:.1f} s, "
-        f"and prefilling the prompts {prepared.prompt_seconds:.1f} s."
-    )
-    if prepared.unkept:
-        shared += (
-            f" With model.prompt_mib={config.model.prompt_mib}, {prepared.unkept} prompts don't "
-            "fit into memory, so each method prefills them in its measured time."
-        )
-    costs = (
-        "Costs are means per request: `read` are prefixes that the model computed without the "
-        "prompt, `forced` tokens that were the only allowed ones, and tokens include the prompt."
-    )
-    if config.task.repeats > 1:
-        costs += (
-            f" Every row was sampled {config.task.repeats} times with independent random numbers; "
-            "the standard deviation of the log evidence is per request, averaged over requests."
-        )
-    return [counts, shared, costs]
-
-
-def on_screen(
-    title: str, summary: Sequence[Row], main: Metric, pairs: Table, reference: str
-) -> str:
-    """Write the title, the main columns and the paired differences for a terminal.
+@contextmanager
+def at_most_skipped(key: str, share: float) -> Iterator[None]:
+    """Fail on exit if a source read in this context skipped too many records.
 
     Args:
-        summary: records of `experiments.tables.summarize`.
-        main: the task's metric; a share.
-        pairs: table of the paired differences to the method `reference`.
+        key: setting with the share, for the message.
+        share: largest share of skipped records, from 0 to 1.
+
+    Raises:
+        DataError: a source skipped more; the message has their number and the first one.
     """
-    titles = tables.titles_in(summary)
-    table, constants = tables.without_constants(
-        [
-            {
-                **titles(s),
-                "particles": s["particles"],
-                f"{main.words.partition(' (')[0]} %": main.cell(s),
-                "valid %": VALID.cell(s),
-                "dead rows": s["dead"],
-                "evidence %": tables.share_of_evidence(s).partition(" [")[0],
-                "read": tables.number(s["read"], 0),
-                "LM calls": tables.number(s["lm_calls_each"], 1),
-            }
-            for s in summary
-        ]
-    )
-    parts = [textwrap.fill(title, WIDTH)]
-    for style, rows in tables.group_rows(table, lambda row: row.get("style", "")).items():
-        shown = [{k: cell for k, cell in row.items() if k != "style"} for row in rows]
-        parts.append((f"{style}:\n" if style else "") + tables.as_columns(shown))
-    parts += [textwrap.fill(constants, WIDTH)] if constants else []
-    if pairs:
-        own = [{k: cell for k, cell in row.items() if "times" not in k} for row in pairs]
-        head = f"Difference to {method_of(reference).title}, with 95% intervals:"
-        parts.append(f"{head}\n{tables.as_columns(own)}")
-    return "\n\n".join(parts)
+    losses: list[tuple[float, str]] = []
+    token = _LOSSES.set(losses)
+    try:
+        yield
+    finally:
+        _LOSSES.reset(token)
+    most, words = max(losses, default=(0.0, ""))
+    if most > share:
+        raise DataError(
+            f"expected at most {key}={share:g} of the records to be malformed, but {words}; "
+            f"correct the records, or raise {key}"
+        )
+
+
+def read_file(
+    path: str | Path, record_of: RecordOf[R], needs: str, *, prefix: str = ""
+) -> ReadResult[R]:
+    """Read the records of a file: one JSON list if it is named *.json, else JSON lines.
+
+    Args:
+        path: the file.
+        record_of: makes a record.
+        needs: description of the required fields.
+        prefix: prefix of default ids in a list, before the number.
+
+    Raises:
+        DataError: the file doesn't exist, is named *.json and isn't a JSON list, or has no
+            well-formed record.
+    """
+    if Path(path).suffix != ".json":
+        # `splitlines` would also split at line separators within JSON strings.
+        lines = enumerate(read_text(path, errors="surrogateescape").split("\n"), 1)
+        rows = ((number, str(number), line) for number, line in lines if line.strip())
+        return collect(rows, record_of, str(path), needs)
+    text = read_text(path)
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"expected JSON in {path}, got {error}; if it has JSON lines, name it *.jsonl"
+        ) from error
+    if not isinstance(values, list):
+        raise DataError(f"expected a list of records in {path}, got a {type(values).__name__}")
+    named = ((number, f"{prefix}{number}", row) for number, row in enumerate(values, 1))
+    return collect(named, record_of, str(path), needs)
+
+
+def read_hub(
+    name: str, split: str, record_of: RecordOf[R], needs: str, limit: int | None = None
+) -> ReadResult[R]:
+    """Read the first `limit` rows (by default all) of a hub data set with `datasets`.
+
+    Raises:
+        DataError: the data set can't be loaded or has no well-formed record.
+    """
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(name, split=split)
+    except (OSError, ValueError) as error:  # no network, no such data set or split, or no access
+        raise DataError(
+            f"{name!r} (split {split!r}) cannot be loaded: {error}; check the name and the "
+            "network, log in with `hf auth login` where access must be granted, or give a file "
+            "instead"
+        ) from error
+    if limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    named = ((number, str(number), row) for number, row in enumerate(rows, 1))
+    return collect(named, record_of, name, needs)
+
+
+def check_fields(row: Any, names: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a parsed row; raise a `ValueError` if it isn't an object or lacks a field."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"expected a record to be a JSON object, got {type(row).__name__}")
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise ValueError(f"expected the fields {' and '.join(map(repr, missing))}, got none")
+    return row
+
+
+def refuse_unwritable(record: Any, answer: Any) -> None:
+    """Refuse values that Python's JSON reader accepts but that can't be written as JSON in UTF-8.
+
+    Args:
+        record: a dataclass of plain values; lone surrogates are refused.
+        answer: a JSON value; NaN and infinities are refused.
+
+    Raises:
+        ValueError: there is such a value.
+    """
+    try:
+        json.dumps(answer, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(
+            f"expected an answer with JSON values only, got another one ({error})"
+        ) from error
+    try:
+        json.dumps(dataclasses.asdict(record), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected text that UTF-8 can represent, got {error}") from error
+
+
+def read_text(path: str | Path, errors: str = "strict") -> str:
+    """Read a text file without byte order marks; raise `DataError` if it can't be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig", errors=errors)
+        return text.replace("\n\ufeff", "\n")  # byte order marks within concatenated files
+    except FileNotFoundError as error:
+        raise DataError(f"expected an existing file, got {path}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        place = f"line {line}, byte {error.start + 1} of the file"
+        raise DataError(
+            f"expected UTF-8 in {path}, got 0x{error.object[error.start]:02x} in {place}; save the "
+            "file in UTF-8"
+        ) from error
+
+
+def collect(
+    rows: Iterable[tuple[int, str, Any]], record_of: RecordOf[R], source: str, needs: str
+) -> ReadResult[R]:
+    """Make records of rows, given as position, default id, and a value or a JSON string.
+
+    Raises:
+        DataError: there is no well-formed record.
+    """
+    records, skipped = [], []
+    for position, default_id, row in rows:
+        try:
+            value = _parse(row) if isinstance(row, str) else row
+            records.append(record_of(value, default_id))
+        except (ValueError, RecursionError) as error:
+            skipped.append(SkippedRecord(position, str(error)))
+    if not records:
+        first = f"; the first ({skipped[0].position}): {skipped[0].reason}" if skipped else ""
+        raise DataError(
+            f"expected records with {needs} in {source}, got {len(skipped)} malformed and no "
+            f"well-formed record{first}"
+        )
+    result = ReadResult(tuple(records), tuple(skipped), len(records) + len(skipped))
+    if skipped:
+        words = (
+            f"{source}: {len(skipped)} of {result.total} records ({result.share_skipped:.1%}) are "
+            f"malformed and skipped; the first ({skipped[0].position}): {skipped[0].reason}"
+        )
+        _LOG.warning("%s", words)
+        losses = _LOSSES.get()
+        if losses is not None:
+            losses.append((result.share_skipped, words))
+    return result
+
+
+def _parse(line: str) -> Any:
+    """Parse a line of JSON whose invalid UTF-8 bytes were read as surrogates."""
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(line[error.start]) & 0xFF
+        raise ValueError(
+            f"expected UTF-8, got 0x{byte:02x} at character {error.start + 1}"
+        ) from None
+    return json.loads(line)

@@ -19,11 +19,9 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from experiments import smollm2
-from experiments.commongen.records import ConceptSet, prompt_of, read_training
+from experiments.commongen.task import ConceptSet, prompt_of, read_training
 from experiments.config import (
     MAX_SKIPPED,
-    ModelConfig,
     WandbConfig,
     at_least,
     check_model,
@@ -32,20 +30,28 @@ from experiments.config import (
     one_of,
 )
 from experiments.distillation.data import digest
-from experiments.files import read_json, write_json
-from experiments.models import identity_of, load_model, title_of, without_renaming, write_base
-from experiments.rows import Identity, plain
-from experiments.sql.databases import read_databases
-from experiments.sql.questions import build_prompt as build_query_prompt
-from experiments.sql.questions import read_questions
-from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.records import (
+from experiments.models import (
+    SMOLLM2,
+    SMOLLM2_HUB,
+    ModelConfig,
+    identity_of,
+    load_model,
+    title_of,
+    without_renaming,
+    write_base,
+)
+from experiments.results import write_results
+from experiments.sql.databases import build_prompt as build_query_prompt
+from experiments.sql.databases import read_databases, read_questions
+from experiments.tasks import ExperimentTask, Identity, Run, plain
+from experiments.tool_calling.task import (
     STYLES,
     ToolRecord,
     compact_prompt,
     read_xlam,
     write_answer,
 )
+from hmm._files import read_json, write_json
 
 _SENTENCES = 4  # per concept set and epoch
 _IGNORED = -100  # label of a token that isn't learned
@@ -284,7 +290,7 @@ def _run(run: Run, items: list[Any]) -> None:
     adapter.to(torch.float16).save_pretrained(out)
     # The file names the model, not its path on this machine.
     known = read_json(out / "adapter_config.json", remedy="train it again")
-    base = smollm2.HUB if config.model.path == smollm2.NAME else config.model.path
+    base = SMOLLM2_HUB if config.model.path == SMOLLM2 else config.model.path
     write_json({**known, "base_model_name_or_path": base}, out / "adapter_config.json")
     write_base(out, identity_of(config.model.path), title_of(config.model))
     lines = [f"| {step} | {loss:.4f} |" for step, loss in curve]
@@ -293,7 +299,7 @@ def _run(run: Run, items: list[Any]) -> None:
 
     history = [{"step": step, "held_out": loss} for step, loss in curve]
     text = f"## {out.name}\n\n{table}\n"
-    run.report(text, summary, history=history, also=f"; adapter: {out}")
+    write_results(run, text, summary, history=history, also=f"; adapter: {out}")
 
 
 def add_adapter(model: Any, config: DictConfig) -> Any:

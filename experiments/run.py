@@ -34,11 +34,11 @@ from experiments.config import (
     one_of,
     refuse_unused,
 )
+from experiments.evaluate import at_most_skipped
 from experiments.exact.task import TASK as CONVERGENCE
 from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.latency import TASK as LATENCY
 from experiments.models import ROOT
-from experiments.records import at_most_skipped
 from experiments.sql.task import TASK as SQL
 from experiments.tasks import ExperimentTask, errors_in_one_line, run_task
 from experiments.tool_calling.task import TASK as XLAM
@@ -57,16 +57,6 @@ def run(config: DictConfig) -> Path:
     task = task_of(config)
     check_shared(config)
     return run_task(task, config)
-
-
-def run_whole(config: DictConfig) -> Path:
-    """Run one experiment, and fail at its end if too many records were skipped.
-
-    Raises:
-        DataError: a larger share than `data.max_skipped` is malformed.
-    """
-    with at_most_skipped("data.max_skipped", config.data.max_skipped):
-        return run(config)
 
 
 def task_of(config: DictConfig) -> ExperimentTask:
@@ -106,7 +96,8 @@ def check_shared(config: DictConfig) -> None:
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", good)
     one_of("smc.execution", config.smc.execution, ("auto", "static"))
     _check_trace(config)
-    check_engine(config)
+    if config.model.engine == "vllm":
+        check_engine(config)
 
 
 def _check_trace(config: DictConfig) -> None:
@@ -140,8 +131,8 @@ register()
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
     """Run the command line; see `experiments.tasks.errors_in_one_line`."""
-    with errors_in_one_line():
-        run_whole(config)
+    with errors_in_one_line(), at_most_skipped("data.max_skipped", config.data.max_skipped):
+        run(config)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ A RUN is a run directory, or an archive of one such as those in data/rows; the r
 joined, and rows with the same key count once.
 
 A `Metric` is all that a new measure of a task needs. A task passes its metrics to
-`experiments.evaluate.report`. From there they reach `summary.json`, the table with a
+`experiments.results.report`. From there they reach `summary.json`, the table with a
 sentence on each metric's meaning, paired differences, wandb, and the report page.
 
 Every example counts in every denominator, once: its repetitions count with their mean. A row whose
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from experiments.arms import METHODS, Arm, is_discrete, method_of
-from experiments.rows import Row, key_of
+from experiments.tasks import Row, key_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from experiments.config import WandbConfig
-from experiments.rows import LOGGED, Row
 from experiments.tables import Group, Table, group_rows
+from experiments.tasks import LOGGED, Row
 
 _LOG = logging.getLogger(__name__)
 

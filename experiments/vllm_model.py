@@ -31,8 +31,7 @@ from experiments.arms import (
     methods_of,
     names_of_hmms,
 )
-from experiments.config import ModelConfig
-from experiments.models import load_model, resolve
+from experiments.models import ModelConfig, load_model, resolve
 from gcd import Vocabulary
 
 _HMMS = "GCD_VLLM_HMMS"
@@ -134,21 +133,11 @@ class VllmModel:
         return sum(float(each[token].logprob) for each, token in zip(last, ids, strict=True))
 
 
-def load_engine(config: DictConfig) -> tuple[smc.TransformersLM | VllmModel, Any]:
-    """Load a run's model in its engine, and its tokenizer.
-
-    Args:
-        config: the configuration of the run, checked (`check_engine`).
-
-    Raises:
-        ValueError, ConstraintError: as `load_model`; or vLLM isn't installed.
-    """
-    settings = config.model
-    if settings.engine == "transformers":
-        return load_model(settings)
+def load_vllm(config: DictConfig) -> tuple[VllmModel, Any]:
+    """Load the model of a checked configuration into an engine, and its tokenizer."""
     from transformers import AutoTokenizer  # slow to import
 
-    hmms = next(iter(_parents(config)), None)
+    settings, hmms = config.model, next(iter(_parents(config)), None)
     if settings.adapter == "none":
         path = resolve(settings.path)
         return VllmModel(path, settings, hmms), AutoTokenizer.from_pretrained(path)
@@ -195,20 +184,11 @@ def _parents(config: DictConfig) -> set[Path]:
 
 
 def check_engine(config: DictConfig) -> None:
-    """Refuse settings that the engine of the run doesn't have, before anything is loaded.
+    """Refuse settings that vLLM doesn't have, before anything is loaded.
 
     Raises:
         ValueError: the message has the setting and the remedy.
     """
-    model, usual = config.model, ModelConfig()
-    if model.engine == "transformers":
-        for name in ("chunk", "engine_args"):
-            if getattr(model, name) != getattr(usual, name):
-                raise ValueError(
-                    f"model.{name}={getattr(model, name)} would be ignored: it is for "
-                    "model.engine=vllm; leave it out"
-                )
-        return
     if "methods" not in config.task:
         raise ValueError(
             f"expected a task that compares methods with model.engine=vllm, got "

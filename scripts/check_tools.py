@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import Call, read_xlam, write_answer
+from experiments.tool_calling.task import Call, read_xlam, write_answer
 from gcd import ConstraintError, tool_calls
 from gcd_cli._explaining import standing
 

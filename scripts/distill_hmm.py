@@ -15,8 +15,8 @@ from omegaconf import DictConfig
 
 from experiments import config as configuration
 from experiments.distillation.task import TASK, register
+from experiments.evaluate import at_most_skipped
 from experiments.models import ROOT
-from experiments.records import at_most_skipped
 from experiments.tasks import errors_in_one_line, run_task
 
 configuration.register()

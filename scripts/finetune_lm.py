@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 
 from experiments import config as configuration
 from experiments import finetuning
+from experiments.evaluate import at_most_skipped
 from experiments.finetuning import TASK
 from experiments.models import ROOT
-from experiments.records import at_most_skipped
 from experiments.tasks import errors_in_one_line, run_task
 
 configuration.register()

@@ -19,12 +19,11 @@ import hydra
 from omegaconf import DictConfig
 
 from experiments.arms import hmm_directory, keep_lookahead, kind_of_prompt
+from experiments.evaluate import at_most_skipped
 from experiments.models import ROOT
-from experiments.records import at_most_skipped
-from experiments.rows import Row, read_rows
 from experiments.run import run
 from experiments.tables import as_markdown, by_example, difference, with_interval
-from experiments.tasks import errors_in_one_line
+from experiments.tasks import Row, errors_in_one_line, read_rows
 
 VALUES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 

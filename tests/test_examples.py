@@ -55,10 +55,10 @@ def test_the_programs_print_valid_answers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
-    from experiments import smollm2
+    from experiments.models import SMOLLM2, SMOLLM2_HUB, resolve
 
-    lm = smc.TransformersLM.from_pretrained(str(smollm2.checkpoint()))
-    monkeypatch.setattr(smc.TransformersLM, "from_pretrained", {smollm2.HUB: lm}.__getitem__)
+    lm = smc.TransformersLM.from_pretrained(resolve(SMOLLM2))
+    monkeypatch.setattr(smc.TransformersLM, "from_pretrained", {SMOLLM2_HUB: lm}.__getitem__)
     monkeypatch.chdir(tmp_path)
 
     def printed(name: str) -> list[str]:

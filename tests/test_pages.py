@@ -20,8 +20,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import smc
-from experiments import smollm2
 from experiments.arms import hmm_identity
+from experiments.models import SMOLLM2, SMOLLM2_HUB, smollm2_checkpoint
 from experiments.run import TASKS, check, register, run
 from scripts.packages import EXPORTING
 
@@ -81,7 +81,7 @@ class Reader:
         """
         given, printed = dict(self.names), []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(smc.TransformersLM, "from_pretrained", {smollm2.HUB: self.lm}.__getitem__)
+            patch.setattr(smc.TransformersLM, "from_pretrained", {SMOLLM2_HUB: self.lm}.__getitem__)
             for code, shown in blocks(page):
                 exec(compile(code, page, "exec", dont_inherit=True), given)
                 printed.append((capsys.readouterr().out, shown))
@@ -144,7 +144,7 @@ def test_readme_and_what_is_made_for_its_model_run(
 ) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    reader = Reader(smollm2.checkpoint())
+    reader = Reader(smollm2_checkpoint())
     [(line, _)], _ = reader.run("README.md", capsys)
     assert re.match("city='Rome' days=3\ncity='Rome' days=3 .* estimated$", line)
     probability, low, high = map(float, re.findall(r"[01]\.\d+", line))
@@ -224,7 +224,7 @@ def test_a_command_composes_and_passes_its_checks(page: str, command: str) -> No
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = compose("config", settings_of(shlex.split(command)))
     check(config)
-    own = ROOT / "models" / f"{smollm2.NAME}-{config.task.name}-hmm"
+    own = ROOT / "models" / f"{SMOLLM2}-{config.task.name}-hmm"
     given = config.model.path, config.hmm.path, dict(config.hmm.paths)
-    if own.is_dir() and given == (smollm2.NAME, "auto", {}):
+    if own.is_dir() and given == (SMOLLM2, "auto", {}):
         hmm_identity(config)  # the HMM of the repository is there, and fitted for what is asked

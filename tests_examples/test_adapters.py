@@ -25,7 +25,7 @@ from pydantic import BaseModel, field_validator
 from starlette.testclient import TestClient
 
 import smc
-from experiments import smollm2
+from experiments.models import SMOLLM2, resolve
 
 TEXT = 'The red chair costs 20 dollars.\n{"item": "red chair", "price": 20}\n'
 REVIEWS = """Review: I loved every minute of it. Sentiment: positive
@@ -41,7 +41,7 @@ class Chair(BaseModel):
 
 @pytest.fixture(scope="module")
 def lm():
-    return smc.TransformersLM.from_pretrained(str(smollm2.checkpoint()))
+    return smc.TransformersLM.from_pretrained(resolve(SMOLLM2))
 
 
 def test_outlines_finishes_answers_in_batches_beams_and_samples(lm):
@@ -108,7 +108,7 @@ def test_lm_eval_scores_answers_of_the_requested_form():
             doc_to_target="{{options.index(answer)}}", target_delimiter="",
         ),
     ]  # fmt: skip
-    model = f"pretrained={smollm2.checkpoint()},device=cpu"
+    model = f"pretrained={resolve(SMOLLM2)},device=cpu"
     found = lm_eval.simple_evaluate("gcd", model, tasks=tasks, bootstrap_iters=0)["results"]
     assert found["free"]["valid,none"] == 0
     assert found["json"]["valid,none"] == found["drawn"]["valid,none"] == 1
@@ -131,7 +131,7 @@ def test_inspect_evaluates_answers_that_follow_the_schema(tmp_path):
     schema = ResponseSchema(name="chair", json_schema=json_schema(Chair))
     dataset = [Sample(input=f"{TEXT}The old table costs 45 dollars.", target="45")]
     solver = generate(response_schema=schema, max_tokens=20)
-    given = {"model": f"gcd/{smollm2.checkpoint()}", "log_dir": str(tmp_path), "display": "none"}
+    given = {"model": f"gcd/{resolve(SMOLLM2)}", "log_dir": str(tmp_path), "display": "none"}
     [log] = inspect_ai.eval(inspect_ai.Task(dataset, solver=solver, scorer=finished()), **given)
     assert log.status == "success", log.error
     assert log.results.scores[0].metrics["accuracy"].value == 1

@@ -47,6 +47,6 @@ def peaked_llama(tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """The directory of SmolLM2-135M-Instruct, dequantized once."""
-    from experiments.smollm2 import checkpoint
+    from experiments.models import SMOLLM2, resolve
 
-    return str(checkpoint())
+    return resolve(SMOLLM2)

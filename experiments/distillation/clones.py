@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.distillation.prefixes import TopTokenPrefixes
-from experiments.rows import derive_seed
+from experiments.tasks import derive_seed
 from hmm import HMM, Dense
 
 FEWEST_STATES = 2

@@ -28,7 +28,7 @@ from jaxtyping import Float, Float16, Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from experiments.distillation.lumping import Lumping
-from experiments.files import COPY_AGAIN, read_tensors, write_tensors
+from hmm._files import COPY_AGAIN, read_tensors, write_tensors
 
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
 _TOP_TOKENS = ("said_tokens", "said_log_p", "said_sketch")

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from experiments.commongen.records import prompt_of, read_training
+from experiments.commongen.task import prompt_of, read_training
 from experiments.json_schema import task as json_schema
 from experiments.models import encode
-from experiments.sql.databases import read_databases
-from experiments.sql.questions import build_prompt as build_query_prompt
-from experiments.sql.questions import find_questions, read_questions
-from experiments.tool_calling.records import STYLES, build_prompt, load_records
+from experiments.sql.databases import build_prompt as build_query_prompt
+from experiments.sql.databases import find_questions, read_databases, read_questions
+from experiments.tool_calling.task import STYLES, build_prompt, load_records
 
 
 class PromptSource(NamedTuple):

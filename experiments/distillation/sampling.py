@@ -22,8 +22,7 @@ from pathlib import Path
 import torch
 
 from experiments.distillation.data import Sequences, TopTokens, save
-from experiments.rows import derive_seed
-from experiments.tasks import bar
+from experiments.tasks import bar, derive_seed
 from smc import LanguageModel
 
 _LOG = logging.getLogger(__name__)

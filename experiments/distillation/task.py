@@ -27,10 +27,9 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from experiments.commongen.records import TOLD
+from experiments.commongen.task import TOLD
 from experiments.config import (
     DataConfig,
-    ModelConfig,
     WandbConfig,
     at_least,
     check_model,
@@ -53,11 +52,20 @@ from experiments.distillation.training import (
     mean_log_likelihood,
     train,
 )
-from experiments.models import load_model, resolve_device, title_of, weights_of
-from experiments.rows import Identity, derive_seed, fingerprint, plain, without_places
+from experiments.models import ModelConfig, load_model, resolve_device, title_of, weights_of
+from experiments.results import write_results
 from experiments.tables import as_markdown
-from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.records import STYLES
+from experiments.tasks import (
+    ExperimentTask,
+    Identity,
+    Run,
+    derive_seed,
+    fingerprint,
+    plain,
+    wait_for_all,
+    without_places,
+)
+from experiments.tool_calling.task import STYLES
 from hmm import HMM, distilled, load, save
 from smc import TransformersLM
 
@@ -198,9 +206,9 @@ def _run(run: Run, _: None) -> None:
             hmm, run.directory / "hmm", vocabulary=lm.vocabulary, config=described,
             dtype=torch.bfloat16,
         )  # fmt: skip
-    run.wait()
+    wait_for_all(run.world)
     _evaluate(run, worker, lumping, fitted, training, held_out, eos_ids)
-    run.wait()
+    wait_for_all(run.world)
 
 
 def _evaluate(
@@ -287,7 +295,7 @@ def _sample(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequences
         rank=run.rank,
         world=run.world,
     )
-    run.wait()
+    wait_for_all(run.world)
     return distill_data.read(directory, remedy="remove it, and its answers are sampled again")
 
 
@@ -417,8 +425,8 @@ def _report(summary: dict[str, Any], curve: Sequence[Point], run: Run) -> None:
         for p in curve
     ]
     text = _REPORT.format(table=as_markdown(shown), pooling=_describe_pooling(summary), **summary)
-    run.report(
-        text, summary, tables={"table": shown}, figures={"curve": figure}, numbers=summary,
+    write_results(
+        run, text, summary, tables={"table": shown}, figures={"curve": figure}, numbers=summary,
         history=history, also=f"; the model: {run.directory}/hmm/",
     )  # fmt: skip
 

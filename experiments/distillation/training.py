@@ -27,10 +27,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
-from experiments.files import read_json, write_json
-from experiments.rows import derive_seed
-from experiments.tasks import bar, wait_for_all
+from experiments.tasks import bar, derive_seed, wait_for_all
 from hmm import HMM, PseudoCounts, Step, em_step, load_step, log_likelihood, save_step
+from hmm._files import read_json, write_json
 
 _LOG = logging.getLogger(__name__)
 

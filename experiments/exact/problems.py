@@ -25,13 +25,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 import gcd
 import smc
-from experiments import smollm2
 from experiments.exact.cached import Restriction
 from experiments.exact.truth import count_prefixes
-from experiments.models import ROOT
+from experiments.models import ROOT, SMOLLM2
 
 BUILTIN = {
-    smollm2.NAME: ROOT / "data" / "convergence" / "builtin_toolcalls.json",
+    SMOLLM2: ROOT / "data" / "convergence" / "builtin_toolcalls.json",
     "stories260K": ROOT / "data" / "convergence" / "builtin_stories.json",
 }
 """Files of the built-in problems, by the name of the model."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,9 +70,9 @@ def main() -> None:
     args.rows.parent.mkdir(parents=True, exist_ok=True)
     lines = args.rows.read_text().splitlines() if args.rows.exists() else []
     done = {json.loads(line)["problem"] for line in lines}
-    makers = [
+    makers: list[tuple[Callable[[int, set[str]], Iterator[Case]], int]] = [
         (random_cases, args.problems), (real_cases, args.real), (pgcd_cases, args.pgcd),
-        (cases_of_fields, args.closed),
+        (partial(random_cases, kind="closed"), args.closed),
     ]  # fmt: skip
     with args.rows.open("a") as file:
         for make, count in makers:
@@ -100,11 +101,6 @@ def random_cases(count: int, done: set[str], kind: str = "random") -> Iterator[C
         constraint = gcd.lift(gcd.regex(pattern_of(random.Random(k))), lm.vocabulary)
         if constraint.fewest_tokens <= budget:
             yield Case(f"{kind} {k}", lm, "hello", constraint, budget)
-
-
-def cases_of_fields(count: int, done: set[str]) -> Iterator[Case]:
-    """Yield problems with random models over bytes, and numbers, dates or words as answers."""
-    return random_cases(count, done, "closed")
 
 
 def pgcd_cases(count: int, done: set[str]) -> Iterator[Case]:
@@ -170,10 +166,10 @@ def real_cases(count: int, done: set[str]) -> Iterator[Case]:
     """Yield problems with SmolLM2: tool names, numbers, dates and JSON objects."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from experiments.smollm2 import checkpoint
-    from experiments.tool_calling.records import read_xlam, signature
+    from experiments.models import SMOLLM2, resolve
+    from experiments.tool_calling.task import read_xlam, signature
 
-    path = checkpoint()
+    path = resolve(SMOLLM2)
     model = AutoModelForCausalLM.from_pretrained(path)
     lm = smc.TransformersLM(model, AutoTokenizer.from_pretrained(path))
     records = read_xlam("data/xlam/records_500_599.jsonl").records

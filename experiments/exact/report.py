@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.arms import Arm, arms_in
-from experiments.rows import as_lines
+from experiments.results import write_results
 from experiments.tables import Table, as_markdown
-from experiments.tasks import Run
+from experiments.tasks import Run, as_lines
 from experiments.tracking import name_of, numbers_of
 
 Report = dict[str, Any]
@@ -44,7 +44,8 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
 
     means = frame.groupby(_KEYS, sort=False).mean(numeric_only=True).reset_index()
     numbers = {name_of(each): numbers_of(each) for each in means.to_dict("records")}
-    run.report(
+    write_results(
+        run,
         table_of(reports, notes),
         summary,
         tables={"overview": summary["overview"]},

@@ -46,8 +46,16 @@ from experiments.exact.measures import estimate, sample_runs
 from experiments.exact.problems import BUILTIN, Prepared, Problem, prepare, read_problems
 from experiments.exact.truth import levels_of, solve, total_variation
 from experiments.models import digest_of, load_model, weights_of
-from experiments.rows import Identity, Key, Row, derive_seed, results_config
-from experiments.tasks import ExperimentTask, Run, bar
+from experiments.tasks import (
+    ExperimentTask,
+    Identity,
+    Key,
+    Row,
+    Run,
+    bar,
+    derive_seed,
+    results_config,
+)
 from gcd import Vocabulary
 from hmm import HMM, load, save
 from smc import LanguageModel, TransformersLM
@@ -261,7 +269,7 @@ def _continue(lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Rec
     """Sample continuations, with an equal share per prompt."""
     parts: list[Sequences] = []
     size = max(1, _NUMBERS // lm.vocabulary.size)
-    with bar(recipe.sequences, "free continuations", "sequence", 0) as shown:
+    with bar(recipe.sequences, "free continuations", "sequence") as shown:
         for number, prompt in enumerate(prompts):
             share = len(range(number, recipe.sequences, len(prompts)))
             length = recipe.length
@@ -344,7 +352,7 @@ class _Bench:
             with np.load(path) as saved:
                 if self.lm.load(nodes, saved["log_p"]):
                     return
-        with bar(len(nodes), f"prefixes of {self.prepared.problem.name}", "prefix", 0) as shown:
+        with bar(len(nodes), f"prefixes of {self.prepared.problem.name}", "prefix") as shown:
             self.lm.compute(nodes, shown.update)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".part.npz")

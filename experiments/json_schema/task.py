@@ -25,13 +25,23 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.config import DataConfig, RecordConfig, at_least, one_of
-from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
+from experiments.evaluate import (
+    Example,
+    ReadResult,
+    RecordHandler,
+    check_fields,
+    check_records,
+    evaluate,
+    identity,
+    load_engine,
+    read_file,
+    read_hub,
+    refuse_unwritable,
+)
 from experiments.models import ROOT, chat, dialogue, is_chat
-from experiments.records import ReadResult, check_fields, read_file, read_hub, refuse_unwritable
-from experiments.rows import Row
-from experiments.tasks import ExperimentTask, Run
-from experiments.tool_calling.records import PARSES, parses, same_values
-from experiments.vllm_model import load_engine
+from experiments.results import report
+from experiments.tasks import ExperimentTask, Row, Run
+from experiments.tool_calling.task import PARSES, parses, same_values
 from gcd._automata.horizon import refuse_unchecked
 
 _LOG = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from experiments.arms import ALGORITHMS, method_of
 from experiments.report.traces import TOP, Trace, read_traces
-from experiments.rows import REPORT
 from experiments.tables import example_of, group_rows
+from experiments.tasks import REPORT
 
 _HERE = Path(__file__).parent / "page"
 MOST_BYTES = 10_000_000

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.rows import (
+from experiments.config import TraceConfig
+from experiments.tasks import (
     KEYED,
     Key,
     ResultStore,
@@ -113,22 +114,31 @@ def append_traces(path: Path, traces: Iterable[tuple[Key, Mapping[str, Any], Tra
 class Tracing:
     """Traces of some examples of a run, written with its rows.
 
-    `named` has the name and further values of each traced example, by its number. Trials with more
-    than `particles`, and repetitions, aren't traced.
+    `trace.*` chooses from the examples. Trials with more than `trace.particles`, and repetitions,
+    aren't traced.
     """
 
     def __init__(
         self,
         store: ResultStore,
-        named: Mapping[int, tuple[str, Mapping[str, Any]]],
+        examples: Sequence[Any],
         vocabulary: Vocabulary,
-        particles: int,
+        trace: TraceConfig,
     ) -> None:
-        self._named, self._vocabulary, self._particles = named, vocabulary, particles
+        self._vocabulary, self._particles = vocabulary, trace.particles
+        chosen = choose_for_tracing([example.number for example in examples], trace.examples)
+        self._named = {
+            each.number: (each.name, {"budget": each.budget, "prompt": self._text(each.prompt)})
+            for each in examples
+            if each.number in chosen
+        }
         self._path = store.path.with_name(store.path.name.replace("results", "traces"))
         if self._path.exists():
             drop_partial_line(self._path)
         self._waiting: list[tuple[set[int], Recorder, dict[int, Key]]] = []
+
+    def _text(self, prompt: Sequence[int]) -> str:
+        return self._vocabulary.decode(prompt).decode(errors="replace")
 
     def of(
         self, method: str, algorithm: str, particles: int, repeat: int = 0
@@ -150,12 +160,12 @@ class Tracing:
 
         return observe
 
-    def write(self, ended: Collection[int] | None = None) -> None:
-        """Write the traces of the examples in `ended`; None means all examples."""
+    def write(self, ended: set[int]) -> None:
+        """Write the traces of the examples in `ended`."""
         about = dict(self._named.values())
         waiting, self._waiting = self._waiting, []
         for numbers, recorder, keys in waiting:
-            if ended is not None and not numbers <= set(ended):
+            if not numbers <= ended:
                 self._waiting.append((numbers, recorder, keys))
                 continue
             found = recorder.traces().items()

@@ -23,8 +23,15 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from experiments.sql.databases import Database, QueryError, Rows, Sandbox, Value, comparable
-from experiments.sql.questions import Question
+from experiments.sql.databases import (
+    Database,
+    QueryError,
+    Question,
+    Rows,
+    Sandbox,
+    Value,
+    comparable,
+)
 
 
 class Judge:

@@ -19,15 +19,28 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.config import RecordConfig, at_least
-from experiments.evaluate import Example, RecordHandler, check_records, evaluate, identity, report
+from experiments.evaluate import (
+    DataError,
+    Example,
+    ReadResult,
+    RecordHandler,
+    check_records,
+    evaluate,
+    identity,
+    load_engine,
+)
 from experiments.models import ROOT
-from experiments.records import DataError, ReadResult
-from experiments.rows import Identity, Row, as_lines
-from experiments.sql.databases import Database, read_databases
-from experiments.sql.questions import Question, build_prompt, find_questions, read_questions
+from experiments.results import report
+from experiments.sql.databases import (
+    Database,
+    Question,
+    build_prompt,
+    find_questions,
+    read_databases,
+    read_questions,
+)
 from experiments.tables import ACCURACIES, Metric
-from experiments.tasks import ExperimentTask, Run
-from experiments.vllm_model import load_engine
+from experiments.tasks import ExperimentTask, Identity, Row, Run, as_lines
 
 if TYPE_CHECKING:
     from experiments.sql.judge import Judge

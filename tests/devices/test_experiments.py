@@ -42,7 +42,7 @@ def run(given: list[str], directory: Path, device: str) -> list[dict[str, Any]]:
 def test_tool_calls(given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Figures and the page are made of the rows.
     monkeypatch.setattr("experiments.figures.plot_all", lambda *_: {})
-    monkeypatch.setattr("experiments.tasks.write_report", lambda directory: None)
+    monkeypatch.setattr("experiments.results.write_report", lambda directory: None)
     monkeypatch.setattr("experiments.evaluate._warm_up", lambda run, prepared, *_: prepared)
     found = run(given, tmp_path / "there", NAME)
     expected = run(given, tmp_path / "here", "cpu")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-_GROUPS = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+_GROUPS = {"wandb", *(path.name for path in CONFIGS.iterdir() if path.is_dir())}
 
 
 def composed(*overrides: object, name: str = "config") -> DictConfig:

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+
+import smc
+
+
+@pytest.fixture
+def interrupted_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[dict[str, Any]]]:
+    """Interrupt one call of `smc.sample`, by its number from one; returns the arguments of all."""
+    sample = smc.sample
+
+    def start(number: int) -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = []
+
+        def interrupted(*args: Any, **kwargs: Any) -> list[smc.Posterior]:
+            calls.append(kwargs)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return sample(*args, **kwargs)
+
+        monkeypatch.setattr(smc, "sample", interrupted)
+        return calls
+
+    return start
 
 
 @pytest.fixture
@@ -12,7 +37,7 @@ def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     Both have their own tests, and the runs of every task whose output is inspected write them.
     """
     monkeypatch.setattr("experiments.figures.plot_all", lambda *_: {})
-    monkeypatch.setattr("experiments.tasks.write_report", lambda directory: None)
+    monkeypatch.setattr("experiments.results.write_report", lambda directory: None)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
 
 

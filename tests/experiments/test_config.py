@@ -1,4 +1,4 @@
-"""Every configuration composes, and what no run could honor is refused with its value."""
+"""Every configuration composes, what no run could honor is refused; budgets by name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
+import gcd
 from experiments import run as experiment
-from experiments.rows import fingerprint, results_config
+from experiments.config import budget_of, check_budget, multiple_in, part_of
 from experiments.run import TASKS
+from experiments.tasks import fingerprint, results_config
 from tests.experiments import composing
 from tests.experiments.composing import composed
 
@@ -113,10 +115,6 @@ REFUSED = {
         ("task.methods=[gcd,hmm]", "that .task=convergence can run .*got hmm"),
         ("task.problems=/nowhere/p.json", "expected an existing file"),
         ("model.path=tests/models", "built-in problems are written in the tokens of smollm2 and"),
-        ("task.methods=[magic]", "expected task.methods to be .*got 'magic'"),
-        ("task.methods=[]", "at least one"),
-        ("task.particles=[2,2]", "different values in task.particles"),
-        ("task.particles=[0]", "at least 1, got 0"),
         ("task.runs=0", "task.runs to be at least 1"),
         ("task.max_prefixes=300000", r"task.max_prefixes to be in 1\.\.200000"),
         ("task.hmm_states=1", "at least 2"),
@@ -124,7 +122,6 @@ REFUSED = {
         ("data.path=x.jsonl", "reads no records"),
         ("hmm.path=x", "takes its HMM from task.hmm"),
         ("hmm.exact_top_k=3", "pgcd_tied"),
-        ("seed=-1", "seed to be at least 0"),
     ],
     "latency": [
         ("task.kinds=[gcd]", "expected lm in task.kinds"),
@@ -221,3 +218,56 @@ def test_the_fingerprint_covers_all_that_determines_results():
         assert digest(same) == digest()
     for other in ["seed=1", "task.budget=90", "smc.temperature=0.5", "data.offset=3"]:
         assert digest(other) != digest()
+
+
+VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
+
+
+def test_names_grow_with_the_shortest_answer():
+    short = gcd.lift(gcd.literal("abc"), VOCABULARY)  # 3 bytes and EOS
+    long = gcd.lift(gcd.literal("abcdefgh"), VOCABULARY)
+    assert [budget_of(name, short) for name in ("tight", "default", "loose")] == [20, 40, 112]
+    assert [budget_of(name, long) for name in ("tight", "default", "loose")] == [25, 50, 132]
+
+
+def test_a_number_is_taken_as_it_is():
+    assert budget_of(7, gcd.lift(gcd.literal("abc"), VOCABULARY)) == 7
+
+
+def test_multiples_of_the_fewest_tokens_and_of_the_right_answer():
+    words = gcd.lift(gcd.choice(["a", "abc", "abcab"]), VOCABULARY)
+    gold = list(b"abc")
+    assert budget_of("fewest:1.5", words) == 3  # "a" and EOS
+    assert budget_of("gold:1", words, gold) == len(gold) + 1
+    assert budget_of("gold:1.25", words, gold) == -(-5 * (len(gold) + 1) // 4)
+    with pytest.raises(
+        gcd.ConstraintError, match="gold answer that satisfies the record's constraint"
+    ):
+        budget_of("gold:1", words, list(b"ab"))
+    with pytest.raises(ValueError, match="gold:2, got one without; give fewest:2"):
+        budget_of("gold:2", words)
+
+
+@pytest.mark.parametrize("style", ["json", "", "a, b"])
+def test_a_part_of_a_run_shows_its_style_and_multiple(style: str):
+    assert multiple_in(part_of(style, "gold:1.25")) == (style, 1.25)
+    assert multiple_in(part_of(style, "tight")) is None
+    assert multiple_in(style) is None
+
+
+@pytest.mark.parametrize(
+    ("specs", "refused"),
+    [
+        (["gold:1.0", "gold:2.0", 7, "tight"], None),
+        (["fewest:1.5"], None),
+        (["gold:1", "gold:1.0"], "to be one or several different budgets"),
+        (["gold:2.0", "fewest:2.0"], "multiples of either gold or fewest"),
+    ],
+)
+def test_lists_of_budgets(specs: list, refused: str | None):
+    given = OmegaConf.create(specs)
+    if refused is None:
+        check_budget("task.budget", given)
+    else:
+        with pytest.raises(ValueError, match=refused):
+            check_budget("task.budget", given)

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from experiments import config as configuration
-from experiments import finetuning, smollm2
-from experiments.config import ModelConfig
+from experiments import finetuning
 from experiments.finetuning import SOURCES, collate, examples, split
-from experiments.models import ROOT, identity_of, load_model
+from experiments.models import ROOT, SMOLLM2, ModelConfig, identity_of, load_model
 from experiments.tasks import run_task
-from experiments.tool_calling.records import STYLES, compact_prompt
+from experiments.tool_calling.task import STYLES, compact_prompt
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
@@ -228,7 +227,6 @@ def test_a_split_shares_everything_out(count, share, seed, most):
         (["model.adapter=runs/a"], "expected model.adapter to be one of none, auto, got 'runs/a'"),
         (["model.prompt=chat"], "model.prompt to be one of auto, compact, got 'chat'"),
         (["model.prompt=song"], "expected model.prompt to be .*got 'song'"),
-        (["seed=-1"], "seed to be at least 0, got -1"),
     ],
 )
 def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
@@ -246,7 +244,6 @@ def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
             "{not json\n",
             "expected records with .* in .*a.jsonl, got 1 malformed",
         ),
-        ("xlam", "a.json", "{}", "expected a list of records"),
         (
             "xlam",
             "a.jsonl",
@@ -254,13 +251,12 @@ def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
             "at least two usable records, got 0",
         ),
         ("commongen", "a.tsv", "dog park\tA dog.\n", "expected lines with 3 to 5 concepts.*a.tsv"),
-        ("commongen", "a.tsv", b"\xff\t", "expected UTF-8 in .*a.tsv"),
     ],
 )
 def test_bad_files_are_named(given_, source, name, content, message, tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "load_model", None)
     path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_text(content)
     with pytest.raises(ValueError, match=message):
         run(*given_, f"source={source}", f"paths=[{path}]", f"run_dir={tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
@@ -297,4 +293,4 @@ def test_a_rate_that_breaks_the_weights_is_named(given_, tmp_path):
 
 def test_the_default_is_the_model_as_it_comes():
     config = composed()
-    assert (config.model.path, config.model.adapter) == (smollm2.NAME, "none")
+    assert (config.model.path, config.model.adapter) == (SMOLLM2, "none")

@@ -1,94 +1,70 @@
-"""Rows survive interruptions, whole or not at all."""
+"""A run's output is narrow, and has the intervals of its differences."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import re
+from experiments.arms import ALGORITHMS, METHODS
+from experiments.results import WIDTH, on_screen
+from experiments.tables import (
+    WEIGHTED,
+    as_paired_table,
+    differences,
+    evidence_reference,
+    summarize,
+)
+from tests.experiments.rows import row
 
-import pytest
-
-from experiments.rows import ResultStore, key_of
-
-
-def row(example: str, particles: int = 1, text: str = "x") -> dict:
-    names = {"example": example, "method": "gcd", "algorithm": "smc"}
-    return {**names, "particles": particles, "text": text}
-
-
-def test_rows_are_read_back(tmp_path):
-    store = ResultStore(tmp_path)
-    rows = [row("a"), row("b", text="line\u2028separator, newline \n, é")]
-    store.append(rows)
-    again = ResultStore(tmp_path)
-    assert len(again) == 2
-    assert again.rows([key_of(r) for r in rows]) == rows
-    assert key_of(row("a")) in again
-    assert key_of(row("a", 4)) not in again
+TITLE = "xlam: 96 requests (xLAM 500 to 599), json and python style, budget gold:1.0 and gold:2.0, "
 
 
-def test_algorithms_and_repetitions_are_separate_rows(tmp_path):
-    others = [{**row("a"), "algorithm": "discrete"}, {**row("a"), "repeat": 1}]
-    store = ResultStore(tmp_path)
-    store.append([row("a"), *others])
-    keys = [key_of(each) for each in (row("a"), *others)]
-    assert ResultStore(tmp_path).rows(keys) == [row("a"), *others]
-    assert key_of({**row("a"), "repeat": 0}) == keys[0]  # the first repetition is the row itself
+def printed(rows: list[dict]) -> str:
+    pairs = as_paired_table(differences(rows))
+    return on_screen(TITLE * 2, summarize(rows), WEIGHTED, pairs, "gcd")
 
 
-def test_a_row_cut_short_is_made_again(tmp_path):
-    store = ResultStore(tmp_path)
-    store.append([row("a"), row("b")])
-    content = store.path.read_bytes()
-    for cut in range(content.index(b"\n") + 1, len(content)):
-        store.path.write_bytes(content[:cut])
-        resumed = ResultStore(tmp_path)
-        assert (key_of(row("b")) in resumed) == (cut == len(content))
-        resumed.append([row("b")])
-        lines = store.path.read_text(encoding="utf-8").splitlines()
-        assert [json.loads(line)["example"] for line in lines] == ["a", "b"]
+def test_the_widest_table_fits_the_terminal() -> None:
+    """Every method and algorithm, styles and budgets, and no column with one value."""
+    arms = [(method, algorithm) for method in METHODS for algorithm in ALGORITHMS]
+    rows = [
+        row(method, particles, accuracy, algorithm=algorithm, dead=dead, log_evidence=i / 99)
+        | {"style": style, "read": 9999 + particles, "lm_calls": 9999 + i}
+        for style in ("python, gold:1.25", "json, gold:1.25")
+        for i, (method, algorithm) in enumerate(arms)
+        for particles, accuracy, dead in ((1, 1.0, False), (1024, 0.3, True))
+    ]
+    lines = printed(rows).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    heads = [" ".join(line.split()) for line in lines if line.startswith(("method", "style"))]
+    assert heads == [
+        *["method algorithm particles accuracy % valid % dead rows evidence % read LM calls"] * 2,
+        "style method algorithm particles accuracy (weighted), points log evidence",
+    ]
 
 
-def test_rows_are_merged_in_the_order_of_the_keys(tmp_path):
-    store = ResultStore(tmp_path)
-    store.append(map(row, "bdca"))
-    keys = [key_of(row(name)) for name in "abcd"]
-    assert [r["example"] for r in store.merge(keys)] == list("abcd")
-    assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]
-    assert ResultStore(tmp_path).rows(keys) == list(map(row, "abcd"))
+def test_differences_are_printed_with_their_intervals() -> None:
+    rows = [
+        *(row("lcd", 1, 0.0, example=e, dead=e == "0", log_evidence=-1.0) for e in "0123"),
+        *(row("gcd", 1, 0.2, example=e, log_evidence=-1.0) for e in "0123"),
+        *(row("pgcd", 1, 0.4 * (e in "03"), example=e, log_evidence=-0.9) for e in "0123"),
+    ]
+    flat = " ".join(printed(rows).split())
+    assert "In every row: algorithm SMC, particles 1" in flat
+    assert "Difference to GCD, with 95% intervals:" in flat
+    assert "LCD SMC 1 -20.0 [-20.0, -20.0]" in flat
+    assert "Difference" not in printed(rows[:4])
 
 
-def test_nothing_is_merged_without_all_rows(tmp_path):
-    first = ResultStore(tmp_path)
-    first.append([row("a"), row("b", 4)])
-    before = first.path.read_bytes()
-    keys = [key_of(row("a")), key_of(row("c", 16)), key_of(row("b", 4))]
-    with pytest.raises(KeyError, match="example='c', method='gcd'"):
-        first.merge(keys)
-    assert first.path.read_bytes() == before
-    assert len(first.merge([keys[0], keys[2]])) == 2
+def test_enumerated_evidence_is_named_as_the_reference() -> None:
+    whole = row("gcd", 4, 1.0, algorithm="discrete") | {"enumerated": True}
+    other = [row("gcd", 16, 1.0, example=e) for e in "01"]
+    assert evidence_reference([whole]) == (
+        "Evidence found is a share of the evidence itself, enumerated (1 of 1 requests); "
+        "it is 0 for requests without an answer."
+    )
+    assert "(1 of 2 requests), else the estimate of GCD, " in evidence_reference([whole, *other])
+    assert evidence_reference([row("lcd", 1, 0.0, dead=True)]) == ""
 
 
-@pytest.mark.parametrize("spoilt", ["{spoilt", "3", "null", "", '{"example": "a"}'])
-def test_a_row_spoilt_by_hand_is_named(spoilt, tmp_path):
-    store = ResultStore(tmp_path)
-    store.append([row("a"), row("b")])
-    lines = store.path.read_text().splitlines()
-    store.path.write_text("\n".join([lines[0], spoilt, lines[1]]) + "\n")
-    with pytest.raises(ValueError, match=r"line 2 of .*results\.jsonl .* remove that line"):
-        ResultStore(tmp_path)
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_row_that_does_not_fit_on_the_disk_is_not_stored(code, tmp_path, monkeypatch):
-    def full(_: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    store = ResultStore(tmp_path)
-    store.append([row("a")])
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as caught:
-        store.append([row("b")])
-    assert (str(store.path) in str(caught.value)) == (code != errno.EIO)
-    assert (len(store), key_of(row("b")) in store) == (1, False)
+def test_another_reference() -> None:
+    rows = [row(method, 1, 1.0) for method in ("lcd", "gcd")]
+    (found,) = differences(rows, reference="lcd")
+    assert (found["method"], found["reference"]) == ("gcd", "lcd")

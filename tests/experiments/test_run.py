@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import smc
 from experiments import run as experiment
-from experiments.rows import read_rows, results_config
+from experiments.tasks import read_rows, results_config
 from experiments.tool_calling import task
 from hmm._checkpoint import save
 from hmm._model import HMM
@@ -140,22 +139,10 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch, capsys):
-    calls = 0
-    sample = smc.sample
-
-    def interrupted(*args, **kwargs):
-        nonlocal calls
-        if kwargs["hooks"].finished is None:  # it warms up
-            return sample(*args, **kwargs)
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return sample(*args, **kwargs)
-
+def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, interrupted_at):
     some = ("task.methods=[gcd,pgcd]", "task.particles=[3]", "smc.max_rows=4")
     config = composed(f"run_dir={tmp_path}", *some)
-    monkeypatch.setattr(smc, "sample", interrupted)
+    interrupted_at(3)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config)
     kept = rows_of(tmp_path)
@@ -163,7 +150,6 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
     assert 0 < len(kept) < len(expected)
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"example": "cut sho')
-    monkeypatch.setattr(smc, "sample", sample)
     experiment.run(config)
     rows = rows_of(tmp_path)
     assert all(row in rows for row in kept)  # to the second: they were not made again
@@ -332,15 +318,6 @@ def test_too_little_memory_for_one_record_ends_the_run(tmp_path):
     assert not (run_dir / "refused.jsonl").read_text()
 
 
-def test_too_little_memory_for_every_record_is_refused(tmp_path):
-    large = (f"hmm.path={hmm(256)}", "task.budget=loose", "task.literals=all",
-             "task.styles=[json]", "hmm.max_table_mib=1")  # fmt: skip
-    message = r"max_table_mib=1 MiB, but those of 2 of 2 records are larger. .*; give hmm\.max_"
-    with pytest.raises(ValueError, match=message):
-        experiment.run(composed(f"run_dir={tmp_path / 'run'}", *large))
-    assert not (tmp_path / "run").exists()
-
-
 def test_mistakes_are_one_line_before_any_model_work():
     """As a command, which does not load what is needed when a run has ended."""
     command = [sys.executable, "-X", "importtime", "-m", "experiments.run"]
@@ -350,7 +327,7 @@ def test_mistakes_are_one_line_before_any_model_work():
     assert "got 'magic'" in done.stderr
     assert "Traceback" not in done.stderr
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
-    assert "experiments.rows" in imported
+    assert "experiments.evaluate" in imported
     late = {"matplotlib", "pandas", "scipy.stats", "wandb", "sacrebleu", "rouge_score"}
     assert not imported & late
 

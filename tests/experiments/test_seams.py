@@ -58,17 +58,11 @@ def test_a_toy_task_writes_its_report(tmp_path):
     assert (tmp_path / "config.yaml").exists()
 
 
-def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypatch, caplog):
+def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(
+    tmp_path, monkeypatch, caplog, interrupted_at
+):
     config = composed("+task=toy", f"run_dir={tmp_path / 'run'}")
-    sample, calls = smc.sample, []
-
-    def interrupted(*args, **kwargs):
-        calls.append(None)
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        return sample(*args, **kwargs)
-
-    monkeypatch.setattr(smc, "sample", interrupted)
+    sample, calls = smc.sample, interrupted_at(6)
     with pytest.raises(KeyboardInterrupt), caplog.at_level("WARNING"):
         experiment.run(config)
     assert f"the same command goes on from 5 of 16 rows in {tmp_path / 'run'}" in caplog.text
@@ -98,8 +92,7 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     assert seen == [False, *[True] * 15]
 
     # Interrupted then, it is not taken for the finished run that it was before.
-    calls.clear()
-    monkeypatch.setattr(smc, "sample", interrupted)
+    interrupted_at(6)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(whole)
     assert not {"report.html", "table.md"} & {path.name for path in (tmp_path / "whole").iterdir()}
@@ -162,12 +155,6 @@ def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_task_of_one_process_refuses_several(monkeypatch):
-    monkeypatch.setattr("experiments.tasks.processes", lambda device: (0, 2))
-    with pytest.raises(ValueError, match="expected a single process for the task convergence"):
-        experiment.run(composed("+task=convergence"))
-
-
 def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     """The convergence task samples from a proposal that it has never heard of."""
     problems = tmp_path / "problems.json"
@@ -196,29 +183,14 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     assert "| Sharp GCD" in table
 
 
-def test_a_toy_task_compares_algorithms(tmp_path, monkeypatch):
-    """Rows of each are their own, an interrupted run goes on, and both find the same evidence."""
+def test_a_toy_task_compares_algorithms(tmp_path, interrupted_at):
+    """Rows of each are their own, and both find the same evidence."""
     both = ("+task=toy", "task.algorithms=[smc,discrete]", "discrete.count_finished=false",
             "discrete.floor=0")  # fmt: skip
-    config = composed(*both, f"run_dir={tmp_path / 'run'}")
-    sample, calls = smc.sample, []
-
-    def interrupted(*args, **kwargs):
-        calls.append(type(kwargs["algorithm"]))
-        if len(calls) == 12:
-            raise KeyboardInterrupt
-        return sample(*args, **kwargs)
-
-    monkeypatch.setattr(smc, "sample", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        experiment.run(config)
-    experiment.run(config)
-    assert len(calls) == 12 + 32 - 11
-    assert set(calls) == {smc.SMC, smc.Discrete}
-    whole = composed(*both, f"run_dir={tmp_path / 'whole'}")
-    experiment.run(whole)
-    rows = rows_of(tmp_path / "run")
-    assert rows == rows_of(tmp_path / "whole")
+    calls = interrupted_at(0)
+    experiment.run(composed(*both, f"run_dir={tmp_path}"))
+    assert {type(call["algorithm"]) for call in calls} == {smc.SMC, smc.Discrete}
+    rows = rows_of(tmp_path)
     assert [r["algorithm"] for r in rows[::8]] == ["smc", "discrete"] * 2
     # With more places than prefixes nothing is left to chance, nor to the method.
     exact = {

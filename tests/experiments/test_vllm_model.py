@@ -12,10 +12,10 @@ from hydra import compose, initialize_config_dir
 
 import gcd_vllm
 import hmm
-from experiments.evaluate import Trial
-from experiments.rows import results_config
+from experiments.evaluate import Trial, load_engine
 from experiments.run import check_shared, register
-from experiments.vllm_model import VllmModel, load_engine
+from experiments.tasks import results_config
+from experiments.vllm_model import VllmModel
 from tests.processes import ROOT
 
 COMMON = ("+task=xlam", "task.methods=[gcd]", "wandb=disabled")

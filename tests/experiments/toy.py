@@ -16,10 +16,10 @@ import smc
 from experiments import run as experiment
 from experiments.arms import ALGORITHMS, METHODS, Method, hmm_settings
 from experiments.config import at_least
-from experiments.rows import Identity, Key, results_config
+from experiments.results import write_results
 from experiments.run import TASKS, register
 from experiments.tables import Metric
-from experiments.tasks import ExperimentTask, Run
+from experiments.tasks import ExperimentTask, Identity, Key, Run, results_config
 from smc.testing import ToyLM
 
 WORDS = ("ab", "ba", "abba", "b", "aab")
@@ -96,9 +96,9 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
             run.store.append([key._asdict() | {"log_evidence": posterior.log_evidence}])
             (run.directory / "scratch.txt").write_text("to go on from")
             progress(1)
-    rows = run.merge()
+    rows = run.store.merge(keys)
     lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
-    run.report("\n".join(lines) + "\n", {"rows": rows})
+    write_results(run, "\n".join(lines) + "\n", {"rows": rows})
 
 
 TASK = ExperimentTask("toy", ToyConfig, _check, _read, _identity, _run, kept=("scratch.txt",))

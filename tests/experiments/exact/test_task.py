@@ -15,11 +15,10 @@ import torch
 from omegaconf import DictConfig
 
 from experiments import run as experiment
-from experiments.config import ModelConfig
 from experiments.exact import report, task
 from experiments.exact.cached import CachedLM
 from experiments.exact.problems import prepare, read_problems
-from experiments.models import ROOT, load_model
+from experiments.models import ROOT, ModelConfig, load_model
 from hmm._checkpoint import save
 from hmm._model import HMM
 from tests.experiments import composing
@@ -337,7 +336,6 @@ _OF_THE_FILE = [
     ("[]", r"got \[\] \(List should have at least 1 item"),
     ("[3]", r"problem 0: 3 \(Input should be an object"),
     (b"\xff[]", "expected JSON in UTF-8"),
-    ('[{"prompt": "x", "budget": 2}]', "exactly one of strings and regex"),
     ('[{"prompt": "x", "strings": ["a"]}]', "budget is .*Field required"),
     ({"regex": "a"}, "exactly one of strings and regex"),
     ({"budgets": 3}, r"budgets is 3 \(Extra inputs"),
@@ -345,16 +343,12 @@ _OF_THE_FILE = [
     ({"strings": []}, r"strings is \[\]"),
     ({"strings": ["a", "a"]}, '"a" twice'),
     ({"strings": ["a", 3]}, "strings is 3"),
-    ({"strings": ["\ud800"]}, "Invalid JSON"),
     ({"budget": 0}, "budget is 0"),
-    ({"budget": 2.5}, r"budget is 2\.5"),
     ({"budget": True}, "budget is true"),
     ({"prompt": 7}, "prompt is 7"),
-    ({"prompt": "\ud800"}, "Invalid JSON"),
     ({"prompt": []}, r"prompt is \[\]"),
     ({"prompt": [1, -1]}, "prompt is"),
     ({"eos_ids": []}, r"eos_ids is \[\]"),
-    ({"eos_ids": ["x"]}, "eos_ids is"),
     ({"eos_ids": [True]}, "eos_ids is"),
     ({"name": ""}, "name is"),
     ({"name": "two\nlines"}, "name is .* match pattern"),
@@ -371,7 +365,6 @@ _OF_THE_REGEX = [
     ("a(", r'regex has "a\(": .* or write .* position 1'),
     (["a", "b\n("], r'regex has "b\\n\(": .* position 2'),
     ("(?=a)", "which no text matches"),
-    ("\ud800", "Invalid JSON"),
     ("a{99999999}", "more than 250000 states"),
     (["(a{600})*", "(a{601})*"], r"regex is \[.*more than 250000 states"),
     (r"[^\x00-\U0010ffff]", "which no text matches; give a pattern that some text matches"),
@@ -413,7 +406,7 @@ def test_bad_patterns_are_refused_before_a_model_is_loaded(value, message, tmp_p
     entry = {"name": "good", "prompt": "x", "budget": 6}
     content = json.dumps([{**entry, "regex": "a"}, {**entry, "name": "bad", "regex": value}])
     found = refusal(content, tmp_path)
-    assert "problem 1" in found or "Invalid JSON" in found
+    assert "problem 1" in found
     assert re.search(message, found)
 
 

@@ -17,9 +17,9 @@ import gcd
 from experiments import run as experiment
 from experiments.config import DataConfig
 from experiments.distillation.prompts import SOURCES
+from experiments.evaluate import DataError
 from experiments.json_schema.task import build_prompt, gold, load_records, record_of
 from experiments.models import PromptError
-from experiments.records import DataError
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 

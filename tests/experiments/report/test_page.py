@@ -11,7 +11,7 @@ import pytest
 from experiments.report import page as module
 from experiments.report.page import content_of, embed, render, write_report
 from experiments.report.traces import read_traces
-from experiments.rows import key_of
+from experiments.tasks import key_of
 from tests.experiments.report.toy_run import write_run
 
 VOID = {"meta", "input", "img", "br", "hr", "link"}

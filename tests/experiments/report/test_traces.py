@@ -9,7 +9,7 @@ import pytest
 
 from experiments.report import traces as module
 from experiments.report.traces import FINISHED, choose_for_tracing, read_traces
-from experiments.rows import drop_partial_line, key_of
+from experiments.tasks import drop_partial_line, key_of
 from tests.experiments.report.toy_run import (
     BUDGET,
     LM,

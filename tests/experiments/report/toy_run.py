@@ -11,9 +11,9 @@ import pytest
 import gcd
 from experiments.arms import METHODS, hmm_settings
 from experiments.evaluate import Example, RecordHandler, make_rows, trials_of
-from experiments.rows import ResultStore
 from experiments.run import register
 from experiments.tables import as_markdown, as_table, summarize
+from experiments.tasks import ResultStore
 from hmm._files import write_json
 from smc.testing import ToyLM
 from tests.experiments import composing
@@ -65,7 +65,7 @@ def write_run(directory: Path, *overrides: str, traced: int = 3) -> tuple[Path, 
     proposals = {m: METHODS[m].proposal(hmm_settings(config)) for m in config.task.methods}
     with pytest.MonkeyPatch.context() as patch:
         first = frozenset(range(traced))
-        patch.setattr("experiments.evaluate.choose_for_tracing", lambda *_: first)
+        patch.setattr("experiments.report.traces.choose_for_tracing", lambda *_: first)
         make_rows(store, examples(), HANDLING, LM, config, proposals)
     rows = store.merge(t.key(e) for t in trials_of(config.task) for e in examples())
     summary = summarize(rows)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.tool_calling.conversion import to_json_schema_tools
-from experiments.tool_calling.records import parameters_of
+from experiments.tool_calling.task import parameters_of
 from gcd import ConstraintError, UnsupportedSchemaError, tool_calls
 from gcd._languages.json_schema.keywords import CONTAINER
 from scripts.check_tools import check, read_records

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from experiments import run as experiment
-from experiments.commongen import records as commongen
-from experiments.commongen.records import read_training
+from experiments.commongen.task import read_sets, read_training
 from experiments.config import DataConfig
+from experiments.evaluate import DataError, ReadResult, at_most_skipped, read_file
 from experiments.exact.problems import read_problems
 from experiments.json_schema.task import load_records
-from experiments.records import DataError, ReadResult, at_most_skipped, read_file
-from experiments.sql.databases import read_databases
-from experiments.sql.questions import read_questions
-from experiments.tool_calling.records import read_xlam
+from experiments.sql.databases import read_databases, read_questions
+from experiments.tool_calling.task import read_xlam
 from tests import processes
 from tests.experiments.composing import composed
 
@@ -46,7 +44,7 @@ def questions(path: Path) -> Any:
 READERS: list[tuple[str, bytes, Callable[[Path], Any]]] = [
     ("x.jsonl", some(TOOLS), read_xlam),
     ("x.json", as_list(some(TOOLS)), read_xlam),
-    ("x.jsonl", some(SETS), commongen.read_file),
+    ("x.jsonl", some(SETS), read_sets),
     ("x.tsv", b"dog run park\tA dog runs in the park.\n" * 2, lambda path: read_training([path])),
     ("x.jsonl", some(JSON), lambda path: load_records(DataConfig(path=str(path)), 9)),
     ("x.jsonl", some(SQL / "questions.jsonl"), questions),

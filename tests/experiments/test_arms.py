@@ -1,22 +1,28 @@
-"""Entries of the algorithms: their options, and that no setting is without a reader."""
+"""Options of algorithms, none without a reader; the HMM alone draws from its own posterior."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+import smc
 from experiments import run as experiment
-from experiments.arms import ALGORITHMS, unread
-from experiments.config import DiscreteConfig, SMCConfig
-from experiments.rows import results_config
+from experiments.arms import ALGORITHMS, METHODS, unread
+from experiments.config import DiscreteConfig, HMMConfig, SMCConfig
+from experiments.tasks import results_config
+from hmm._model import HMM
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
+from smc.testing import ToyLM, target, walk
 from tests.experiments import composing
+from tests.smc.calls import arguments
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 GROUPS = {"smc": SMCConfig, "discrete": DiscreteConfig}
 
 
@@ -87,3 +93,75 @@ def test_results_do_not_depend_on_unused_options():
     assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
     assert both != results_config(composed("discrete.kept=1"))
     assert both != results_config(composed("discrete.floor=0.125"))
+
+
+GENERATOR = torch.Generator().manual_seed(5)
+HMM_ = HMM.random(3, VOCABULARY.size, generator=GENERATOR, dtype=torch.float64)
+
+
+class _Chain(ToyLM):
+    """The HMM's conditional distributions by the definition: a sum over all paths of states."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        transition = torch.stack([HMM_.transition.forward(row) for row in torch.eye(3).double()])
+        ahead = HMM_.initial
+        for token in tokens:
+            ahead = (ahead * HMM_.emission[token]) @ transition
+        joint = HMM_.emission @ ahead
+        return (joint / joint.sum()).log()
+
+
+class _Untouchable(ToyLM):
+    """A language model that must not be asked."""
+
+    def prefill(self, prompts: object) -> object:
+        raise AssertionError("the language model was read")
+
+
+def sample(**options: object) -> list[smc.Posterior]:
+    method = METHODS["hmm"]
+    proposal = method.proposal(HMMConfig(), HMM_)
+    return method.sample(
+        _Untouchable(VOCABULARY), proposal=proposal, **{"algorithm": "smc", **arguments(options)}
+    )
+
+
+@pytest.mark.parametrize("name", list(CONSTRAINTS))
+@pytest.mark.parametrize("budget", [3, 4])
+def test_one_particle_is_a_draw_from_the_hmm_given_the_constraint(name: str, budget: int) -> None:
+    """Over all choices, each answer comes with its probability: no weight is left to correct."""
+    automaton = CONSTRAINTS[name]()
+    expected: dict[bytes, float] = defaultdict(float)
+    for ids, p in target(_Chain(VOCABULARY), (), automaton, budget).items():
+        expected[automaton.vocabulary.decode(ids)] += p
+    total = sum(expected.values())
+    found: dict[bytes, float] = defaultdict(float)
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return sample(
+            prompts=[(0, 1)] * len(ids),
+            automata=automaton,
+            max_tokens=budget,
+            particles=1,
+            example_ids=ids,
+            max_rows=1 << 20,
+            draw=draw,
+        )
+
+    for probability, posterior in walk(run):
+        [answer] = posterior.answers
+        found[answer] += probability
+    assert found == pytest.approx({x: p / total for x, p in expected.items()}, abs=1e-10)
+
+
+def test_particles_are_worth_the_same_and_nothing_is_claimed_of_the_language_model() -> None:
+    [posterior] = sample(
+        prompts=[(0, 1)], automata=CONSTRAINTS["a_star_b"](), max_tokens=6, particles=8
+    )
+    weights = [particle.log_weight for particle in posterior.particles]
+    assert weights == pytest.approx([weights[0]] * 8, abs=1e-10)
+    assert not math.isinf(weights[0])
+    assert (posterior.exact, posterior.log_evidence) == (False, None)
+    assert (posterior.diagnostics.lm_calls, posterior.diagnostics.tokens) == (0, 0)
+    assert posterior.complete
+    assert posterior.valid

@@ -1,0 +1,165 @@
+"""Rows survive interruptions whole; a run is known by what its models and records are."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.models import ROOT, settle
+from experiments.run import TASKS, register
+from experiments.tasks import ResultStore, Run, key_of
+from hmm._checkpoint import save
+from hmm._model import HMM
+from tests.experiments import composing
+
+
+def row(example: str, particles: int = 1, text: str = "x") -> dict:
+    names = {"example": example, "method": "gcd", "algorithm": "smc"}
+    return {**names, "particles": particles, "text": text}
+
+
+def test_rows_are_read_back(tmp_path):
+    store = ResultStore(tmp_path)
+    rows = [row("a"), row("b", text="line\u2028separator, newline \n, é")]
+    store.append(rows)
+    again = ResultStore(tmp_path)
+    assert len(again) == 2
+    assert again.rows([key_of(r) for r in rows]) == rows
+    assert key_of(row("a")) in again
+    assert key_of(row("a", 4)) not in again
+
+
+def test_algorithms_and_repetitions_are_separate_rows(tmp_path):
+    others = [{**row("a"), "algorithm": "discrete"}, {**row("a"), "repeat": 1}]
+    store = ResultStore(tmp_path)
+    store.append([row("a"), *others])
+    keys = [key_of(each) for each in (row("a"), *others)]
+    assert ResultStore(tmp_path).rows(keys) == [row("a"), *others]
+    assert key_of({**row("a"), "repeat": 0}) == keys[0]  # the first repetition is the row itself
+
+
+def test_a_row_cut_short_is_made_again(tmp_path):
+    store = ResultStore(tmp_path)
+    store.append([row("a"), row("b")])
+    content = store.path.read_bytes()
+    for cut in range(content.index(b"\n") + 1, len(content)):
+        store.path.write_bytes(content[:cut])
+        resumed = ResultStore(tmp_path)
+        assert (key_of(row("b")) in resumed) == (cut == len(content))
+        resumed.append([row("b")])
+        lines = store.path.read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["example"] for line in lines] == ["a", "b"]
+
+
+def test_rows_are_merged_in_the_order_of_the_keys(tmp_path):
+    store = ResultStore(tmp_path)
+    store.append(map(row, "bdca"))
+    keys = [key_of(row(name)) for name in "abcd"]
+    assert [r["example"] for r in store.merge(keys)] == list("abcd")
+    assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]
+    assert ResultStore(tmp_path).rows(keys) == list(map(row, "abcd"))
+
+
+def test_nothing_is_merged_without_all_rows(tmp_path):
+    first = ResultStore(tmp_path)
+    first.append([row("a"), row("b", 4)])
+    before = first.path.read_bytes()
+    keys = [key_of(row("a")), key_of(row("c", 16)), key_of(row("b", 4))]
+    with pytest.raises(KeyError, match="example='c', method='gcd'"):
+        first.merge(keys)
+    assert first.path.read_bytes() == before
+    assert len(first.merge([keys[0], keys[2]])) == 2
+
+
+@pytest.mark.parametrize("spoilt", ["{spoilt", "3", "null", "", '{"example": "a"}'])
+def test_a_row_spoilt_by_hand_is_named(spoilt, tmp_path):
+    store = ResultStore(tmp_path)
+    store.append([row("a"), row("b")])
+    lines = store.path.read_text().splitlines()
+    store.path.write_text("\n".join([lines[0], spoilt, lines[1]]) + "\n")
+    with pytest.raises(ValueError, match=r"line 2 of .*results\.jsonl .* remove that line"):
+        ResultStore(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_row_that_does_not_fit_on_the_disk_is_not_stored(code, tmp_path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    store = ResultStore(tmp_path)
+    store.append([row("a")])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as caught:
+        store.append([row("b")])
+    assert (str(store.path) in str(caught.value)) == (code != errno.EIO)
+    assert (len(store), key_of(row("b")) in store) == (1, False)
+
+
+register()
+REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> Path:
+    """The current directory, with a model, an HMM and records, and links to them."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "tests" / "models" / "stories260K", "model")
+    save(HMM.random(4, 512, generator=torch.Generator().manual_seed(0)), tmp_path / "hmm")
+    shutil.copy(REQUESTS, "records.jsonl")
+    for name in ("model", "hmm", "records.jsonl"):
+        Path(f"link-{name}").symlink_to(name)
+    return tmp_path
+
+
+def run_of(model: str, hmm: str, records: str, *overrides: str) -> Run:
+    given = (
+        f"model.path={model}",
+        f"hmm.path={hmm}",
+        f"data.path={records}",
+        "task.methods=[pgcd]",
+    )
+    config = composing.composed("+task=xlam", "task.num_examples=2", *given, *overrides)
+    task = TASKS["xlam"]
+    settle(config.model, "xlam")
+    return Run(task, config, task.identity(config, task.read(config)))
+
+
+def test_every_spelling_of_a_place_is_the_same_run(places):
+    """Relative and absolute, a slash at the end, a link: one directory of results."""
+    spelled = [
+        ("./model", "./hmm", "records.jsonl"),
+        ("model/", "hmm/", "./records.jsonl"),
+        (f"{places}/model", f"{places}/hmm", f"{places}/records.jsonl"),
+        ("./link-model", "./link-hmm", "link-records.jsonl"),
+    ]
+    assert len({run_of(*each).directory for each in spelled}) == 1
+    run = run_of(*spelled[0], "run_dir=here")
+    run.open()
+    run.close()
+    Path("here/results.jsonl").write_text("")
+    for each in spelled:
+        run_of(*each, "run_dir=here").refuse_another()
+
+
+@pytest.mark.parametrize("changed", ["model/config.json", "hmm/config.json", "records.jsonl"])
+def test_other_files_in_the_same_place_are_another_run(places, changed):
+    given = ("./model", "./hmm", "records.jsonl")
+    before = run_of(*given).directory
+    content = Path(changed).read_text()
+    if changed == "records.jsonl":
+        Path(changed).write_text("".join(content.splitlines(keepends=True)[1:]))
+    else:
+        Path(changed).write_text(json.dumps({**json.loads(content), "another": 1}))
+    assert run_of(*given).directory != before
+
+
+def test_hub_names_are_names(places):
+    one, other = (run_of(name, "hmm", "records.jsonl") for name in ("org/one", "org/other"))
+    assert one.directory != other.directory
