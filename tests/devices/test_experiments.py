@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from experiments import run as experiment
-from hmm import HMM, save
 from tests.devices.device import NAME
 from tests.experiments.composing import composed
 from tests.experiments.rows import RECORD, rows_of
@@ -20,16 +18,14 @@ from tests.experiments.toy_model import write_checkpoint
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     directory = tmp_path_factory.mktemp("given")
-    generator = torch.Generator().manual_seed(2)
-    save(HMM.random(3, 257, generator=generator), directory / "hmm", config={"eos_token_id": [256]})
     records = directory / "records.jsonl"
     records.write_text("".join(json.dumps({**RECORD, "id": i}) + "\n" for i in range(2)))
     return [
         f"model.path={write_checkpoint(directory / 'model')}", f"data.path={records}",
-        f"hmm.path={directory}/hmm", "model.dtype=float32", "wandb=disabled", "+task=xlam",
+        "model.dtype=float32", "wandb=disabled", "+task=xlam",
         "task.num_examples=1", "task.particles=[2]", "task.budget=tight", "task.max_calls=1",
         "task.styles=[python]",
-        "task.methods=[pgcd]", "task.algorithms=[smc]",  # test_sampling has the other one
+        "task.methods=[gcd]", "task.algorithms=[smc]",  # test_sampling has the other ones
     ]  # fmt: skip
 
 
