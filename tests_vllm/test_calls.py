@@ -152,11 +152,12 @@ def test_masks_are_those_of_xgrammar(name):
     ours = gcd.Matcher(language, vocabulary)
     row, drawn = np.zeros((1, vocabulary.size // 32 + 1), np.int32), 0
     for text in random_strings(gcd.json_schema(ARGUMENTS), 100):
-        written = write_calls(form, [("get_weather", json.loads(text))])
+        arguments = json.loads(text)
+        written = write_calls(form, [("get_weather", arguments)])
         ids = tokenizer.encode(written, add_special_tokens=False)
         ours.reset()
         theirs.reset()
-        if not written.isascii() or ours.validate(ids) < len(ids):
+        if not arguments["city"].isascii() or ours.validate(ids) < len(ids):
             continue  # an argument may contain a text that this format reserves
         for token in [*ids, vocabulary.eos_ids[0]]:
             ours.fill_mask(row[0])
