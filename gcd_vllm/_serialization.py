@@ -45,7 +45,7 @@ def unpack(packed: bytes, vocabulary: Vocabulary | None = None) -> Automaton | T
         numbers = np.frombuffer(zlib.decompress(compressed), np.dtype(kind)).astype(np.int32)
         caveats = tuple(Caveat(*each) for each in known)
         if sum(sizes) != numbers.size:
-            raise ValueError("the arrays have other lengths than the header says")
+            raise ValueError("the lengths of the arrays don't match the header")
         class_of, *rest, ends = np.split(numbers, np.cumsum(sizes)[:-1])
         if class_of.min() < 0 or class_of.max() > last or not 0 <= initial < ends.size:
             raise ValueError("a class or a state is out of range")

@@ -240,7 +240,7 @@ class _Runs(NamedTuple):
 def _split(
     partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, ...]:
-    """Split token classes until all tokens of a class lead to one state, from every state."""
+    """Split token classes until, from each state, all tokens of a class lead to the same state."""
     trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
     counted = _is_counted(cells)
     partition = _by_profiles(partition, profiles, counted, trie.num_entries)

@@ -182,7 +182,7 @@ class TensorAutomaton:
         return int(self.initial.sum()) == 1 and key.unique().numel() == key.numel()
 
     def edges_under(self, classes: Bool[Tensor, "*N C"]) -> Bool[Tensor, "*N E"]:
-        """Return B_f y: the edges that may be taken under some class of the set."""
+        """Return B_f y, where y is `classes`: the edges that may be taken under one of them."""
         return _scatter_any(classes[..., self.label_class], self.label_edge, self.num_edges)
 
     @cached_property

@@ -651,8 +651,8 @@ class _Request:
 
 @lru_cache(maxsize=8)
 def _style_of(tokenizer: Any, template: Any) -> str:
-    """Return the format in which a model writes calls, with its chat template."""
-    del template  # only a part of the cache's key
+    """Return the name of the format in which a model writes calls."""
+    del template  # the model's chat template, which is only a part of the cache's key
     return call_format("" if tokenizer is None else tokenizer)
 
 

@@ -86,8 +86,9 @@ class Known(NamedTuple):
 def exclude(factors: Factors, known: Known) -> Factors:
     """Return the factors, with -inf (a factor of zero) for candidates kept with certainty.
 
-    Only the first `kept` columns of `known.tokens` are kept with certainty. The other columns
-    repeat the first candidate, which has its own factor if no candidate is kept.
+    In each row, the first `kept` of `known.tokens` are those candidates. In the result, the columns
+    of the remaining tokens repeat the row's first candidate with its factor: zero, or its original
+    factor if no candidate of the row is kept.
     """
     first, none = known.tokens[:, 0], known.kept == 0
     sure = torch.arange(known.tokens.shape[1], device=first.device) < known.kept.unsqueeze(1)

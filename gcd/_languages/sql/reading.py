@@ -86,11 +86,11 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
 
     Args:
         path: the SQLite file.
-        most: most different texts.
+        most: maximum number of distinct texts.
 
     Raises:
         ConstraintError: the file cannot be read (see `sql_schema`), or it has more than `most`
-            different texts.
+            distinct texts.
     """
     file = _file(path)
     values: set[str] = set()

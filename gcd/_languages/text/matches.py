@@ -308,7 +308,7 @@ class _Positions:
         return tuple(found)
 
     def _step(self, now: _Marks, letters: list[tuple[int, Ranges]]) -> dict[_Marks, list]:
-        """Return the positions after each next character, with the sets of these characters."""
+        """Return the positions to which a next character can lead, with the ranges that do."""
         reads = [self._at[position][1:] for position in now if position != _LAST]
         found: dict[_Marks, list[tuple[int, int]]] = {}
         for sets, inside in letters:

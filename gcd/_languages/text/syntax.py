@@ -183,7 +183,7 @@ def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
 
 
 def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
-    """Return the condition that a line begins; with `crlf`, CR and LF are a single end."""
+    """Return the condition that a line begins; with `crlf`, after CR, LF or both as one end."""
     if not crlf:
         return Look(((_start_or(ends), EMPTY),))
     return Look(((_start_or(_LF), EMPTY), (Chars(_CR), _end_or(complement(_LF)))))

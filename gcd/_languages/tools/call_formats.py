@@ -76,8 +76,8 @@ class CallFormat:
             )
         if not (self.special or self.start or self.lead):
             raise ConstraintError(
-                "expected a format with `special`, `start` or `lead`, got none of them, so text "
-                "could imitate calls"
+                "expected a format with `special`, `start` or `lead`, got none of them; "
+                "without one, text could be mistaken for calls"
             )
 
 

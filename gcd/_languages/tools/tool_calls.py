@@ -79,8 +79,8 @@ def tool_calls(
     """Return the language of all lists of valid calls of the given tools, in a format of calls.
 
     Args:
-        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini or Bedrock, functions, or
-            classes that pydantic validates, as `gcd.parse_tools` reads them.
+        tools: each is a mapping in the format of OpenAI, Anthropic, MCP, Gemini or Bedrock, or a
+            function, or a class that pydantic validates; see `gcd.parse_tools`.
         style: "json" or "python", a list of calls; the name of a model's own format, which is that
             of vLLM's parser, such as "hermes" or "mistral" (`gcd.call_format`); or a
             `gcd.CallFormat`.
@@ -89,12 +89,12 @@ def tool_calls(
         answer: for "auto", the language of answers without calls, such as
             `gcd.json_schema(schema)`. None: any text that isn't read as calls, which may also
             precede calls.
-        min_calls, max_calls: fewest and most calls; None means no upper bound.
+        min_calls, max_calls: minimum and maximum number of calls; `max_calls=None` means no limit.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
         max_depth: greatest nesting depth of values whose type is not described.
         escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
             tools.
-        max_bytes: compile only answers of at most this many bytes for all calls together, as in
+        max_bytes: compile only answers of at most this many bytes in total, as in
             `gcd.json_schema`.
 
     Raises:

@@ -176,9 +176,9 @@ def _compare(bound: Decimal, wanted: frozenset[int]) -> Automaton:
 
 def _digits(bound: Decimal) -> tuple[str, str]:
     """Return the digits before (at least one) and after the point, without outer zeros."""
-    if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
+    if bound and (bound.adjusted() >= MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
         raise ConstraintError(
-            f"expected a bound of at most {MAX_DIGITS} digits before and after the point, got "
+            f"expected a bound with at most {MAX_DIGITS} digits on each side of the point, got "
             f"{bound:.6E}; use a bound with fewer digits"
         )
     whole, _, fraction = format(bound.copy_abs(), "f").partition(".")
@@ -268,10 +268,10 @@ def _reduce(divisor: Decimal) -> tuple[int, int]:
         raise ConstraintError(f"expected multipleOf to be greater than 0, got {divisor}")
     _, digits, exponent = divisor.as_tuple()
     assert isinstance(exponent, int)  # finite
-    if divisor.adjusted() > MAX_DIGITS or exponent < -MAX_DIGITS:
+    if divisor.adjusted() >= MAX_DIGITS or exponent < -MAX_DIGITS:
         raise ConstraintError(
-            f"expected multipleOf to have at most {MAX_DIGITS} digits before and after the point, "
-            f"got {divisor:.6E}; use a divisor with fewer digits"
+            f"expected multipleOf with at most {MAX_DIGITS} digits on each side of the point, got "
+            f"{divisor:.6E}; use a divisor with fewer digits"
         )
     coefficient = int("".join(map(str, digits)))
     while coefficient % 10 == 0:
