@@ -150,7 +150,7 @@ def _read_members(form: CallFormat, text: str, schema: dict[str, Any]) -> str:
         elif not form.is_typed:
             ways = ways[-1:]
         elif not _accepts_text(schema, key, value):
-            ways.reverse()
+            ways = [value, *ways[:-1]]
         readings.append([f"{json.dumps(key)}: {way}" for way in ways])
     texts = [f"{{{', '.join(each)}}}" for each in islice(product(*readings), _MOST_READINGS)]
     if len(texts) == 1:

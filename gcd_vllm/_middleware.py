@@ -17,7 +17,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -78,18 +77,15 @@ class CompilingMiddleware:
         if not any(mark in body for mark in self._marks):
             return _Prepared(body)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: self._prepare(scope, body))
-
-    def _prepare(self, scope: Message, body: bytes) -> _Prepared:
         try:
-            return self._convert(scope, body)
+            return await loop.run_in_executor(self._pool, lambda: self._prepare(scope, body))
         except ConstraintError as error:  # the server refuses a body without content
             return _Prepared(b"", refusal=str(error))
         except Exception as error:  # vLLM reports what is wrong with such a request
             _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
             return _Prepared(body)
 
-    def _convert(self, scope: Message, body: bytes) -> _Prepared:
+    def _prepare(self, scope: Message, body: bytes) -> _Prepared:
         try:
             request = json.loads(body)
             text = (request.get("vllm_xargs") or {}).get(NAME)
@@ -104,8 +100,12 @@ class CompilingMiddleware:
             text = adopt(_read_wanted(request))
         if admission is None or not isinstance(text, str):
             return _Prepared(body)
-        with suppress(ConstraintError):  # raised below, or by the checks of the request
+        try:
             admission.cache.prepare(ConstraintRequest.parse(text))
+        except ConstraintError:
+            pass  # raised below, or by the checks of the request
+        except Exception as error:
+            _LOG.warning(_WARNING, f"{type(error).__name__}: {error}")
         if converted is None:
             return _Prepared(body)
         request, report = converted

@@ -13,8 +13,9 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
 * `segments`: each segment is an object with one of the other members, or with `"anything": true`
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
   `tokens` (the segment's maximum number of tokens).
-* `tools`: the option `answer` is an object with one of the other members. The option `thought` puts
-  a thought in `<think>` and `</think>` first; its value lists the tags that are single tokens.
+* `tools`: the option `answer` is an object with one of the other members, but not `segments`. The
+  option `thought` puts a thought in `<think>` and `</think>` first; its value lists the tags that
+  are single tokens.
 * `structural_tag`: `triggers` and `structures`, as in vLLM's response format of this name.
 * `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
   (`gcd_vllm._constraint_cache`).

@@ -62,7 +62,7 @@ def results() -> list[dict]:
 
 
 def logged(directory: Path, figures: dict[str, Path] | None = None, mode: str = "offline") -> None:
-    """Log a comparison, as `experiments.evaluate.report` does."""
+    """Log a comparison, as `experiments.results.report` does."""
     rows = results()
     tracking.log(
         WandbConfig(mode=mode), directory, {"task": "xlam", "seed": 3},

@@ -112,6 +112,17 @@ def test_members_are_read_as_the_schema_allows(schema: dict) -> None:
     assert json.loads(parts.calls or "[]") == [{"name": "f", "arguments": {"a": "3"}}]
 
 
+def test_a_member_that_is_no_value_of_its_type_is_not_made_a_string() -> None:
+    form = FORMATS["qwen3_coder"]
+    integer = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tools = gcd.parse_tools([{"name": "f", "parameters": integer}]).tools
+    for value, calls in (("3", '{"a": 3}'), ("abc", '{"a": abc}')):
+        member = f"{form.member[0]}a{form.member[1]}{value}{form.member[2]}"
+        text = f"{form.first}{form.begin}f{form.between}{form.opened}{member}{form.end}"
+        found = read_reply(text.encode(), form, tools, None)
+        assert found.calls == f'[{{"name": "f", "arguments": {calls}}}]'
+
+
 def test_limits_of_an_answer_stay() -> None:
     answer = gcd.json_schema({"type": "string", "maxLength": 100}, max_bytes=50)
     both = gcd.tool_calls(TOOLS, style="hermes", choice="auto", answer=answer)

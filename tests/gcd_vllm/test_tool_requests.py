@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from gcd import ConstraintError
 from gcd._replies import TAGS
 from gcd_vllm import CompilingMiddleware
 from gcd_vllm._compiler import COMPILERS
+from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._tool_requests import Format, convert
 from tests.gcd.languages.tools.calls import TOOLS
@@ -237,6 +239,20 @@ def test_the_middleware_converts_and_reports(server):
         request(tools=[{"type": "function", "function": {"name": "f", "parameters": unique}}])
     )
     assert b"unchecked=" in dict(start["headers"])[b"x-gcd"]
+
+
+def test_a_request_is_enforced_although_it_cannot_be_prepared(server, monkeypatch, caplog):
+    def fail(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConstraintCache, "prepare", fail)
+        start, _ = server.post(request())
+        assert (start["status"], server.received) == (200, convert(request(), HERMES, ())[0])
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)  # then vLLM decides
+    start, _ = server.post(request())
+    assert (start["status"], server.received) == (200, request())
+    assert "RuntimeError: can't start new thread" in caplog.text
 
 
 @pytest.mark.parametrize(("more", "message"), WRONG)
