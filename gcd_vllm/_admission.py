@@ -110,7 +110,7 @@ class Admission:
             return self._cache
 
     def warm_up(self) -> None:
-        """Read the vocabulary now, at the engine's start, so that the first request is faster."""
+        """Read the vocabulary now, in a thread, so that the first request is faster."""
 
         def work() -> None:
             try:
