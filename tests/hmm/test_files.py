@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -24,29 +23,17 @@ def written(path: Path) -> Path:
 
 
 @SUFFIXES
-def test_what_is_whole_is_read(tmp_path, suffix):
-    read = read_tensors(written(tmp_path / f"file{suffix}"))
+def test_whole_files_are_read_and_all_others_named(tmp_path, suffix):
+    path = written(tmp_path / f"file{suffix}")
+    read = read_tensors(path)
     assert read.keys() == TENSORS.keys()
     assert all(torch.equal(read[name], part) for name, part in TENSORS.items())
-
-
-@SUFFIXES
-@pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.6, 0.99])
-def test_what_is_cut_short_is_named(tmp_path, suffix, kept):
-    path = written(tmp_path / f"file{suffix}")
-    content = path.read_bytes()
-    path.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(ValueError, match=rf"file\{suffix} cannot be read \(.+\); throw it away$"):
-        read_tensors(path, remedy="throw it away")
-
-
-@SUFFIXES
-@pytest.mark.parametrize("content", [b"abc", b"\x80\x04.", bytes(range(256)) * 9], ids=len)
-def test_files_in_another_format_are_named(tmp_path, suffix, content):
-    path = tmp_path / f"file{suffix}"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"file\{suffix} cannot be read"):
-        read_tensors(path)
+    whole = path.read_bytes()
+    cut_short = [whole[: int(kept * len(whole))] for kept in (0.0, 0.01, 0.3, 0.6, 0.99)]
+    for content in [*cut_short, b"abc", b"\x80\x04.", bytes(range(256)) * 9]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"file\{suffix} cannot be read \(.+\); copy it$"):
+            read_tensors(path, remedy="copy it")
 
 
 def test_other_contents_are_named(tmp_path):
@@ -60,15 +47,13 @@ def test_other_contents_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read"),
         (b'{"a": [1, ', "cannot be read"),
         (b"\xff\xfe{}", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (b"1" * 5000, "cannot be read"),
-        (b"[]", "got a list"),
         (b"null", "got a NoneType"),
     ],
-    ids=["empty", "cut", "bytes", "deep", "long", "list", "null"],
+    ids=["cut", "bytes", "deep", "long", "null"],
 )
 def test_json_that_is_none_is_named(tmp_path, content, message):
     path = tmp_path / "some.json"
@@ -89,7 +74,7 @@ def test_an_interruption_leaves_the_previous_file(tmp_path, monkeypatch):
         write_json({"é": 2}, tmp_path / "some.json")
     with pytest.raises(KeyboardInterrupt):
         write_tensors({}, tmp_path / "some.safetensors")
-    assert read_json(tmp_path / "some.json") == json.loads('{"é": 1}')
+    assert read_json(tmp_path / "some.json") == {"é": 1}
     (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf{}")
     assert read_json(tmp_path / "marked.json") == {}
     assert read_tensors(tmp_path / "some.safetensors").keys() == TENSORS.keys()
