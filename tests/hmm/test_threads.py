@@ -18,32 +18,25 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 100])
-def test_every_part_is_done_once(threads: int, count: int) -> None:
+@pytest.mark.parametrize(("count", "inference"), [(0, False), (1, True), (3, False), (100, True)])
+def test_every_part_is_done_once_in_the_callers_mode(
+    threads: int, count: int, inference: bool
+) -> None:
+    """`smc.sample` makes its tables in inference mode, where only such threads may write."""
     done, seen = [], set()
-
-    def work(number: int) -> None:
-        done.append(number)
-        seen.add(torch.get_num_threads())
-
-    in_turn(work, count)
-    assert sorted(done) == list(range(count))
-    assert seen <= {1}, "inside, torch has one thread"
-    assert torch.get_num_threads() == threads
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_threads_are_in_the_caller_s_mode(threads: int, inference: bool) -> None:
-    """Needed by `smc.sample`, which makes its tables in inference mode."""
     with torch.inference_mode(inference):
-        matrix, out = torch.eye(3), torch.zeros(40, 3)
+        matrix, out = torch.eye(3), torch.zeros(count, 3)
 
         def work(number: int) -> None:
-            row = slice(number, number + 1)
-            torch.mm(torch.full((1, 3), float(number)), matrix, out=out[row])
+            done.append(number)
+            seen.add(torch.get_num_threads())
+            torch.mm(torch.full((1, 3), float(number)), matrix, out=out[number : number + 1])
 
-        in_turn(work, 40)
-    assert torch.equal(out, torch.arange(40.0).unsqueeze(1).expand(40, 3))
+        in_turn(work, count)
+    assert sorted(done) == list(range(count))
+    assert torch.equal(out, torch.arange(float(count)).unsqueeze(1).expand(count, 3))
+    assert seen <= {1}, "inside, torch has one thread"
+    assert torch.get_num_threads() == threads
 
 
 def test_an_error_is_passed_on(threads: int) -> None:

@@ -100,8 +100,16 @@ def groups(most: int) -> tuple[np.ndarray, np.ndarray]:
     return delta, np.arange(size) % 3 == 0
 
 
-@settings(max_examples=150)
+def unrolled(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make a chain that ends in a loop: one state, though the chain's states have no cycle."""
+    after = np.minimum(np.arange(size + 1) + 1, size).astype(np.int32)
+    return after[:, None], np.ones(size + 1, np.bool_)
+
+
+@settings(max_examples=100)
 @given(tables())
+@example(unrolled(1))
+@example(unrolled(17))
 @example(groups(40))
 @example(ring(40, 40))  # all different
 @example(ring(60, 20))  # three times round the same cycle
@@ -136,41 +144,21 @@ def test_equal_sums_by_chance_are_told_apart(colliding, table):
     check(table, colliding)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 17])
-def test_unrolled_loops_become_one_state(size):
-    """A chain that ends in a loop is the loop, though its own states have no cycle."""
-    delta = np.full((size + 1, 256), -1, np.int32)
-    delta[:, ord("a")] = np.minimum(np.arange(size + 1) + 1, size)
-    automaton = Automaton.from_transitions(delta, np.ones(size + 1, np.bool_))
-    assert automaton == Automaton.literal("a").star()
-    assert automaton.num_states == 1
-
-
-maps = st.lists(st.integers(0, 3), min_size=256, max_size=256)
-
-
-@settings(max_examples=50)
-@given(st.lists(maps, min_size=1, max_size=4))
-def test_joint_classes_are_the_coarsest_that_tell_as_much(given_maps):
-    arrays = [np.array(m, np.uint8) for m in given_maps]
-    class_of_byte, columns = joint_classes(arrays)
-    rows = list(zip(*given_maps, strict=True))
-    number = {row: i for i, row in enumerate(dict.fromkeys(rows))}
-    assert class_of_byte.tolist() == [number[row] for row in rows]
-    for array, column in zip(arrays, columns, strict=True):
+@pytest.mark.parametrize("seed", range(30))
+def test_classes_of_bytes_are_the_coarsest_that_tell_as_much(seed):
+    """The classes of several maps of bytes together, and those of equal columns of a table."""
+    rng = np.random.default_rng(seed)
+    maps = rng.integers(0, rng.integers(1, 5), (rng.integers(1, 5), 256)).astype(np.uint8)
+    class_of_byte, columns = joint_classes(list(maps))
+    number = {row: i for i, row in enumerate(dict.fromkeys(zip(*maps.tolist(), strict=True)))}
+    assert class_of_byte.tolist() == [number[row] for row in zip(*maps.tolist(), strict=True)]
+    for array, column in zip(maps, columns, strict=True):
         assert (column[class_of_byte] == array).all()
 
-
-@settings(max_examples=100)
-@given(st.integers(0, 4), st.integers(1, 6), st.data())
-def test_equal_columns_are_made_one(num_rows, num_columns, data):
-    row = st.lists(st.integers(-1, 1), min_size=num_columns, max_size=num_columns)
-    rows = data.draw(st.lists(row, min_size=num_rows, max_size=num_rows))
-    table = np.array(rows, np.int32).reshape(num_rows, num_columns)
-    label = st.integers(0, num_columns - 1)
-    class_of_byte = np.array(data.draw(st.lists(label, min_size=256, max_size=256)), np.uint8)
-    merged, classes = merge_equal_columns(table, class_of_byte)
-    by_byte = [tuple(column) for column in table[:, class_of_byte].T.tolist()]
+    table = rng.integers(-1, 2, (seed % 5, rng.integers(1, 7))).astype(np.int32)
+    labels = rng.integers(0, table.shape[1], 256).astype(np.uint8)
+    merged, classes = merge_equal_columns(table, labels)
+    by_byte = [tuple(column) for column in table[:, labels].T.tolist()]
     number = {column: i for i, column in enumerate(dict.fromkeys(by_byte))}
     assert classes.tolist() == [number[column] for column in by_byte]
     assert [tuple(column) for column in merged.T.tolist()] == list(number)

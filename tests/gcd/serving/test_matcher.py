@@ -19,12 +19,10 @@ from gcd import (
     BudgetMask,
     Caveat,
     ConstraintError,
-    InfeasibleBudgetError,
     Matcher,
     MatcherBatch,
     TokenAutomaton,
     Vocabulary,
-    check_budget,
     lift,
     regex,
 )
@@ -68,7 +66,7 @@ def wide() -> TokenAutomaton:
 # -- masks ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(token_automata(), st.sampled_from([0, 100, 10_000]))
 def test_rows_are_the_budget_mask_for_every_state_and_budget(
     automaton: TokenAutomaton, cache_bytes: int
@@ -92,15 +90,15 @@ def test_rows_are_the_budget_mask_for_every_state_and_budget(
     assert not shared.row(-1).any()
 
 
-@pytest.mark.parametrize("slots", [0, 1, 2, 5, 1000])
+@pytest.mark.parametrize("slots", [0, 1, 5, 1000])
 def test_rows_are_right_however_few_are_kept(wide: TokenAutomaton, slots: int) -> None:
     size = wide.vocabulary.size
     shared = Masks(wide, slots * (4 * num_words(size) + 4))
     truth = BudgetMask(wide, 100)
     free = truth.packed(torch.arange(wide.num_states), torch.full((wide.num_states,), 99)).numpy()
     rng = np.random.default_rng(slots)
-    states = rng.integers(0, wide.num_states, 600)
-    remaining = rng.integers(1, 45, 600)
+    states = rng.integers(0, wide.num_states, 400)
+    remaining = rng.integers(1, 45, 400)
     packed = truth.packed(torch.from_numpy(states), torch.from_numpy(remaining)).numpy()
     for state, left, expected in zip(states.tolist(), remaining.tolist(), packed, strict=True):
         assert (shared.row(state, left) == expected).all()
@@ -330,41 +328,33 @@ class MatchersFollowTheirModels(RuleBasedStateMachine):
 
 
 TestMatchersFollowTheirModels = MatchersFollowTheirModels.TestCase
-TestMatchersFollowTheirModels.settings = settings(max_examples=80, stateful_step_count=16)
+TestMatchersFollowTheirModels.settings = settings(max_examples=50, stateful_step_count=16)
 
 
-def test_a_long_history_is_rolled_back() -> None:
+def test_a_long_history_is_rolled_back_and_a_long_run_is_forced() -> None:
     matcher = Matcher(_LANGUAGES[2], budget=300)
     assert all(matcher.advance(token) for token in [0, 1] * 75)
     matcher.rollback(150)
     assert (matcher.state, matcher.remaining) == (_LANGUAGES[2].initial, 300)
-
-
-def test_budget_below_the_shortest_text_is_refused() -> None:
-    automaton = lift(regex("a{9}"), LETTERS)
-    with pytest.raises(InfeasibleBudgetError) as error:
-        Matcher(automaton, budget=9)
-    assert (error.value.needed, error.value.budget) == (10, 9)
+    matcher = Matcher(lift(Automaton.literal("b" * 99), LETTERS))
+    assert matcher.forced(2**40) == matcher.forced() == [1] * 99
 
 
 # -- several at once ------------------------------------------------------------------------
 
 
 def test_a_language_is_lifted_once_and_matchers_share_masks() -> None:
-    language = Automaton.literal("ab")
+    """Equal languages with other caveats are lifted apart."""
+    language, caveat = Automaton.literal("ab"), Caveat("maxLength", "", 9, None)
     one, two = Matcher(language, LETTERS), Matcher(language, LETTERS, budget=3)
     assert one.automaton is two.automaton
     assert one._sequence.table is two._sequence.table
     assert Matcher(one.automaton)._sequence.table is one._sequence.table
     assert (one.mask() == Matcher(lift(language, LETTERS)).mask()).all()
-
-
-def test_equal_languages_with_other_caveats_are_lifted_apart() -> None:
-    caveat = Caveat("maxLength", "", 9, None)
-    languages = [Automaton.literal("ab"), replace(Automaton.literal("ab"), caveats=(caveat,))]
-    assert languages[0] == languages[1]
-    for language in [*languages, languages[0]]:
-        assert Matcher(language, LETTERS).automaton.caveats == language.caveats
+    other = replace(language, caveats=(caveat,))
+    assert language == other
+    assert Matcher(other, LETTERS).automaton.caveats == (caveat,)
+    assert Matcher(language, LETTERS).automaton.caveats == ()
 
 
 def test_served_constraints_are_not_pickled() -> None:
@@ -373,27 +363,6 @@ def test_served_constraints_are_not_pickled() -> None:
     for thing in (matcher, masks_of(automaton), MatcherBatch([matcher])):
         with pytest.raises(TypeError, match="pickle the TokenAutomaton"):
             pickle.dumps(thing)
-
-
-ABC = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
-
-
-@pytest.mark.parametrize("budget", [1.5, True, float("inf"), "3", np.bool_(True)])
-def test_a_budget_is_a_whole_number(budget: object, unchecked_annotations: None) -> None:
-    automaton = lift(regex("ab*"), ABC)
-    with pytest.raises(ConstraintError, match="a whole number of tokens, got"):
-        Matcher(automaton, budget=budget)
-    with pytest.raises(ConstraintError, match="a whole number of tokens, got"):
-        check_budget(automaton, budget)
-    assert Matcher(automaton, budget=np.int64(9)).remaining == 9
-
-
-def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> None:
-    matcher = Matcher(lift(regex("abcab"), ABC))
-    assert matcher.forced(2**40) == matcher.forced()
-    assert matcher.forced(0) == []
-    with pytest.raises(ValueError, match="a limit of at least 0 tokens, got -1"):
-        matcher.forced(-1)
 
 
 def test_a_mask_of_all_tokens_restricts_nothing() -> None:

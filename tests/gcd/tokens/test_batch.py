@@ -12,7 +12,6 @@ from gcd import (
     Automaton,
     AutomatonBatch,
     EmptyLanguageError,
-    TokenAutomaton,
     Vocabulary,
     lift,
     regex,
@@ -24,15 +23,12 @@ pytestmark = checked_inside_strategies
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"c"], [3], size=7)
 
 
-def _lifted(*patterns: str) -> list[TokenAutomaton]:
-    return [lift(regex(pattern), VOCABULARY) for pattern in patterns]
-
-
 def _check_against_each_alone(batch: AutomatonBatch) -> None:
     size = batch.vocabulary.size
-    states = torch.arange(batch.num_states).repeat_interleave(size)
-    tokens = torch.arange(size).repeat(batch.num_states)
-    after = batch.next(states, tokens).view(-1, size)
+    states = torch.arange(-1, batch.num_states).unsqueeze(1).expand(-1, size)
+    tokens = torch.arange(size).expand(len(states), -1)
+    dead, *after = batch.next(states, tokens)
+    assert dead.tolist() == [-1] * size
     of, listed, start = batch.classes
     for index, automaton in enumerate(batch.automata):
         cuts = start[index].tolist()
@@ -53,7 +49,7 @@ def _check_against_each_alone(batch: AutomatonBatch) -> None:
             assert int(batch.steps_to_accept[here]) == automaton.steps_to_accept[state]
             for token in range(size):
                 alone = automaton.step(state, token)
-                assert int(after[here, token]) == (first + alone if alone >= 0 else -1)
+                assert int(after[here][token]) == (first + alone if alone >= 0 else -1)
 
 
 @settings(max_examples=40)
@@ -71,38 +67,9 @@ def test_moves_each_automaton_as_it_moves_alone(
     _check_against_each_alone(AutomatonBatch(lifted))
 
 
-def test_dead_stays_dead() -> None:
-    batch = AutomatonBatch(_lifted("a+", "b"))
-    states = torch.tensor([-1, int(batch.initial[1]), int(batch.initial[1])])
-    assert batch.next(states, torch.tensor([0, 0, 1]))[:2].tolist() == [-1, -1]
-
-
-def test_states_may_have_any_shape() -> None:
-    batch = AutomatonBatch(_lifted("a+", "ab"))
-    states = batch.initial.view(2, 1).expand(2, 3)
-    tokens = torch.tensor([[0, 1, 2]]).expand(2, 3)
-    flat = batch.next(states.flatten(), tokens.flatten())
-    assert torch.equal(batch.next(states, tokens).flatten(), flat)
-
-
-def test_adding_leaves_the_numbers_of_states_as_they_are() -> None:
-    first, second, third = _lifted("a+", "(a|b){3}", "ab*")
-    batch = AutomatonBatch([first, second])
-    more = AutomatonBatch([*batch.automata, third])
-    _check_against_each_alone(more)
-    assert more.offset[:3] == batch.offset
-    assert len(batch) == 2
-    assert len(more) == 3
-
-
-def test_the_same_automaton_may_serve_several_examples() -> None:
-    (automaton,) = _lifted("a+b")
-    batch = AutomatonBatch([automaton, automaton])
-    _check_against_each_alone(batch)
-    assert batch.delta_flat.numel() == automaton.delta.size
-
-
-def test_equal_vocabularies_need_not_be_the_same_object() -> None:
-    (automaton,) = _lifted("a")
+def test_an_automaton_may_serve_several_examples_and_vocabularies_need_only_be_equal() -> None:
+    automaton = lift(regex("a+b"), VOCABULARY)
     again = Vocabulary.from_bytes(list(VOCABULARY.token_bytes), [3])
-    assert len(AutomatonBatch([automaton, lift(regex("b"), again)])) == 2
+    batch = AutomatonBatch([automaton, automaton, lift(regex("b"), again)])
+    _check_against_each_alone(batch)
+    assert batch.delta_flat.numel() == automaton.delta.size + batch.automata[2].delta.size

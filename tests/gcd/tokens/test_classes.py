@@ -12,7 +12,7 @@ NUM_CLASSES = 5
 classes = st.lists(st.integers(0, NUM_CLASSES - 1), max_size=150)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(classes)
 def test_pairs_hold_the_tokens_of_each_class(class_of):
     start, words, bits, size, a_token = pairs_of_classes(np.array(class_of, np.int32), NUM_CLASSES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd._tokens.trie import Trie
@@ -25,39 +25,25 @@ def _spelled(trie: Trie) -> dict[int, bytes]:
 
 @settings(max_examples=100)
 @given(_TOKENS)
+@example([])
+@example([b"", b""])
 def test_entries_spell_the_distinct_tokens_in_byte_order(tokens: list[bytes]) -> None:
+    """There is one node for each distinct prefix, and `skip` leaves exactly the subtree."""
     trie = Trie.build(tokens)
     spelled = _spelled(trie)
     assert [spelled[e] for e in range(trie.num_entries)] == sorted(set(tokens) - {b""})
     for token, entry in zip(tokens, trie.entry_of_token, strict=True):
         assert entry == -1 if token == b"" else spelled[int(entry)] == token
     assert trie.max_depth == max(map(len, tokens), default=0)
-
-
-@settings(max_examples=100)
-@given(_TOKENS)
-def test_there_is_one_node_for_each_distinct_prefix(tokens: list[bytes]) -> None:
     prefixes = {token[:n] for token in tokens for n in range(1, len(token) + 1)}
-    assert Trie.build(tokens).num_nodes == len(prefixes)
-
-
-@settings(max_examples=100)
-@given(_TOKENS)
-def test_skip_leaves_exactly_the_subtree(tokens: list[bytes]) -> None:
-    trie = Trie.build(tokens)
+    assert trie.num_nodes == len(prefixes)
     for node in range(trie.num_nodes):
         deeper = trie.depth[node + 1 :] > trie.depth[node]
         end = node + 1 + (int(np.argmin(deeper)) if not deeper.all() else deeper.size)
         assert trie.skip[node] == end
 
 
-def test_a_vocabulary_without_bytes_has_an_empty_tree() -> None:
-    trie = Trie.build([b"", b""])
-    assert trie.num_nodes == 0
-    assert trie.entry_of_token.tolist() == [-1, -1]
-
-
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(_TOKENS, st.data())
 def test_a_part_is_the_tree_of_the_chosen_entries(tokens: list[bytes], data: st.DataObject) -> None:
     trie = Trie.build(tokens)
