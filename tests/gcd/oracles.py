@@ -15,13 +15,7 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from gcd import (
-    Automaton,
-    EmptyLanguageError,
-    TokenAutomaton,
-    Vocabulary,
-    lift,
-)
+from gcd import Automaton, EmptyLanguageError, TokenAutomaton, Vocabulary, lift
 from gcd._automata.limits import count_work, work_left
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -157,6 +151,31 @@ def accepted(automaton: TokenAutomaton, most: int) -> set[tuple[int, ...]]:
             usual = [t for t in following if t not in automaton.vocabulary.eos_ids]
             waiting += [((*ids, token), automaton.step(state, token)) for token in usual]
     return found
+
+
+def assert_canonical(automaton: Automaton) -> None:
+    """Trimmed, minimal by the textbook's table filling, and breadth-first numbered."""
+    table, accepting = automaton.delta, automaton.accepting
+    num_states = automaton.num_states
+    if not automaton.is_empty:
+        alive = accepting.copy()
+        for _ in range(num_states):
+            alive |= ((table >= 0) & alive[table]).any(axis=1)
+        assert alive.all()
+    distinct = accepting[:, None] != accepting[None, :]
+    for _ in range(num_states):
+        padded = np.pad(distinct, ((0, 1), (0, 1)), constant_values=True)
+        padded[-1, -1] = False
+        distinct = distinct | padded[table[:, None, :], table[None, :, :]].any(axis=2)
+    assert (distinct | np.eye(num_states, dtype=bool)).all()
+    seen = [0]
+    for s in range(num_states):
+        seen += [t for t in dict.fromkeys(table[s].tolist()) if t >= 0 and t not in seen]
+    assert seen == list(range(num_states))
+    classes = list(dict.fromkeys(automaton.class_of_byte.tolist()))
+    columns = {tuple(c) for c in automaton.delta.T.tolist()}
+    assert len(columns) == automaton.delta.shape[1]
+    assert classes == list(range(len(columns))), "numbered by their first bytes"
 
 
 def lift_or_skip(language: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gcd
-from tests.gcd.spellings import EXTRA, spellings, vocabulary_of
+
+# Overlapping tokens.
+EXTRA = ["ab", "ba", "abb", "bab", "bbb", "aba"]
+
+
+def vocabulary_of(extra: Sequence[str]) -> gcd.Vocabulary:
+    """Make a vocabulary of the letters a and b, more tokens, a special id, and EOS."""
+    tokens = [b"a", b"b", *(each.encode() for each in extra), b"", b""]
+    return gcd.Vocabulary.from_bytes(tokens, len(tokens) - 1)
+
+
+def spellings(text: bytes, vocabulary: gcd.Vocabulary) -> Iterator[tuple[int, ...]]:
+    """Yield all token sequences with these bytes, by plain enumeration."""
+    if not text:
+        yield ()
+    for token, spelled in enumerate(vocabulary.token_bytes):
+        if spelled and text.startswith(spelled):
+            for rest in spellings(text[len(spelled) :], vocabulary):
+                yield (token, *rest)
 
 
 def ends(ids: Sequence[int], vocabulary: gcd.Vocabulary) -> list[int]:

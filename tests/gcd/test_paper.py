@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from gcd import TensorAutomaton
 from gcd._tokens.distances import UNREACHABLE
-from tests.gcd.oracles import (
-    EdgeList,
-    checked_inside_strategies,
-    edge_lists,
-    nfa_states,
-    strings,
-)
+from tests.gcd.oracles import EdgeList, checked_inside_strategies, edge_lists, nfa_states, strings
 
 pytestmark = checked_inside_strategies
 

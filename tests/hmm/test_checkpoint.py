@@ -52,32 +52,6 @@ def test_a_model_comes_back_as_it_was(tmp_path, dtype):
     assert "eos_token_id" not in config
 
 
-@pytest.mark.parametrize(
-    ("dtype", "error"), [(torch.float16, 5e-4), (torch.bfloat16, 4e-3)], ids=str
-)
-def test_half_precision_is_normalized_when_it_is_read(tmp_path, dtype, error):
-    hmm = tiny(dtype=torch.float32)
-    checkpoint.save(hmm, tmp_path, dtype=dtype)
-    stored = load_file(tmp_path / checkpoint.WEIGHTS)
-    assert {part.dtype for part in stored.values()} == {dtype}
-    again = checkpoint.load(tmp_path).hmm
-    for part, expected in zip(parameters(again), parameters(hmm), strict=True):
-        assert part.dtype == torch.float32
-        # Rounding of the entry itself, and of the sum it was divided by.
-        torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-7)
-    assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
-
-
-def test_entries_too_small_for_a_half_type_are_refused(tmp_path):
-    hmm = tiny()
-    hmm.initial[:] = torch.tensor([1 - 1e-9, 5e-10, 5e-10], dtype=torch.float64)
-    with pytest.raises(ValueError, match="2 positive entries of initial would become zero"):
-        checkpoint.save(hmm, tmp_path, dtype=torch.float16)
-    assert not list(tmp_path.iterdir())
-    checkpoint.save(hmm, tmp_path, dtype=torch.bfloat16)
-    assert float(checkpoint.load(tmp_path).hmm.initial[1]) == pytest.approx(5e-10, rel=1e-2)
-
-
 def test_a_model_that_cannot_be_stored_is_not_written(tmp_path):
     hmm = tiny()
     hmm.initial[:] = torch.tensor([1 - 1e-9, 5e-10, 5e-10], dtype=torch.float64)
@@ -103,27 +77,33 @@ def test_ctrlg_files_as_others_write_them(tmp_path, file, hmm):
         torch.testing.assert_close(part, expected.float())
 
 
-@pytest.mark.parametrize(("dtype", "error"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
-@pytest.mark.parametrize("halves", [("alpha_exp", "beta", "gamma"), ("beta",), ("gamma",)], ids=str)
-def test_ctrlg_in_half_precision_is_normalized_when_it_is_read(tmp_path, dtype, error, halves):
-    generator = torch.Generator().manual_seed(0)
-    hmm = HMM.random(8, 50, generator=generator, concentration=0.5)
-    save_ctrlg(hmm, tmp_path)
-    state = load_file(tmp_path / "model.safetensors")
-    state |= {name: state[name].to(dtype) for name in halves}
-    save_file(state, tmp_path / "model.safetensors")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("halves", [(), ("alpha_exp", "beta", "gamma"), ("beta",)], ids=str)
+def test_half_precision_is_normalized_when_it_is_read(tmp_path, dtype, halves):
+    """In this project's layout, or some arrays in Ctrl-G's."""
+    hmm = HMM.random(8, 50, generator=torch.Generator().manual_seed(0), concentration=0.5)
+    if halves:
+        save_ctrlg(hmm, tmp_path)
+        path = tmp_path / "model.safetensors"
+        state = load_file(path)
+        save_file(state | {name: state[name].to(dtype) for name in halves}, path)
+    else:
+        checkpoint.save(hmm, tmp_path, dtype=dtype)
+        stored = load_file(tmp_path / checkpoint.WEIGHTS)
+        assert {part.dtype for part in stored.values()} == {dtype}
     again = checkpoint.load(tmp_path).hmm
+    # Rounding of an entry, and of the sum; logarithms up to 8 have eight times the error.
+    error = (1 if dtype == torch.float16 else 8) * (8e-3 if halves else 1e-3)
     for part, expected in zip(parameters(again), parameters(hmm), strict=True):
         assert part.dtype == torch.float32
-        # Logarithms up to 8 have an error of half a unit in the last place, and so does the sum.
-        torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-3 * error)
+        torch.testing.assert_close(part, expected, rtol=error, atol=error / 1000)
     assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
     assert float((again.transition.dense().sum(dim=1) - 1).abs().max()) < 1e-6
     inference.log_likelihood(again, *batch(0, [3, 5], 50))
-    # A model that is invalid in every type is still refused.
-    save_file({**state, "beta": state["beta"] + 0.1}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"emission.*got the sum"):
-        checkpoint.load(tmp_path)
+    if halves:  # a model that is invalid in every type is still refused
+        save_file({**state, "beta": state["beta"] + 0.1}, path)
+        with pytest.raises(ValueError, match=r"emission.*got the sum"):
+            checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize("emission_dtype", [None, torch.bfloat16])

@@ -51,6 +51,7 @@ def changed(part, index, value):
         (lambda _: changed("initial", 1, torch.nan), r"`initial`.*got the sum nan"),
         (lambda _: changed("transition", (2, 1), torch.nan), r"transition.*sum nan at index \[2\]"),
         (lambda hmm: HMM(hmm.initial, hmm.transition, hmm.emission.log()), "logarithms"),
+        (lambda hmm: Dense(hmm.transition.matrix * (1 + 1e-6)), r"got the sum 1\.00000"),
         (
             lambda _: changed("initial", slice(3), torch.tensor([1.5, -0.25, -0.25]).double()),
             r"at least 0 in .*, got -0\.25",

@@ -165,29 +165,6 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize(("at_once", "together"), [(1, 1), (40, 4), (1 << 20, 7)])
-def test_both_forms_give_the_same(
-    at_once: int, together: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both forms agree, in blocks of any size and with any number of threads."""
-    monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
-    monkeypatch.setattr(recursion, "_TOGETHER", together)
-    hmm, automaton = random_hmm(VOCABULARY.size), long_automaton()
-    for tolerance in (0, 1e-3):
-        forms = []
-        for compiled, threads in (("cpu", 1), ("cpu", 3), ("none", 1)):
-            monkeypatch.setattr(recursion, "_COMPILED", (compiled,))
-            torch.set_num_threads(threads)
-            forms.append(lookahead_table(hmm, automaton, 15, tolerance=tolerance))
-            assert torch.get_num_threads() == threads, "as it was"
-        assert torch.equal(forms[0].completion.b, forms[1].completion.b), "whatever the threads"
-        assert torch.equal(forms[0].completion.entry, forms[1].completion.entry)
-        for remaining in range(16):
-            one, _, other = (beta_of(form, remaining) for form in forms)
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-
-
 @pytest.mark.parametrize("make", [long_automaton, a_star_b, few_words])
 def test_rows_are_kept_within_the_bound_that_is_stated(make: Callable[[], TokenAutomaton]) -> None:
     hmm = random_hmm(VOCABULARY.size, seed=6)
@@ -409,49 +386,54 @@ def transposed(hmm: HMM) -> HMM:
     return dataclasses.replace(hmm, emission=hmm.emission.t().contiguous().t())
 
 
+@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize(
-    ("num_states", "change", "wait"),
+    ("num_states", "change", "wait", "at_once", "together", "tolerance"),
     [
-        (6, lambda hmm: hmm, False),
-        (6, transposed, True),
-        (6, lambda hmm: hmm.to(emission_dtype=torch.float32), False),
-        (6, lambda hmm: hmm.to(emission_dtype=torch.bfloat16), True),
-        (16, lambda hmm: hmm, True),
-        (150, lambda hmm: hmm, True),  # more than the loops take at once
-        (150, lambda hmm: hmm.to(dtype=torch.float32), False),
+        (6, lambda hmm: hmm, False, 1, 1, 0),
+        (6, transposed, True, 40, 4, 1e-3),
+        (6, lambda hmm: hmm.to(emission_dtype=torch.float32), False, 1 << 20, 7, 0),
+        (6, lambda hmm: hmm.to(emission_dtype=torch.bfloat16), True, 1 << 20, 256, 1e-3),
+        (16, lambda hmm: hmm, True, 40, 4, 0),
+        (150, lambda hmm: hmm, True, 1 << 20, 256, 0),  # more than the loops take at once
+        (150, lambda hmm: hmm.to(dtype=torch.float32), False, 40, 4, 1e-3),
     ],
 )
-def test_tensor_operations_agree_with_compiled_loops(
-    num_states: int, change: Callable[[HMM], HMM], wait: bool, monkeypatch: pytest.MonkeyPatch
+def test_all_forms_give_the_same(
+    num_states: int,
+    change: Callable[[HMM], HMM],
+    wait: bool,
+    at_once: int,
+    together: int,
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With and without the check for missing rows."""
-    plain = random_hmm(VOCABULARY.size, seed=4, num_states=num_states)
-    hmm = change(plain)
+    """Compiled loops with any number of threads, and tensor operations, in blocks of any size."""
+    monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
+    monkeypatch.setattr(recursion, "_TOGETHER", together)
+    hmm = change(random_hmm(VOCABULARY.size, seed=4, num_states=num_states))
     automata = [few_words(), a_star_b(), lift(choice("bb", "aab"), VOCABULARY), long_automaton()]
     batch = AutomatonBatch(automata)
     place = random_places(60, hmm, batch, 8)
-    every = torch.arange(VOCABULARY.size).expand(60, -1)
-    tokens = every[:, [4, 0, 2]]
-    found = []
-    for compiled in (("cpu",), ()):
-        monkeypatch.setattr(recursion, "_COMPILED", compiled)
-        monkeypatch.setattr(lookahead, "_COMPILED", compiled)
-        table = lookahead_table(hmm, batch, 8, tolerance=0, eventual=True)
-        completions = [table.completion, table.without_budget.completion]
-        found.append([part for each in completions for part in (each.b, each.log_scale)])
-        found[-1] += expect_classes(table, *place, wait=wait)
-        found[-1] += expect_tokens(table, *place, tokens, wait=wait)
-        found[-1] += expect_all_tokens(table, *place)
+    tokens = torch.arange(VOCABULARY.size).expand(60, -1)
+    forms = []
+    for compiled, threads in (("cpu", 1), ("cpu", 3), ("none", 1)):
+        monkeypatch.setattr(recursion, "_COMPILED", (compiled,))
+        monkeypatch.setattr(lookahead, "_COMPILED", (compiled,))
+        torch.set_num_threads(threads)
+        table = lookahead_table(hmm, batch, 8, tolerance=tolerance, eventual=True)
+        found = [table.completion.entry]
+        for each in (table.completion, table.without_budget.completion):
+            found += [each.b, each.log_scale]
+        found += expect_classes(table, *place, wait=wait)
+        found += expect_tokens(table, *place, tokens, wait=wait)
+        found += expect_all_tokens(table, *place)
+        forms.append(found)
+        assert torch.get_num_threads() == threads, "as it was"
     rtol = 1e-12 if hmm.dtype == torch.float64 else 1e-5
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
-    whole = expect_tokens(table, *place, every)
-    for one, other in zip(whole, expect_all_tokens(table, *place), strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
-    if change is transposed:
-        table = lookahead_table(plain, batch, 8, tolerance=0)
-        for one, other in zip(whole, expect_all_tokens(table, *place), strict=True):
-            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
+    for one, other, tensors in zip(*forms, strict=True):
+        assert torch.equal(one, other), "whatever the threads"
+        torch.testing.assert_close(one, tensors, rtol=rtol, atol=rtol)
 
 
 def test_a_table_in_use_can_be_pickled() -> None:

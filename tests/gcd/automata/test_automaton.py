@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, EmptyLanguageError, StateLimitError, state_limit
+from tests.gcd.oracles import assert_canonical
 
 ALPHABET = b"ab\xff"
 MAX_LENGTH = 4
@@ -60,37 +61,16 @@ def nondeterministic(draw, max_states: int = 4):
     return Nondeterministic(num_states, edges, epsilon, initial, accepting)
 
 
+# Words of which none continues another; such automata are repeated without subsets.
+ONE_WAY = Nondeterministic(3, [(0, [*b"a"], 1), (1, [*b"b"], 2), (0, [*b"\xff"], 2)], [], [0], [2])
+
+
 def language(automaton: Automaton) -> set[bytes]:
     return {s for s in ALL_STRINGS if automaton.accepts(s)}
 
 
 def short(strings: set[bytes]) -> set[bytes]:
     return {s for s in strings if len(s) <= MAX_LENGTH}
-
-
-def assert_canonical(automaton: Automaton) -> None:
-    """Trimmed, minimal by the textbook's table filling, and breadth-first numbered."""
-    table, accepting = automaton.transitions, automaton.accepting
-    num_states = automaton.num_states
-    if not automaton.is_empty:
-        alive = accepting.copy()
-        for _ in range(num_states):
-            alive |= ((table >= 0) & alive[table]).any(axis=1)
-        assert alive.all()
-    distinct = accepting[:, None] != accepting[None, :]
-    for _ in range(num_states):
-        padded = np.pad(distinct, ((0, 1), (0, 1)), constant_values=True)
-        padded[-1, -1] = False
-        distinct = distinct | padded[table[:, None, :], table[None, :, :]].any(axis=2)
-    assert (distinct | np.eye(num_states, dtype=bool)).all()
-    seen = [0]
-    for s in range(num_states):
-        seen += [t for t in dict.fromkeys(table[s].tolist()) if t >= 0 and t not in seen]
-    assert seen == list(range(num_states))
-    classes = list(dict.fromkeys(automaton.class_of_byte.tolist()))
-    columns = {tuple(c) for c in automaton.delta.T.tolist()}
-    assert len(columns) == automaton.delta.shape[1]
-    assert classes == list(range(len(columns))), "numbered by their first bytes"
 
 
 @settings(max_examples=50)
@@ -120,6 +100,10 @@ def test_operations_are_set_operations(a, b, c):
 
 @settings(max_examples=25)
 @given(nondeterministic(3), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2)))
+@example(ONE_WAY, 0, None)
+@example(ONE_WAY, 1, 2)
+@example(ONE_WAY, 2, None)
+@example(ONE_WAY, 2, 0)
 def test_repetition_is_iterated_concatenation(a, minimum, extra):
     automaton = a.build()
     base = a.language()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gcd import Automaton, StateLimitError, WorkLimitError, work_limit
-from gcd._automata import limits, strings
+from gcd._automata import limits
 from gcd._automata.limits import (
     DEFAULT_MAX_WORK,
     cache_with_price,
@@ -17,7 +17,7 @@ from gcd._automata.limits import (
     spend,
     work_left,
 )
-from tests.gcd.oracles import up_to, work_of
+from tests.gcd.oracles import work_of
 
 LETTER = Automaton.byte_set(b"abcdefghijklmnopqrstuvwxyz")
 WORDS = [f"{n * n}" for n in range(200)]
@@ -120,25 +120,3 @@ def test_what_is_remembered_costs_its_price_again() -> None:
     assert calls == [25, 15, 5]
     with work_limit(29), pytest.raises(WorkLimitError):
         build(25)
-
-
-@pytest.mark.parametrize("maximum", [None, 2, 5])
-@pytest.mark.parametrize("minimum", [0, 1, 2])
-@pytest.mark.parametrize("texts", [["ab", "c"], ["aa", "ab", "b"], ["é", "ß", "漢"]], ids=str)
-def test_copies_in_a_row_are_the_repetition(
-    texts: list[str], minimum: int, maximum: int | None
-) -> None:
-    """The parts are one-way: they are repeated without a subset construction."""
-    part = Automaton.from_strings(texts)
-    row = part.repeat(minimum, maximum)
-    counts = range(minimum, (12 if maximum is None else maximum) + 1)
-    copies = Automaton.union([Automaton.concatenate([part] * n) for n in counts])
-    if maximum is None:
-        assert row & up_to(12) == copies & up_to(12)
-        assert row == Automaton.concatenate([*[part] * minimum, row]) | row
-    else:
-        assert row == copies
-    others = [part.star(), part.optional(), Automaton.literal("x").star() + part]
-    tables = [(each.delta, each.accepting, each.class_of_byte) for each in [part, *others]]
-    one_way = [strings.is_one_way(strings.TransitionTable(*table)) for table in tables]
-    assert one_way == [True, False, False, False]

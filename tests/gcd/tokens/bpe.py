@@ -51,3 +51,9 @@ def train(corpus: Sequence[str], size: int, cut: str = "gpt2") -> Any:
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
     """Return its vocabulary, with `</s>` as the end of a text."""
     return Vocabulary.from_tokenizer(tokenizer, eos_ids=[0])
+
+
+def own(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
+    """Return the tokenizer's own spelling."""
+    assert vocabulary.segmentation is not None
+    return tuple(vocabulary.segmentation.encode(text))

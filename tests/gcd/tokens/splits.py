@@ -7,13 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import gcd
-from gcd import (
-    Segment,
-    Segments,
-)
-from tests.gcd.oracles import (
-    strings,
-)
+from gcd import Segment, Segments
+from tests.gcd.oracles import strings
 
 Symbols = tuple[int, ...]
 """Bytes, and special tokens as 1000 plus their id."""

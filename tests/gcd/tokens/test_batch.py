@@ -8,14 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd import (
-    Automaton,
-    AutomatonBatch,
-    EmptyLanguageError,
-    Vocabulary,
-    lift,
-    regex,
-)
+from gcd import Automaton, AutomatonBatch, EmptyLanguageError, Vocabulary, lift, regex
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies

@@ -101,17 +101,6 @@ def test_mask_is_the_existence_of_a_completion_in_budget(
             assert set(lifted.allowed(state, remaining).tolist()) == truth
 
 
-def test_lcd_mask_is_the_mask_of_a_budget_beyond_every_distance() -> None:
-    batch = AutomatonBatch([lift(regex(p), VOCABULARY) for p in ("a{3}b*", "(ab)+c")])
-    mask = BudgetMask(batch, 10)
-    states = torch.arange(batch.num_states)
-    after = batch.next_by_class(states)
-    targets = after[after >= 0]
-    far = torch.full_like(states, 1 + int(batch.steps_to_accept[targets].max()))
-    assert torch.equal(mask.lcd_mask(states), mask.mask(states, far))
-    assert not torch.equal(mask.lcd_mask(states), mask.mask(states, far - 1))
-
-
 @pytest.mark.parametrize(
     "remaining", [2**30, 2**30 + 1, 2**31, 10**10, torch.iinfo(torch.int64).max]
 )

@@ -8,6 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gcd import EmptyLanguageError, TokenAutomaton, Vocabulary
+from tests.gcd.oracles import accepted, strings
 
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"", b"ab", b"$"], eos_ids=4)
 WITHOUT_EOS = Vocabulary.from_bytes([b"a", b"b", b"", b"ab", b"$"], eos_ids=[])
@@ -25,13 +26,12 @@ def _accepted(
     """Token strings of at most this length that lead from P to an accepting state."""
     step = {(source, token): target for source, token, target in wires}
     found = set()
-    for size in range(length + 1):
-        for tokens in itertools.product(USABLE, repeat=size):
-            state: str | None = "P"
-            for token in tokens:
-                state = step.get((state, token)) if state else None
-            if state is not None and state in accepting:
-                found.add(tokens)
+    for tokens in strings(USABLE, length):
+        state: str | None = "P"
+        for token in tokens:
+            state = step.get((state, token)) if state else None
+        if state is not None and state in accepting:
+            found.add(tokens)
     return found
 
 
@@ -56,13 +56,7 @@ def test_accepts_the_texts_of_the_wires(
     except EmptyLanguageError:
         assert not expected
         return
-    found = {
-        tokens
-        for size in range(5)
-        for tokens in itertools.product(range(4), repeat=size)
-        if automaton.accepts(tokens)
-    }
-    assert found == expected
+    assert accepted(automaton, 4) == expected
     fewest = min(map(len, expected)) + (not by_itself)
     assert automaton.steps_to_accept[automaton.initial] == fewest
     assert not by_itself or all(automaton.run(ids) == automaton.final for ids in expected)
@@ -76,13 +70,7 @@ def test_position_sets_are_their_product(sets: list[list[int]]) -> None:
     automaton = TokenAutomaton.from_position_sets(VOCABULARY, sets)
     length = len(sets)
     assert automaton.steps_to_accept[automaton.initial] == length + 1
-    found = {
-        tokens
-        for size in range(length + 2)
-        for tokens in itertools.product(USABLE, repeat=size)
-        if automaton.accepts(tokens)
-    }
-    assert found == set(itertools.product(*map(set, sets)))
+    assert accepted(automaton, length + 1) == set(itertools.product(*map(set, sets)))
 
 
 def test_many_positions_over_a_wide_vocabulary() -> None:

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 
-from gcd import (
-    Automaton,
-    ConstraintError,
-    EmptyLanguageError,
-    Vocabulary,
-    lift,
-    regex,
-)
+from gcd import Automaton, ConstraintError, EmptyLanguageError, Vocabulary, lift, regex
 from tests.gcd.oracles import (
     byte_automata,
     check_lift,
@@ -92,10 +85,7 @@ def qwen() -> Vocabulary:
 
 @pytest.mark.parametrize(
     "pattern",
-    [
-        r'\{"name": "[^"\\\x00-\x1f]*", "n": -?(0|[1-9][0-9]*)\}',
-        r"(Grüße|こんにちは)[!🙂]{1,3}",
-    ],
+    [r'\{"name": "[^"\\\x00-\x1f]*", "n": -?(0|[1-9][0-9]*)\}', r"(Grüße|こんにちは)[!🙂]{1,3}"],
 )
 def test_tokens_of_a_real_vocabulary(pattern: str) -> None:
     vocabulary = qwen()

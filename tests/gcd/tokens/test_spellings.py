@@ -12,20 +12,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gcd import (
-    Automaton,
-    TokenAutomaton,
-    Vocabulary,
-    choice,
-    lift,
-    literal,
-    regex,
-    tool_calls,
-)
+from gcd import Automaton, TokenAutomaton, Vocabulary, choice, lift, literal, regex, tool_calls
 from gcd._tokens import spellings as module
 from tests.gcd.oracles import ALPHABET, accepted, byte_automata, checked_inside_strategies
 from tests.gcd.tokens import bpe
-from tests.gcd.tokens.bpe import CUTS, train, vocabulary_of
+from tests.gcd.tokens.bpe import CUTS, own, train, vocabulary_of
 
 pytestmark = checked_inside_strategies
 
@@ -41,12 +32,6 @@ CALLS = (
         for city in ["Rome", "it's", "New York"]
     ),
 )
-
-
-def own(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
-    """Return the tokenizer's own spelling."""
-    assert vocabulary.segmentation is not None
-    return tuple(vocabulary.segmentation.encode(text))
 
 
 def only_way(automaton: TokenAutomaton, ids: tuple[int, ...]) -> list[bool]:
@@ -180,26 +165,7 @@ def test_a_member_name_is_forced_and_names_part_where_their_spellings_do(cut: st
         assert only_way(automaton, ids) == [i != parting for i in range(len(ids) + 1)]
 
 
-def test_a_quote_that_closes_a_string_takes_the_comma_with_it() -> None:
-    vocabulary = vocabulary_of(train(CALLS, 420, "gpt2"))
-    closing = vocabulary.token_bytes.index(b'",')
-    language = literal('{"city": "') + regex('[^"\\\\]*') + literal('", "on": true}')
-    every = lift(language, vocabulary)
-    narrow = lift(language, vocabulary, literals="canonical")
-    inside = own(vocabulary, '{"city": "') + own(vocabulary, "Rome")
-    before = set(every.allowed(every.run(inside)).tolist())
-    after = set(narrow.allowed(narrow.run(inside)).tolist())
-    assert closing in before & after
-    quote = vocabulary.token_bytes.index(b'"')
-    assert quote in before - after  # no text needs it
-    assert before - after == {t for t in before - after if b'"' in vocabulary.token_bytes[t]}
-    text = '{"city": "Rome", "on": true}'
-    rest = own(vocabulary, text)
-    assert only_way(narrow, rest)[-5:] == [True] * 5
-
-
-@pytest.mark.parametrize("style", ["json", "python"])
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("style", "cut"), zip(["json", "python"] * 2, CUTS, strict=True))
 def test_calls_of_tools(style: str, cut: str) -> None:
     vocabulary = vocabulary_of(train(CALLS, 420, cut))
     tools = [
@@ -216,7 +182,6 @@ def test_calls_of_tools(style: str, cut: str) -> None:
     _check_classes(narrow)
     texts = {
         "json": [
-            '[{"name": "get_weather", "arguments": {"city": "Rome", "n": 12}}]',
             '[{"name": "get_weather", "arguments": {"city": "it\'s, \\"New\\" Zürich.", "n": -7}}'
             ', {"name": "search_flights", "arguments": {"price": 12.5}}]',
             '[{"name": "get_weather", "arguments": {"city": "", "n": 0}}]',
@@ -224,14 +189,12 @@ def test_calls_of_tools(style: str, cut: str) -> None:
         "python": [
             "[get_weather(city='Rome', n=12), search_flights(price=-0.25)]",
             '[get_weather(city="", n=0)]',
-            "[search_flights(price=100.0)]",
         ],
     }[style]
-    written = [text for text in texts if language.accepts(text)]
-    assert len(written) >= 2
     more = 0
-    for text in written:
+    for text in texts:
         ids = own(vocabulary, text)
+        assert language.accepts(text)
         assert narrow.accepts(ids), text
         one, other = only_way(narrow, ids), only_way(every, ids)
         assert all(a >= b for a, b in zip(one, other, strict=True))
@@ -265,7 +228,4 @@ def test_without_an_end_token_a_text_ends_by_itself() -> None:
     vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_ids=[])
     automaton = lift(choice(["orderId\n", "orderName\n"]), vocabulary, eos="accept",
                      literals="canonical")  # fmt: skip
-    assert accepted(automaton, 9) == {
-        own(vocabulary, "orderId\n"),
-        own(vocabulary, "orderName\n"),
-    }
+    assert accepted(automaton, 9) == {own(vocabulary, "orderId\n"), own(vocabulary, "orderName\n")}
