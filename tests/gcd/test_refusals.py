@@ -263,20 +263,6 @@ def test_ids_may_be_of_any_kind_of_whole_number() -> None:
     assert gcd.Matcher(LIFTED, budget=np.int64(9)).remaining == 9  # type: ignore[arg-type]
 
 
-def test_a_schema_may_be_a_pydantic_model() -> None:
-    pydantic = pytest.importorskip("pydantic")
-
-    class Alarm(pydantic.BaseModel):  # type: ignore[name-defined, misc]
-        hour: int = pydantic.Field(ge=0, le=23)
-        label: str | None = None
-
-    language = gcd.json_schema(Alarm)
-    assert language == gcd.json_schema(Alarm.model_json_schema())
-    assert language.accepts('{"hour":7,"label":"up"}')
-    assert not language.accepts('{"hour":24}')
-    assert gcd.ignored_keywords(Alarm) == ()
-
-
 def test_a_schema_may_be_a_text() -> None:
     alarm = (Path(__file__).parents[2] / "docs" / "alarm.json").read_bytes()
     for written in (alarm, alarm.decode()):

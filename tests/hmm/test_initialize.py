@@ -1,5 +1,6 @@
 """Counts of known states, compared with loops; recovery of known clusters and models."""
 
+import itertools
 import sys
 
 import numpy as np
@@ -17,21 +18,18 @@ def test_counts_of_known_states():
     tokens, lengths = batch(0, [5, 0, 3, 1, 7], 4)
     states, _ = batch(1, [5, 0, 3, 1, 7], 6, rubbish=99)
     counts = counts_of_states(states, tokens, lengths, 6, 4, dtype=torch.float64)
-    initial, emission = np.zeros(6), np.zeros((4, 6))
-    transitions = [np.zeros(tuple(part.shape)) for part in counts.transition]
+    initial, transition, emission = np.zeros(6), np.zeros((6, 6)), np.zeros((4, 6))
     for n, length in enumerate(lengths.tolist()):
-        for t in range(length):
-            h = int(states[n, t])
-            emission[int(tokens[n, t]), h] += 1
-            if t == 0:
-                initial[h] += 1
-                continue
-            before = int(states[n, t - 1])
-            transitions[0][before, h] += 1
+        path, string = states[n, :length].tolist(), tokens[n, :length].tolist()
+        for h in path[:1]:
+            initial[h] += 1
+        for before, after in itertools.pairwise(path):
+            transition[before, after] += 1
+        for token, h in zip(string, path, strict=True):
+            emission[token, h] += 1
     np.testing.assert_array_equal(counts.initial.numpy(), initial)
+    np.testing.assert_array_equal(counts.transition[0].numpy(), transition)
     np.testing.assert_array_equal(counts.emission.numpy(), emission)
-    for mine, expected in zip(counts.transition, transitions, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), expected)
     assert float(counts.sequences) == 4
     assert float(counts.tokens) == 16
     # They equal EM's counts if the posterior is certain, and can be added to them.

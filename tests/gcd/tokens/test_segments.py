@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcd
@@ -133,24 +133,19 @@ def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
     except EmptyLanguageError:
         assert any(part.text.is_empty for part in parts)
         assert not truth(Segments(tuple(parts)), vocabulary, 3)
-        event("empty")
         return
     except ConstraintError:
         assert any(has_ambiguous_end(part) for part in parts[:-1] if part.until is None)
-        event("ambiguous")
         return
     assert not any(has_ambiguous_end(part) for part in parts[:-1] if part.until is None)
     expected = truth(plan, vocabulary, 4)
     try:
         automaton = gcd.lift(plan, vocabulary)
-    except ConstraintError as error:
-        if expected:
-            raise
-        event(type(error).__name__)
+    except ConstraintError:
+        assert not expected
         return
     automaton.check()
     assert accepted(automaton, 4) == expected
-    event("accepts" if expected else "longer ones only")
     for ids in expected:
         texts = plan.split([*ids, vocabulary.eos_ids[0]], vocabulary)
         (first,) = cuts(plan.parts, ids, vocabulary)

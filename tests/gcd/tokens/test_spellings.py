@@ -165,7 +165,7 @@ def test_a_member_name_is_forced_and_names_part_where_their_spellings_do(cut: st
         assert only_way(automaton, ids) == [i != parting for i in range(len(ids) + 1)]
 
 
-@pytest.mark.parametrize(("style", "cut"), zip(["json", "python"] * 2, CUTS, strict=True))
+@pytest.mark.parametrize(("style", "cut"), list(zip(["json", "python"] * 2, CUTS, strict=True)))
 def test_calls_of_tools(style: str, cut: str) -> None:
     vocabulary = vocabulary_of(train(CALLS, 420, cut))
     tools = [
