@@ -28,7 +28,7 @@ def wired(parts, joints, skips, start, end) -> Automaton:
 
 
 @checked_inside_strategies
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(
     st.lists(byte_automata(4), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), nodes, nodes), max_size=6),

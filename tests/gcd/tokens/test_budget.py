@@ -39,7 +39,7 @@ VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"c", b"<s>"], [3, 5
 # -- the two forms of a budget -----------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(byte_automata(), vocabularies())
 def test_the_two_forms_agree_on_lifted_automata(
     automaton: Automaton, vocabulary: Vocabulary
@@ -76,7 +76,7 @@ def _prefixes(lifted: TokenAutomaton, longest: int) -> Iterator[tuple[tuple[int,
             yield prefix, state
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(byte_automata(max_states=4), vocabularies(max_tokens=4))
 def test_mask_is_the_existence_of_a_completion_in_budget(
     automaton: Automaton, vocabulary: Vocabulary

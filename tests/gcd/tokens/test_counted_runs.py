@@ -86,7 +86,7 @@ def _languages(draw: st.DrawFn) -> Automaton:
     return draw(st.sampled_from(ways))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(_languages(), _vocabularies())
 def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
     assume(not automaton.is_empty)

@@ -35,7 +35,7 @@ def _accepted(
     return found
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(WIRES, st.sampled_from(["P", "Q", "PR", "QR"]), st.booleans())
 @example([("P", 0, "Q"), ("Q", 1, "R")], "Q", False)
 def test_accepts_the_texts_of_the_wires(
