@@ -1,6 +1,7 @@
 """Checkpoints: models round-trip; invalid models and other vocabularies are refused."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hmm import HMM, Step
 from hmm import _checkpoint as checkpoint
 from hmm import _em as em
 from hmm import _inference as inference
+from hmm._files import write_json
 from tests.hmm.oracles import batch, parameters, sparse, tiny
 
 
@@ -159,31 +161,60 @@ def test_bad_checkpoints_are_refused(tmp_path):
         checkpoint.load_step(tmp_path)
 
 
-@pytest.mark.parametrize("layout", ["ours", "theirs"])
-def test_damaged_files_are_named(tmp_path, layout):
-    """`check_files` finds them, too, without reading the arrays."""
-    ours, hmm = layout == "ours", tiny()
-    checkpoint.save_step(Step(hmm), tmp_path) if ours else save_ctrlg(hmm, tmp_path)
-    weights = tmp_path / (checkpoint.WEIGHTS if ours else "model.safetensors")
+@pytest.mark.parametrize("file", [checkpoint.WEIGHTS, "model.safetensors", "pytorch_model.bin"])
+def test_damaged_files_are_named(tmp_path, file):
+    """`check_files` finds them, too, without reading the arrays; but pickles only have to exist."""
+    ours, is_pickle = file == checkpoint.WEIGHTS, file.endswith(".bin")
+    checkpoint.save_step(Step(tiny()), tmp_path) if ours else save_ctrlg(tiny(), tmp_path, file)
+    weights, config = tmp_path / file, tmp_path / checkpoint.CONFIG
 
     def refuse(message: str) -> None:
-        for read in (checkpoint.check_files, checkpoint.load):
+        for read in (checkpoint.check_files, checkpoint.load)[is_pickle:]:
             with pytest.raises(ValueError, match=message):
                 read(tmp_path)
 
     checkpoint.check_files(tmp_path)
-    content = weights.read_bytes()
-    for kept in (0, 5, len(content) // 2, len(content) - 1):
-        weights.write_bytes(content[:kept])
-        refuse(rf"{weights.name} cannot be read \(.*\); copy it again")
+    whole = weights.read_bytes()
+    damaged = [whole[:kept] for kept in (0, 5, len(whole) // 2, len(whole) - 1)]
+    for content in [*damaged, b"abc", b"\x80\x04.", bytes(range(256)) * 9]:
+        weights.write_bytes(content)
+        refuse(rf"{file} cannot be read \(.+\); copy it again")
+    if is_pickle:
+        torch.save([torch.ones(1)], weights)
+        refuse(r"expected tensors by name in .*, got a list")
     weights.unlink()  # and our layout is not mistaken for the other one
     refuse(r"hmm\.safetensors does not exist" if ours else r"expected model\.safetensors or")
-    (tmp_path / checkpoint.CONFIG).write_text('{"hidden')
-    refuse(r"config\.json cannot be read")
+    for content in (b'{"a": [1, ', b"\xff\xfe{}", b"[" * 100_000, b"1" * 5000):
+        config.write_bytes(content)
+        refuse(r"config\.json cannot be read")
+    config.write_bytes(b"null")
+    refuse(r"expected a dict in .*config\.json, got a NoneType")
     if ours:
-        (tmp_path / checkpoint.STEP).write_bytes(content[:9])
+        (tmp_path / checkpoint.STEP).write_bytes(whole[:9])
         with pytest.raises(ValueError, match=rf"{checkpoint.STEP} cannot be read \(.*\); remove"):
             checkpoint.load_step(tmp_path)
+
+
+def test_an_interruption_leaves_the_previous_files(tmp_path, monkeypatch):
+    config = tmp_path / checkpoint.CONFIG
+    checkpoint.save(tiny(), tmp_path)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    for write in (lambda: checkpoint.save(tiny(seed=1), tmp_path), lambda: write_json({}, config)):
+        with pytest.raises(KeyboardInterrupt):
+            write()
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())  # a mark that editors add
+    assert_equal(checkpoint.load(tmp_path).hmm, tiny())
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
+def test_who_may_enter_the_folder_may_read_a_file_of_tensors(tmp_path, folder, file):
+    tmp_path.chmod(folder)
+    checkpoint.save(tiny(), tmp_path)
+    assert (tmp_path / checkpoint.WEIGHTS).stat().st_mode & 0o777 == file
 
 
 A_B_END = Vocabulary.from_bytes([b"a", b"b", b""], eos_ids=[2])
@@ -194,11 +225,11 @@ LONGER = Vocabulary.from_bytes([b"a", b"b", b"", b""], eos_ids=[2])
 
 
 def test_another_tokenizer_is_refused(tmp_path):
-    checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"distilled_from": "x"})
+    checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"distilled_from": "é"})
     again, config = checkpoint.load(tmp_path, vocabulary=A_B_END)
     assert_equal(again, tiny())
     assert config["eos_token_id"] == [2]
-    assert config["distilled_from"] == "x"
+    assert config["distilled_from"] == "é"
     for vocabulary, message in (
         (END_A_B, r"EOS tokens \[0\], got eos_token_id=\[2\]"),
         (TWO_ENDS, r"EOS tokens \[1, 2\], got eos_token_id=\[2\]"),
