@@ -1,18 +1,23 @@
-"""Budgets: the paper's passes, the distance form and the mask, against all strings of tokens."""
+"""Batches, like each automaton alone; budgets in all forms, against all strings of tokens."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gcd import (
     Automaton,
     AutomatonBatch,
     BudgetMask,
     ConstraintError,
+    EmptyLanguageError,
     InfeasibleBudgetError,
     TensorAutomaton,
     TokenAutomaton,
@@ -34,6 +39,45 @@ from tests.gcd.oracles import (
 pytestmark = checked_inside_strategies
 
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"c", b"<s>"], [3, 5], size=40)
+
+
+# -- batches -------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(st.lists(byte_automata(), min_size=1, max_size=4), vocabularies())
+def test_moves_each_automaton_as_it_moves_alone(
+    automata: list[Automaton], vocabulary: Vocabulary
+) -> None:
+    """One of them twice, and with vocabularies that are equal."""
+    equal = Vocabulary.from_bytes(list(vocabulary.token_bytes), vocabulary.eos_ids)
+    lifted = [lift_or_skip(automata[0], equal)]
+    for automaton in automata[1:]:
+        with suppress(EmptyLanguageError):
+            lifted.append(lift(automaton, vocabulary))
+    batch, size = AutomatonBatch([*lifted, lifted[0]]), vocabulary.size
+    assert batch.delta_flat.numel() == sum({id(one): one.delta.size for one in lifted}.values())
+    states = torch.arange(-1, batch.num_states).unsqueeze(1).expand(-1, size)
+    tokens = torch.arange(size).expand(len(states), -1)
+    dead, *after = batch.next(states, tokens).tolist()
+    assert dead == [-1] * size
+    of, listed, start = batch.classes
+    for index, one in enumerate(batch.automata):
+        cuts = start[index].tolist()
+        assert cuts[0] == 0
+        assert set(cuts[one.num_classes :]) == {size}
+        for symbol, (begin, end) in enumerate(itertools.pairwise(cuts)):
+            of_class = (of[index] == symbol).nonzero()[:, 0]
+            assert torch.equal(listed[index, begin:end].long(), of_class)
+        first = batch.offset[index]
+        own, alone = slice(first, first + one.num_states), one.delta[:, one.class_of]
+        assert after[own] == np.where(alone >= 0, first + alone, -1).tolist()
+        assert int(batch.initial[index]) == first + one.initial
+        assert int(batch.final[index]) == first + one.final
+        assert (batch.automaton_of[own] == index).all()
+        assert batch.is_final[own].nonzero().tolist() == [[one.final]]
+        assert batch.accepting[own].tolist() == one.accepting.tolist()
+        assert batch.steps_to_accept[own].tolist() == one.steps_to_accept.tolist()
 
 
 # -- the two forms of a budget -----------------------------------------------------------
