@@ -114,9 +114,9 @@ def test_byte_strings_as_text() -> None:
     assert readable_bytes(b"x" * 50 + b"y") == "...'" + "x" * 39 + "y'"
 
 
-@given(st.text())
+@given(st.text(max_size=20))
 def test_whole_characters_are_written_as_python_reads_them(text: str) -> None:
     assert ast.literal_eval(readable_bytes(text.encode(), None)) == text
-    half = text.encode() + b"\xc3"
-    assert readable_bytes(half, None)[1:-1].endswith("\\xC3")
-    assert ast.literal_eval(readable_bytes(half, None)) == text + "\xc3"
+    half = readable_bytes(text.encode() + b"\xc3", None)
+    assert half[1:-1].endswith("\\xC3")
+    assert ast.literal_eval(half) == text + "\xc3"

@@ -48,26 +48,19 @@ def random_hmm(num_tokens: int, *, seed: int = 0, num_states: int = 6) -> HMM:
 
 def completions(
     hmm: HMM, automaton: TokenAutomaton, state: int, remaining: int, predicted: np.ndarray
-) -> float:
-    """Return P(the next tokens lead to the end, in at most `remaining`), string by string."""
+) -> np.ndarray:
+    """Return P(the next tokens lead to the end, in at most `remaining`), string by string.
+
+    The last axis of `predicted` has the probabilities of the hidden state.
+    """
     if state == automaton.final:
-        return 1.0
-    total, A, B = 0.0, hmm.transition.dense().numpy(), hmm.emission.numpy()
-
-    def visit(state: int, left: int, predicted: np.ndarray) -> None:
-        nonlocal total
-        for token in range(hmm.num_tokens):
-            after = automaton.step(state, token)
-            if after < 0:
-                continue
-            joint = predicted * B[token]
-            if after == automaton.final:
-                total += float(joint.sum())
-            elif left > 1:
-                visit(after, left - 1, joint @ A)
-
-    if remaining > 0:
-        visit(state, remaining, predicted)
+        return predicted.sum(axis=-1)
+    total = np.zeros(predicted.shape[:-1])
+    for token in range(hmm.num_tokens if remaining > 0 else 0):
+        after = automaton.step(state, token)
+        if after >= 0:
+            joint = (predicted * hmm.emission[token].numpy()) @ hmm.transition.dense().numpy()
+            total += completions(hmm, automaton, after, remaining - 1, joint)
     return total
 
 
@@ -81,13 +74,8 @@ def after_prefix(hmm: HMM, prefix: tuple[int, ...]) -> torch.Tensor:
 
 
 def brute_beta(hmm: HMM, automaton: TokenAutomaton, remaining: int) -> np.ndarray:
-    A = hmm.transition.dense().numpy()
-    return np.array(
-        [
-            [completions(hmm, automaton, s, remaining, A[h]) for h in range(hmm.num_states)]
-            for s in range(automaton.num_states)
-        ]
-    )
+    A, states = hmm.transition.dense().numpy(), range(automaton.num_states)
+    return np.array([completions(hmm, automaton, s, remaining, A) for s in states])
 
 
 Place = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -137,17 +125,12 @@ def test_random_automata(language: Automaton, vocabulary: Vocabulary, seed: int)
         return
     hmm = random_hmm(vocabulary.size, seed=seed, num_states=4)
     table = lookahead_table(hmm, automaton, 5, tolerance=0)
-    before = torch.zeros(automaton.num_states, 4, dtype=torch.float64)
-    steps = torch.from_numpy(automaton.steps_to_accept.copy())
-    for remaining in range(6):
-        beta = beta_of(table, remaining)
-        if remaining <= 4:
-            expected = brute_beta(hmm, automaton, remaining)
-            assert beta.numpy() == pytest.approx(expected, rel=1e-10, abs=0)
-        assert ((beta >= 0) & (beta <= 1 + 1e-12)).all()
-        assert (beta >= before - 1e-12).all(), "more budget, more probability"
-        assert ((beta > 0) == (steps <= remaining).unsqueeze(1)).all(), "positive where alive"
-        before = beta
+    for remaining in range(5):
+        beta = beta_of(table, remaining).numpy()
+        expected = brute_beta(hmm, automaton, remaining)
+        assert beta == pytest.approx(expected, rel=1e-10, abs=0)
+        is_alive = automaton.steps_to_accept <= remaining
+        assert ((beta > 0) == is_alive[:, np.newaxis]).all()
 
 
 def long_automaton() -> TokenAutomaton:
@@ -165,18 +148,17 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("make", [long_automaton, a_star_b, few_words])
+@pytest.mark.parametrize("make", [long_automaton, a_star_b])
 def test_rows_are_kept_within_the_bound_that_is_stated(make: Callable[[], TokenAutomaton]) -> None:
     hmm = random_hmm(VOCABULARY.size, seed=6)
-    exact = lookahead_table(hmm, make(), 60, tolerance=0)
+    exact = lookahead_table(hmm, make(), 40, tolerance=0)
     for tolerance in (1e-6, 1e-3, 0.1):
-        kept = lookahead_table(hmm, make(), 60, tolerance=tolerance)
-        for remaining in range(61):
+        kept = lookahead_table(hmm, make(), 40, tolerance=tolerance)
+        for remaining in range(0, 41, 4):
             bound = (1 + tolerance) ** remaining - 1 + 1e-12
-            torch.testing.assert_close(
-                beta_of(kept, remaining), beta_of(exact, remaining), rtol=bound, atol=0
-            )
-    assert make is few_words or kept.num_rows < exact.num_rows
+            one, other = beta_of(kept, remaining), beta_of(exact, remaining)
+            torch.testing.assert_close(one, other, rtol=bound, atol=0)
+    assert kept.num_rows < exact.num_rows
 
 
 def beginning_elsewhere(automaton: TokenAutomaton) -> TokenAutomaton:
@@ -251,10 +233,8 @@ def test_expectations_of_classes_and_tokens(
         truth = np.zeros((2, VOCABULARY.size))
         for token in automaton.allowed(state, left).tolist():
             weight = predicted[0].numpy() * hmm.emission[token].numpy()
-            after = automaton.step(state, token)
-            is_end = after == automaton.final
-            joint = 0 if is_end else completions(hmm, automaton, after, left - 1, weight @ A)
-            truth[:, token] = weight.sum(), weight.sum() if is_end else joint
+            joint = completions(hmm, automaton, automaton.step(state, token), left - 1, weight @ A)
+            truth[:, token] = weight.sum(), joint
         of_classes = [
             np.bincount(automaton.class_of, each, automaton.num_classes) for each in truth
         ]

@@ -34,37 +34,34 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Any:
-    vocabulary = json.loads(shared("data/vocabularies/gpt2/encoder.json").read_text())
-    lines = shared("data/vocabularies/gpt2/vocab.bpe").read_text().splitlines()
-    merges = [tuple(line.split(" ")) for line in lines[1:] if line]
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    return tokenizer
-
-
-@pytest.fixture(scope="module")
 def stories() -> Any:
     transformers = pytest.importorskip("transformers")
     return transformers.AutoTokenizer.from_pretrained(str(shared("models/stories260K")))
+
+
+def _byte_level(model: Any) -> Any:
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return tokenizer
 
 
 def _byte_level_toy(*extra: str) -> Any:
     """A byte-level tokenizer of the 256 bytes and some further tokens."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     names = {token: index for index, token in enumerate([*alphabet, *extra])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(names, []))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    return tokenizer
+    return _byte_level(tokenizers.models.BPE(names, []))
 
 
 # -- real tokenizers ------------------------------------------------------------------------
 
 
-def test_gpt2_tokens_spell_the_text(gpt2: Any) -> None:
+def test_gpt2_tokens_spell_the_text() -> None:
+    names = json.loads(shared("data/vocabularies/gpt2/encoder.json").read_text())
+    lines = shared("data/vocabularies/gpt2/vocab.bpe").read_text().splitlines()
+    merges = [tuple(line.split(" ")) for line in lines[1:] if line]
+    gpt2 = _byte_level(tokenizers.models.BPE(names, merges))
+    gpt2.add_special_tokens(["<|endoftext|>"])
     vocabulary = Vocabulary.from_tokenizer(gpt2, eos_ids=50256, size=50304)
     for text in TEXTS:
         assert vocabulary.decode(gpt2.encode(text).ids) == text.encode()
@@ -188,15 +185,14 @@ def test_eos_comes_from_the_tokenizer_unless_it_is_given() -> None:
 
 
 def test_the_width_may_exceed_the_tokenizer_and_not_fall_short_of_it() -> None:
-    wide = Vocabulary.from_tokenizer(_byte_level_toy(), size=300, eos_ids=[299])
+    toy = _byte_level_toy()
+    wide = Vocabulary.from_tokenizer(toy, size=300, eos_ids=[299])
     assert wide.size == 300
     assert set(wide.token_bytes[256:]) == {b""}
-    with pytest.raises(
-        ConstraintError, match="a size of at least 256, the number of ids in use, got 200"
-    ):
-        Vocabulary.from_tokenizer(_byte_level_toy(), size=200)
+    with pytest.raises(ConstraintError, match="at least 256, the number of ids in use, got 200"):
+        Vocabulary.from_tokenizer(toy, size=200)
     with pytest.raises(ConstraintError, match=r"EOS ids in 0\.\.255, got \[256\]"):
-        Vocabulary.from_tokenizer(_byte_level_toy(), eos_ids=[256])
+        Vocabulary.from_tokenizer(toy, eos_ids=[256])
 
 
 def test_equality_is_that_of_content() -> None:
