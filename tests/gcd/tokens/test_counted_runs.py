@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, Vocabulary, regex
@@ -88,18 +88,14 @@ def _languages(draw: st.DrawFn) -> Automaton:
 
 @settings(max_examples=40)
 @given(_languages(), _vocabularies())
+@example(json_string(0, None), _every_byte())
+@example(json_string(3, None), _every_byte())
+@example(json_string(0, 1), _every_byte())
+@example(json_string(5, 40), _every_byte())
+@example(regex('a[a-z]{0,9}","[a-z]{3,12}-[a-z]*"|b[a-z]{6}"'), _every_byte())
 def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
     assume(not automaton.is_empty)
     check_lift(automaton, vocabulary)
-
-
-@pytest.mark.parametrize(("fewest", "most"), [(0, None), (3, None), (0, 1), (5, 40), (30, 30)])
-def test_json_strings_with_escapes_and_many_bytes(fewest: int, most: int | None) -> None:
-    check_lift(json_string(fewest, most), _every_byte())
-
-
-def test_two_runs_of_one_unit_with_different_ends() -> None:
-    check_lift(regex('a[a-z]{0,9}","[a-z]{3,12}-[a-z]*"|b[a-z]{6}"'), _every_byte())
 
 
 # -- detection ------------------------------------------------------------------------------
