@@ -9,25 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import smc
-from gcd import (
-    AutomatonBatch,
-    Segment,
-    TokenAutomaton,
-    Vocabulary,
-    lift,
-    regex,
-    segments,
-)
+from gcd import AutomatonBatch, Segment, TokenAutomaton, Vocabulary, lift, regex, segments
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
 from smc._vocabulary.factors import defend
@@ -38,15 +29,21 @@ from tests.smc.walks import random_hmm
 
 transformers = pytest.importorskip("transformers")
 
-ROOT = Path(__file__).resolve().parents[2]
-STORIES = ROOT / "tests" / "models" / "stories260K"
 PAD = 4
+CONSTRAINT = CONSTRAINTS["a_star_b"]()
 SEVERAL = {"do_sample": True, "top_k": 0}  # required by generate for several sequences
 PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
-INPUTS = {
-    "input_ids": torch.tensor([[PAD, PAD, PAD, 1], [0, 1, 2, 2], [PAD, PAD, 2, 1]]),
-    "attention_mask": torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 1, 1]]),
-}
+
+
+def padded(sequences: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Inputs of `generate`, padded on the left."""
+    width = max(map(len, sequences))
+    ids = [[PAD] * (width - len(each)) + each for each in sequences]
+    mask = [[0] * (width - len(each)) + [1] * len(each) for each in sequences]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+INPUTS = padded(PROMPTS)
 
 
 @cache
@@ -126,12 +123,14 @@ def test_the_generator_of_torch_decides_where_no_seed_is_given() -> None:
     assert draw(seeded) == draw(seeded)
 
 
-def test_a_prompt_without_a_mask_and_max_length() -> None:
+def test_a_prompt_without_a_mask_and_max_length_and_a_deadline() -> None:
     found = model().generate(
-        torch.tensor([[0, 1]]), custom_generate=smc.generate(CONSTRAINTS["forced"]()), max_length=5
-    )
-    assert VOCABULARY.decode(found[0, 2:].tolist()) == b"ba"
-    assert found.shape[1] <= 5
+        torch.tensor([[0, 1]]), custom_generate=smc.generate(CONSTRAINT, deadline=0),
+        max_length=7, return_dict_in_generate=True,
+    )  # fmt: skip
+    assert VOCABULARY.decode(found.sequences[0, 2:].tolist()) == b"b"
+    assert found.sequences.shape[1] <= 7
+    assert found.posteriors[0].stopped == "deadline"
 
 
 def test_the_dead_get_padding() -> None:
@@ -197,10 +196,14 @@ def idle() -> Any:
     return idle
 
 
-class Custom(transformers.LogitsProcessor):
-    """A processor without effect."""
+class Fixed(transformers.LogitsProcessor):
+    """A processor that gives a token this score."""
+
+    def __init__(self, token: int, score: float) -> None:
+        self.token, self.score = token, score
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, self.token] = self.score
         return scores
 
 
@@ -211,13 +214,12 @@ def read_before() -> Any:
     return cache
 
 
-CONSTRAINT = CONSTRAINTS["a_star_b"]()
 WIDE = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"top_k": 50}, "top_k=50;"),
     ({"do_sample": True}, r"top_k=50 \(50 is the default .*: pass top_k=0\)"),
     ({"repetition_penalty": 1.2}, "got repetition_penalty=1.2; omit it"),
-    ({"logits_processor": [Custom()]}, "got Custom; .* use smc.BudgetLogitsProcessor"),
+    ({"logits_processor": [Fixed(0, 0.0)]}, "got Fixed; .* use smc.BudgetLogitsProcessor"),
     ({"temperature": 0.0}, "expected temperature to be positive and finite, got 0.0"),
     ({"eos_token_id": [3, 1]}, r"EOS ids \[3, 5\], got the additional EOS ids \[1\]"),
     ({"position_ids": torch.arange(4).expand(3, 4)}, "expected position_ids that start at 0"),
@@ -322,14 +324,6 @@ def prefixes(complete: set[Answer]) -> dict[Answer, set[int]]:
     return found
 
 
-def padded(sequences: list[list[int]], pad: int = 4) -> dict[str, torch.Tensor]:
-    """Inputs of `generate`, padded on the left."""
-    width = max(map(len, sequences))
-    ids = [[pad] * (width - len(each)) + each for each in sequences]
-    mask = [[0] * (width - len(each)) + [1] * len(each) for each in sequences]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
 def log_p_after(ids: list[int]) -> torch.Tensor:
     """Return log p(next | ids) without batch and cache."""
     with torch.no_grad():
@@ -352,20 +346,12 @@ def answer_of(
     return tuple(ids[: ends[0] + 1])
 
 
-# Masks and twisted scores
-
-
 def segmented() -> TokenAutomaton:
     """Any number of b, then a, in at most two tokens; then a word, which `ab` may straddle."""
     plan = segments([
         Segment(regex("b*"), until="a", tokens=2), Segment(regex("b|ba|abb"), tokens=3),
     ])  # fmt: skip
     return lift(plan, VOCABULARY)
-
-
-def by_length(table: dict[Answer, Any]) -> Iterator[list[Answer]]:
-    for length in range(max(map(len, table)) + 1):
-        yield [prefix for prefix in table if len(prefix) == length]
 
 
 @pytest.mark.parametrize("constraint", [*CONSTRAINTS.values(), segmented])
@@ -378,7 +364,7 @@ def test_the_mask_of_every_prefix_in_any_order(
     table = prefixes(answers(automaton, budget))
     processor = smc.BudgetLogitsProcessor(automaton, budget, prompt_length=2)
     generator = torch.Generator().manual_seed(0)
-    groups = list(by_length(table))
+    groups = [[each for each in table if len(each) == t] for t in range(max(map(len, table)) + 1)]
     for group in [*groups, *groups[::-1], *groups[::2]]:
         some = [group[i] for i in torch.randint(len(group), (5,), generator=generator)]
         ids = torch.tensor([[4, i % 3, *prefix] for i, prefix in enumerate(some)])
@@ -388,6 +374,15 @@ def test_the_mask_of_every_prefix_in_any_order(
             allowed = [token in table[prefix] for token in range(VOCABULARY.size)]
             expected = scores[row].masked_fill(~torch.tensor(allowed), -torch.inf)
             assert torch.equal(found[row], expected), prefix
+
+
+def log_q_after(proposal: smc.PGCD, prefix: Answer, log_p: torch.Tensor) -> torch.Tensor:
+    """Return the sampler's log q of the next token, for log p, within six tokens."""
+    state = proposal.start(smc.Batch(AutomatonBatch([CONSTRAINT]), torch.tensor([6])))
+    for token in prefix:
+        state = proposal.advance(state, torch.tensor([[token]]))
+    log_p = log_p.log_softmax(dim=-1).view(1, -1)
+    return defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)
 
 
 TWISTED: list[dict[str, Any]] = [
@@ -400,23 +395,17 @@ TWISTED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", TWISTED, ids=str)
 def test_twisted_scores_are_the_samplers_own(options: dict[str, Any]) -> None:
-    automaton, budget = CONSTRAINTS["a_star_b"](), 6
     proposal = smc.PGCD(random_hmm(), **options)
-    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
     given = proposal if options else smc.HMMLookahead(random_hmm())  # twisted by default
-    processor = smc.BudgetLogitsProcessor(automaton, budget, given, prompt_length=1)
+    processor = smc.BudgetLogitsProcessor(CONSTRAINT, 6, given, prompt_length=1)
     generator = torch.Generator().manual_seed(0)
-    for prefix in prefixes(answers(automaton, budget)):
+    for prefix in prefixes(answers(CONSTRAINT, 6)):
         scores = torch.randn(1, VOCABULARY.size, generator=generator)
         ids = torch.tensor([[0, *prefix]])
         found = processor(ids, scores)
-        state = start
-        for token in prefix:
-            state = proposal.advance(state, torch.tensor([[token]]))
-        log_p = scores.log_softmax(dim=1)
-        expected = defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)
+        expected = log_q_after(proposal, prefix, scores)
         torch.testing.assert_close(found.double().log_softmax(dim=1), expected, atol=1e-5, rtol=0)
-        fresh = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
+        fresh = smc.BudgetLogitsProcessor(CONSTRAINT, 6, proposal, prompt_length=1)
         assert torch.equal(fresh(ids, scores), found)  # the state depends on the tokens only
 
 
@@ -428,9 +417,6 @@ def test_what_is_over_ends_again() -> None:
     found = processor(torch.tensor(rows), torch.zeros(4, VOCABULARY.size))
     ends = [0.0 if token in VOCABULARY.eos_ids else -torch.inf for token in range(6)]
     assert found.tolist() == [ends] * 4
-
-
-# Decoding
 
 
 def decode_with(
@@ -462,26 +448,20 @@ def test_greedy_search_of_padded_prompts_each_under_its_own_constraint_and_budge
 
 
 def test_sampled_scores_are_the_twisted_ones_at_any_temperature() -> None:
-    automaton, budget, temperature = CONSTRAINTS["a_star_b"](), 6, 0.5
-    proposal = smc.PGCD(random_hmm())
-    processor = smc.BudgetLogitsProcessor(automaton, budget, proposal)
+    proposal, temperature = smc.PGCD(random_hmm()), 0.5
+    processor = smc.BudgetLogitsProcessor(CONSTRAINT, 6, proposal)
     torch.manual_seed(0)
     found = decode_with(
-        [PROMPTS[1]], budget, processor, do_sample=True, top_k=0, temperature=temperature,
+        [PROMPTS[1]], 6, processor, do_sample=True, top_k=0, temperature=temperature,
         num_return_sequences=8, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
-    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
     for row, sequence in enumerate(found.sequences):
-        state = start
-        for t, token in enumerate(answer_of(sequence, 4)):
-            log_p = log_p_after([*PROMPTS[1], *sequence[4 : 4 + t].tolist()]) / temperature
-            log_p = log_p.log_softmax(dim=0).unsqueeze(0)
-            expected = (
-                defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)[0]
-            )
+        answer = answer_of(sequence, 4)
+        for t in range(len(answer)):
+            log_p = log_p_after([*PROMPTS[1], *answer[:t]]) / temperature
+            expected = log_q_after(proposal, answer[:t], log_p)[0]
             scores = found.scores[t][row].double().log_softmax(dim=0)
             torch.testing.assert_close(scores, expected, atol=1e-4, rtol=0)
-            state = proposal.advance(state, torch.tensor([[token]]))
 
 
 EXACT = {"exact_top_k": None, "defense": 0.0}
@@ -508,33 +488,17 @@ def test_beams_find_the_most_probable_answers(lookahead: dict[str, Any] | None) 
         assert scores == pytest.approx([log_p for log_p, _ in ranked], abs=1e-4)
 
 
-def test_one_processor_serves_many_calls() -> None:
-    """Some prompts are an earlier prompt with a part of its answer, or all of it."""
-    automaton = CONSTRAINTS["a_star_b"]()
-    processor = smc.BudgetLogitsProcessor(automaton, 6)
-    prompt = [0, 1]
-    first = list(greedy(prompt, automaton, 6))
-    prompts = [prompt, prompt, *(prompt + first[:t] for t in range(1, len(first) + 1)), [1]]
-    for each in prompts:
-        found = decode_with([each], 6, processor)
-        assert answer_of(found[0], len(each)) == greedy(each, automaton, 6)
-        beams = decode_with([each], 6, processor, num_beams=3)
-        fresh = decode_with([each], 6, smc.BudgetLogitsProcessor(automaton, 6), num_beams=3)
-        assert torch.equal(beams, fresh)
-
-
 def test_threads_share_a_processor() -> None:
     automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()]
-    processor = smc.BudgetLogitsProcessor(automata, 4)
+    shared = smc.BudgetLogitsProcessor(automata, 4)
 
-    def decode(turn: int) -> torch.Tensor:
-        return decode_with(
-            [PROMPTS[turn % 3], PROMPTS[turn % 2]], 4, processor, num_beams=1 + turn % 4
-        )
+    def decode(turn: int, processor: smc.BudgetLogitsProcessor = shared) -> torch.Tensor:
+        prompts = [PROMPTS[turn % 3], PROMPTS[turn % 2]]
+        return decode_with(prompts, 4, processor, num_beams=1 + turn % 4)
 
-    alone = [decode(turn) for turn in range(12)]
+    alone = [decode(turn, smc.BudgetLogitsProcessor(automata, 4)) for turn in range(8)]
     with ThreadPoolExecutor(4) as threads:
-        assert all(map(torch.equal, threads.map(decode, range(12)), alone))
+        assert all(map(torch.equal, threads.map(decode, range(8)), alone))
 
 
 def test_an_encoder_and_a_decoder() -> None:
@@ -551,9 +515,6 @@ def test_an_encoder_and_a_decoder() -> None:
     )
     for row, automaton in zip(found, automata, strict=True):
         assert answer_of(row, 1) in answers(automaton, 4)
-
-
-# A real checkpoint, and an assistant
 
 
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
@@ -576,20 +537,6 @@ def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
         assert row[-1] in sentence.vocabulary.eos_ids
 
 
-# Bad input
-
-
-class Forbids(transformers.LogitsProcessor):
-    """A processor that forbids a token, or allows it again."""
-
-    def __init__(self, token: int, score: float = -torch.inf) -> None:
-        self.token, self.score = token, score
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        scores[:, self.token] = self.score
-        return scores
-
-
 def test_a_processor_that_forbids_all_that_is_allowed() -> None:
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, smc.PGCD(random_hmm()))
     with pytest.raises(ValueError, match=r"allowed after 0 tokens \(token 1 \(b'b'\)\)"):
@@ -602,7 +549,7 @@ def test_a_processor_that_allows_forbidden_tokens_again() -> None:
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3)
     with pytest.raises(ValueError, match=r"row 0, got token 0 \(b'a'\), .* last"):
         model().generate(
-            torch.tensor([[1]]), logits_processor=[processor, Forbids(0, 99.0)], max_new_tokens=3
+            torch.tensor([[1]]), logits_processor=[processor, Fixed(0, 99.0)], max_new_tokens=3
         )
 
 
