@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-import gcd
 import smc
 from gcd import Automaton, Vocabulary, lift
 from hmm import HMM, Dense
@@ -139,16 +138,3 @@ def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
     proposal.bad = bad
     with pytest.raises(FloatingPointError, match=r"Uneven\(\), got NaN"):
         sample([PROMPT], many_words(), proposal=proposal)
-
-
-def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of answers per step are pruned before their tokens are copied."""
-    names = [f"{i:03x}".encode() for i in range(1 << 12)]
-    vocabulary = Vocabulary.from_bytes([*names, b"x"], [])
-    automaton = lift(gcd.regex("[0-9a-f]{3}"), vocabulary, eos="accept")
-    monkeypatch.setattr(answers, "MOST_ANSWERS", 100)
-    (found,) = sample([[0]], automaton, ToyLM(vocabulary, seed=1), max_tokens=3, particles=3)
-    assert found.complete
-    assert found.valid
-    assert not found.enumerated
-    assert len(found.particles) <= 100
