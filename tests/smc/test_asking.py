@@ -57,18 +57,16 @@ class Color(Enum):
 
 SCHEMA = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 1}
 BOOLEAN = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
-INTEGER = {
-    "type": "object",
-    "properties": {"day": {"type": "integer"}},
-    "required": ["day"],
-    "additionalProperties": False,
-}
-SEVERAL = {
-    "type": "object",
-    "properties": {name: {"type": "boolean"} for name in "abc"},
-    "required": ["a"],
-    "additionalProperties": False,
-}
+
+
+def record(required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties, one of which is required."""
+    inside = {"properties": properties, "required": [required], "additionalProperties": False}
+    return {"type": "object", **inside}
+
+
+INTEGER = record("day", day={"type": "integer"})
+SEVERAL = record("a", **{name: {"type": "boolean"} for name in "abc"})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import smc
-from gcd import Automaton, Vocabulary, lift
-from hmm import HMM, Dense
+from gcd import Vocabulary, lift
 from smc._inference import answers
 from smc.testing import ToyLM, target
 from tests.smc.calls import arguments
@@ -69,54 +68,6 @@ def test_negative_control_of_no_variance(options: dict) -> None:
     )
     evidences = torch.tensor([each.log_evidence for each in found])
     assert float(evidences.std()) > 1e-3
-
-
-def test_finished_answers_stop_stragglers() -> None:
-    """If one answer has nearly all the mass, nothing else is computed."""
-
-    class Sure(ToyLM):
-        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-            log_p = torch.full((self.vocabulary.size,), -20.0, dtype=torch.float64)
-            log_p[0 if len(tokens) == len(PROMPT) else 3] = 0  # "a", then the end
-            return log_p.log_softmax(dim=0)
-
-    lm, automaton = Sure(VOCABULARY), lift(Automaton.literal("a").repeat(1, 12), VOCABULARY)
-    plain, counted = (
-        sample([PROMPT], automaton, lm, max_tokens=13, particles=1, count_finished=count)[0]
-        for count in (False, True)
-    )
-    assert plain.texts[0] == counted.texts[0] == "a"
-    assert plain.diagnostics.tokens > 10
-    assert counted.diagnostics.tokens <= 4
-
-
-class Often(ToyLM):
-    """A model that mostly continues with "a", and may end at any time."""
-
-    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
-        p = torch.tensor([0.9, 0.05, 1e-9, 0.05, 1e-9, 1e-9], dtype=torch.float64)
-        return (p / p.sum()).log()
-
-
-def test_a_lookahead_that_expects_no_end_does_not_starve_unfinished_rows() -> None:
-    """Answers compete by weight. With g = 1 they would displace prefixes with g = 1e-5."""
-    emission = torch.tensor([[0.5], [0.5], [1e-7], [1e-5], [1e-7], [1e-7]], dtype=torch.float64)
-    emission = emission / emission.sum()
-    hmm = HMM(torch.ones(1).double(), Dense(torch.ones(1, 1).double()), emission)
-    automaton = lift(
-        Automaton.literal("a").star() | (Automaton.literal("b") + Automaton.literal("a").star()),
-        VOCABULARY,
-    )
-    p_of_a, p_of_b, _, *p_of_ends = Often(VOCABULARY).log_p(()).exp().tolist()
-    # a or b before up to 38 more a, or the empty text
-    evidence = 1 + (p_of_a + p_of_b) * math.fsum(p_of_a**n for n in range(39))
-    expected = math.log((p_of_ends[0] + p_of_ends[2]) * evidence)
-    found = sample(
-        [PROMPT] * 9, automaton, Often(VOCABULARY), max_tokens=40, particles=16,
-        proposal=smc.PGCD(hmm),
-    )  # fmt: skip
-    assert sorted(abs(each.log_evidence - expected) for each in found)[4] < 0.1
-    assert min(each.diagnostics.tokens for each in found) > 30
 
 
 def test_classes_that_are_as_many_as_tokens() -> None:
