@@ -14,8 +14,8 @@ import torch
 
 import smc
 import smc._inference.deadlines
-from gcd import TokenAutomaton, Vocabulary, lift, regex
-from smc.testing import ToyLM, target
+from gcd import TokenAutomaton, lift, regex
+from smc.testing import target
 from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, Hooked, timeless
 from tests.smc.walks import (
@@ -109,27 +109,16 @@ def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found != pytest.approx(still_possible(automaton, 3, 1), abs=1e-3)
 
 
-class Noting(ToyLM):
-    """A model that records the texts that it has computed."""
-
-    def __init__(self) -> None:
-        super().__init__(VOCABULARY, seed=1, spread=1.5)
-        self.read: set[Ids] = set()
-
-    def log_p(self, tokens: Ids) -> torch.Tensor:
-        self.read.add(tokens[len(PROMPT) :])
-        return super().log_p(tokens)
-
-
 def test_a_limit_that_depends_on_what_was_drawn_loses_answers_and_adds_none() -> None:
-    automaton, lm = CONSTRAINTS["a_star_b"](), Noting()
+    automaton, read = CONSTRAINTS["a_star_b"](), set[int]()
+    lm = Hooked(lambda runs, lengths: read.update(runs.flatten().tolist()))
 
     class OnceRead:
         def __init__(self) -> None:
-            lm.read.clear()
+            read.clear()
 
         def is_set(self) -> bool:
-            return (0,) in lm.read
+            return 0 in read
 
     every = {"proposal": smc.GCD(), "forced_runs": False, "particles": 2, "ess_threshold": 0.0}
     found = sums(outcomes(automaton, 4, cancel=OnceRead, lm=lm, chunk=1, **every))[0]
@@ -230,13 +219,16 @@ def test_batches_share_the_time(clock: Clock) -> None:
         assert max(len(sample.ids) for sample in each.particles) >= 12
 
 
-def test_an_ample_deadline_changes_nothing() -> None:
-    given = (TOY, [PROMPT], CONSTRAINTS["few_words"]())
+def test_ample_time_and_asynchronous_calls_change_nothing() -> None:
+    given = (TOY, [PROMPT] * 2, CONSTRAINTS["few_words"]())
     every: dict[str, Any] = {"max_tokens": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
-    (plain,) = smc.sample(*given, **every)
+    plain = [*map(timeless, smc.sample(*given, **every))]
     for deadline in (1e6, math.inf):
-        (found,) = smc.sample(*given, **every, deadline=deadline, cancel=threading.Event())
-        assert timeless(found) == timeless(plain)
+        found = smc.sample(*given, **every, deadline=deadline, cancel=threading.Event())
+        assert [*map(timeless, found)] == plain
+    assert [*map(timeless, asyncio.run(smc.sample_async(*given, **every)))] == plain
+    with pytest.raises(ValueError, match="deadline"):
+        asyncio.run(smc.sample_async(*given, **every, deadline=-1))
 
 
 def test_examples_that_had_ended_were_not_stopped() -> None:
@@ -258,22 +250,7 @@ def test_an_abandoned_call_raises() -> None:
         )  # fmt: skip
 
 
-# -- asynchronous sampling -----------------------------------------------------------------------
-
-
-def test_the_answers_are_those_of_the_plain_call() -> None:
-    every: dict[str, Any] = {"max_tokens": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
-    automaton = CONSTRAINTS["few_words"]()
-    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **every)
-    found = asyncio.run(smc.sample_async(TOY, [PROMPT] * 2, automaton, **every))
-    for one, other in zip(found, expected, strict=True):
-        assert (one.answers, one.probabilities) == (other.answers, other.probabilities)
-    with pytest.raises(ValueError, match="deadline"):
-        asyncio.run(smc.sample_async(TOY, [PROMPT], automaton, **every, deadline=-1))
-
-
 def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
-    letters = Vocabulary.from_bytes([*(bytes([i]) for i in range(97, 123)), b""], [26])
     gate, entered, passes = threading.Event(), threading.Event(), []
 
     def wait(runs: torch.Tensor, lengths: torch.Tensor) -> None:
@@ -282,13 +259,10 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
         entered.set()
         assert gate.wait(600)
 
-    lm = Hooked(wait, letters, seed=4)
-    automaton = lift(regex("[a-z]{5,30}"), letters)
+    lm, options = Hooked(wait, seed=4), {"max_tokens": 64, "particles": 2, "algorithm": "smc"}
 
     async def main() -> None:
-        call = smc.sample_async(
-            lm, [[1]], automaton, max_tokens=31, particles=2, proposal=smc.GCD(), algorithm="smc"
-        )
+        call = smc.sample_async(lm, [[1]], LONG, proposal=smc.GCD(), **options)
         task = asyncio.create_task(call)
         while not entered.is_set():  # the loop is free during a forward pass
             await asyncio.sleep(0.001)
