@@ -16,13 +16,7 @@ import pytest
 import torch
 
 import smc
-from gcd import (
-    AutomatonBatch,
-    ConstraintError,
-    TokenAutomaton,
-    Vocabulary,
-    lift,
-)
+from gcd import AutomatonBatch, ConstraintError, TokenAutomaton, Vocabulary, lift
 from hmm import HMM, lookahead_table
 from smc import PGCD, AutomatonPosition
 from smc._proposals import pgcd
@@ -49,17 +43,15 @@ def parts(
 
 
 def reached(
-    proposal: PGCD, automata: list[TokenAutomaton], budget: int, steps: int, seed: int = 0
+    proposal: PGCD, automata: list[TokenAutomaton], budget: int, steps: int
 ) -> tuple[object, torch.Tensor]:
     """The state after steps of the proposal itself, and log-probabilities for the next one."""
     batch = smc.Batch(AutomatonBatch(automata), torch.full((len(automata),), budget))
     state = proposal.take(proposal.start(batch), torch.arange(len(automata)).repeat_interleave(5))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for step in range(steps + 1):
-        V = automata[0].vocabulary.size
-        logits = torch.randn(
-            len(state.model.predicted), V, generator=generator, dtype=torch.float64
-        )
+        shape = (len(state.model.predicted), automata[0].vocabulary.size)
+        logits = torch.randn(shape, generator=generator, dtype=torch.float64)
         log_p = (2 * logits).log_softmax(dim=1)
         if step < steps:
             q = (log_p + parts(proposal, state, log_p)[0]).softmax(dim=1).nan_to_num(0.0)
@@ -351,9 +343,7 @@ def test_members_that_need_not_be_given() -> None:
 # -- cached tables ---------------------------------------------------------------------------------
 
 
-HMM_ = HMM.random(
-    4, VOCABULARY.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-)
+HMM_ = random_hmm()
 
 
 @pytest.fixture
@@ -404,9 +394,7 @@ def test_the_bound_and_the_least_recently_used_entry(built: list[int]) -> None:
 
 def test_a_table_lasts_as_long_as_its_automata_and_belongs_to_its_hmm(built: list[int]) -> None:
     cache, batch = TableCache(1 << 30, eventual=True), AutomatonBatch([few_words()])
-    other = HMM.random(
-        4, VOCABULARY.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    other = random_hmm(seed=1)
     for hmm in (HMM_, other, HMM_):
         assert cache.table(hmm, batch, [4]).hmm is hmm
     assert built == [1, 1]
