@@ -173,6 +173,26 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
 
 
+def test_tokens_of_one_class_share_g_and_favorites_do_not() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", b"d", b"e", b"$"], [5])
+    automaton = lift(choice(*(x + y for x in "abcde" for y in "abcde")), vocabulary)
+    hmm = random_hmm(6, seed=2)
+    state, log_p = reached(PGCD(hmm), [automaton], 3, 0)
+    exact, tied, some = (
+        parts(PGCD(hmm, exact_top_k=k, defense=0), state, log_p)[0] for k in (None, 0, 2)
+    )
+    assert (tied[:, :5] == tied[:, :1]).all()
+    mass = (state.model.predicted @ hmm.emission[:5].T).log()
+    shared = (mass + exact[:, :5]).logsumexp(dim=1) - mass.logsumexp(dim=1)
+    torch.testing.assert_close(tied[:, 0], shared)
+    best = torch.zeros_like(tied, dtype=torch.bool).scatter(
+        1, log_p[:, :5].topk(2, dim=1).indices, True
+    )
+    best[:, 5] = tied[:, 5] == -torch.inf
+    torch.testing.assert_close(some[best], exact[best])
+    torch.testing.assert_close(some[~best], tied[~best])
+
+
 def test_what_the_hmm_cannot_say_is_counted() -> None:
     """A prefix that is impossible under the HMM: GCD; a token only: the least defense."""
     proposal = PGCD(never([0]), defense=0)
