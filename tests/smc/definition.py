@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,6 +16,8 @@ import smc
 from smc._vocabulary.draw import Keys, Purpose, uniform
 from smc._vocabulary.factors import LEAST_DEFENSE
 from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
+
+Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,10 @@ class Example:
     """One example with its step statistics, which correspond to `smc.Diagnostics`."""
 
     def __init__(
-        self, rule: Rule, place: int, *, seed: int, runs: bool, temperature: float, top_p: float
-    ):
-        self.rule, self.seed, self.runs = rule, seed, runs
+        self, rule: Rule, place: int, *, seed: int, forced_runs: bool, temperature: float,
+        top_p: float,
+    ):  # fmt: skip
+        self.rule, self.seed, self.runs = rule, seed, forced_runs
         self.temperature, self.top_p = temperature, top_p
         self.prompt, self.budget, self.name = PROMPTS[place], BUDGETS[place], NAMES[place]
         self.automaton = automata()[place]
@@ -288,11 +292,28 @@ def threshold(values: list[float], N: int) -> float:
     return next(c for k, c in enumerate(solutions) if ordered[k] <= c)
 
 
+def most_probable(
+    example: Example, candidates: list[Candidate], s: list[float], found: Iterable[Ids], count: int
+) -> set[int]:
+    """Return the most probable candidates, up to three nats below the best one or an answer.
+
+    The probability of a candidate is that of its prefix and token, times g relative to its mean.
+    """
+    M = sum(c.w for c in candidates)
+    log_p = {
+        i: example.log_p_of(c.parent.ids) + c.log_p + math.log(s[i] / c.w / (sum(s) / M))
+        for i, c in enumerate(candidates)
+        if s[i] > 0
+    }
+    least = max([*log_p.values(), *map(example.log_p_of, found)], default=NOTHING) - 3
+    return {i for i in sorted(log_p, key=lambda i: -log_p[i])[:count] if log_p[i] >= least}
+
+
 def answers_of(
-    example: Example, N: int, *, count_finished: bool, floor: float
-) -> dict[tuple[int, ...], float]:
+    example: Example, N: int, *, count_finished: bool, floor: float, kept: int
+) -> dict[Ids, float]:
     """The discrete filter: the log weight of every answer."""
-    found: dict[tuple[int, ...], float] = {}
+    found: dict[Ids, float] = {}
     xs = [example.start(1, potential=False)]
     for step in itertools.count():
         found |= {x.ids: x.log_w for x in xs if x.finished}
@@ -320,20 +341,23 @@ def answers_of(
         s, M = scores(competing, defense), sum(c.w for c in competing)
         unit = sum(s) / M if M > 0 else 1.0
         fixed = [math.exp(log_w) * unit for log_w in found.values()] if count_finished else []
-        c = max(threshold(s + fixed, N), floor * sum(s + fixed))
+        first = most_probable(example, competing, s, found, kept)
+        others = [x for i, x in enumerate(s) if i not in first] + fixed
+        c = max(threshold(others, N - kept), floor * sum(others))
         pi = [min(1.0, x / c) if c > 0 else float(x > 0) for x in s]
-        unsure = [0.0 if x > c else p for x, p in zip(s, pi, strict=True)]
-        kept = {i for i, x in enumerate(s) if x > c}
+        pi = [1.0 if i in first else p for i, p in enumerate(pi)]
+        sure = first | {i for i, x in enumerate(s) if x > c}
+        unsure = [0.0 if i in sure else p for i, p in enumerate(pi)]
         if sum(unsure) > 0:
             u = example.number(0, step, Purpose.SELECTION)
             ends = list(itertools.accumulate(unsure))
-            places = N - len(kept) if not fixed and floor == 0 else ends[-1]
+            places = N - len(sure) if not fixed and floor == kept == 0 else ends[-1]
             ends = [end * places / ends[-1] for end in ends]
-            kept |= {first_beyond(u + k, ends) for k in range(N + 1) if u + k < ends[-1]}
+            sure |= {first_beyond(u + k, ends) for k in range(N + 1) if u + k < ends[-1]}
 
         note = effective([x.log_w for x in xs]), sum(unsure) > 0, len(xs), len(xs)
         reads, forced, xs = [], 0, []
-        for i in sorted(kept):
+        for i in sorted(sure):
             log_w = competing[i].parent.log_w + competing[i].log_p - math.log(pi[i])
             after, _, length = example.followed(replace(competing[i].after, log_w=log_w))
             reads.append(1 + length - (not after.running))

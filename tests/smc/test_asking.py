@@ -23,6 +23,7 @@ from smc.testing import ToyLM, target
 from tests.gcd.languages.tools.calls import tokenizer_for
 from tests.gcd.languages.tools.templates import template_for
 from tests.smc.calls import sample_with
+from tests.smc.walks import by_text
 
 TOKENS = [bytes([b]) for b in range(32, 127)]
 VOCABULARY = Vocabulary.from_bytes([*TOKENS, b'{"day": ', b'"yes"', b"null", b""], [98])
@@ -44,13 +45,6 @@ class Even(BaseModel):
         return value
 
 
-class Never(Even):
-    @field_validator("day")
-    @classmethod
-    def check(cls, value: int) -> int:
-        raise ValueError("never")
-
-
 @dataclass
 class Pair:
     a: bool
@@ -63,19 +57,16 @@ class Color(Enum):
 
 SCHEMA = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 1}
 BOOLEAN = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
-INTEGER = {
-    "type": "object",
-    "properties": {"day": {"type": "integer"}},
-    "required": ["day"],
-    "additionalProperties": False,
-}
-SEVERAL = {
-    "type": "object",
-    "properties": {name: {"type": "boolean"} for name in "abc"},
-    "required": ["a"],
-    "additionalProperties": False,
-}
-TOOLS = [{"name": "f", "description": "", "parameters": BOOLEAN}]
+
+
+def record(required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties, one of which is required."""
+    inside = {"properties": properties, "required": [required], "additionalProperties": False}
+    return {"type": "object", **inside}
+
+
+INTEGER = record("day", day={"type": "integer"})
+SEVERAL = record("a", **{name: {"type": "boolean"} for name in "abc"})
 
 
 @pytest.mark.parametrize(
@@ -95,31 +86,18 @@ TOOLS = [{"name": "f", "description": "", "parameters": BOOLEAN}]
 def test_value_and_probability_are_those_of_enumeration(
     kind: Any, language: gcd.Automaton, parse: Any
 ) -> None:
-    budget = 16
-    reply = smc.ask(LM, "hello", kind, max_tokens=budget, particles=64)
-    prompt = LM.encode("hello")
-    mass: dict[str, float] = {}
-    for ids, p in target(LM, prompt, gcd.lift(language, VOCABULARY), budget).items():
-        text = VOCABULARY.decode(ids).decode()
-        mass[text] = mass.get(text, 0.0) + p
+    reply = smc.ask(LM, "hello", kind, max_tokens=16, particles=64)
+    sequences = target(LM, LM.encode("hello"), gcd.lift(language, VOCABULARY), 16)
+    mass = by_text(sequences, VOCABULARY)
     best = max(mass, key=mass.__getitem__)
-    assert reply.text == best
-    assert reply.value == parse(best)
+    assert reply.text == best.decode()
+    assert reply.value == parse(best.decode())
     low, high = reply.confidence_interval
     assert low - 1e-9 <= mass[best] / math.fsum(mass.values()) <= high + 1e-9
     assert low <= reply.probability <= high
     assert reply.reliability.label == "certified"
     assert reply.budget is not None
     assert bool(reply.fields) == (parse is not str)
-
-
-def test_an_answer_is_certified_on_request() -> None:
-    reply = smc.ask(LM, "hello", Day, max_tokens=16, particles=2, certify=0.95)
-    low, high = reply.confidence_interval
-    assert reply.reliability.label == "certified"
-    assert reply.posterior.certified >= 0.95
-    assert low <= reply.probability <= high <= low + 0.1
-    assert reply.posterior.algorithm == "discrete"
 
 
 def spell(text: str) -> list[int]:
@@ -158,28 +136,11 @@ def chatting(**options: Any) -> ToyLM:
 
 
 def test_messages_go_through_the_chat_template() -> None:
-    with pytest.raises(ValueError, match="chat template"):
-        smc.ask(LM, MESSAGES, Day, max_tokens=16)
-    lm = chatting(reads_tools=False)
-    ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
-    assert (
-        smc.ask(lm, MESSAGES, Day, max_tokens=16).text == smc.ask(lm, ids, Day, max_tokens=16).text
-    )
-    assert lm.tokenizer.seen[1:] == [PLAIN]  # type: ignore[attr-defined]
-    given = {"language": "fi"}
-    smc.ask_all(lm, ["x", MESSAGES], Day, max_tokens=16, chat_template_kwargs=given)
-    assert lm.tokenizer.seen[2:] == [PLAIN | given]  # type: ignore[attr-defined]
-    with pytest.warns(UserWarning, match="reads lang,"):
-        smc.ask(lm, MESSAGES, Day, max_tokens=16, chat_template_kwargs={"lang": "fi"})
-    with pytest.raises(ValueError, match="template accepts, got its error \"'content'\""):
-        smc.ask(lm, [{"role": "user"}], Day, max_tokens=16)
-
-
-def test_every_call_takes_messages() -> None:
     lm, constraint = chatting(reads_tools=False), gcd.lift(gcd.choice(["a", "b"]), VOCABULARY)
     ids = lm.tokenizer.apply_chat_template(MESSAGES)  # type: ignore[attr-defined]
     options: Any = {"max_tokens": 4, "particles": 3, "proposal": smc.GCD()}
     calls: list[Callable[[Any], Any]] = [
+        lambda prompt: smc.ask(lm, prompt, Day, max_tokens=16).text,
         lambda prompt: sample_with(lm, [prompt], constraint, **options)[0].probabilities,
         lambda prompt: smc.distribution(lm, [prompt], constraint, max_tokens=4)[0].probabilities,
         lambda prompt: smc.search(lm, prompt, constraint, max_tokens=4).best,
@@ -190,9 +151,17 @@ def test_every_call_takes_messages() -> None:
         assert call(MESSAGES) == call(ids)
         assert lm.tokenizer.seen.pop() == PLAIN  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="chat template"):
+        smc.ask(LM, MESSAGES, Day, max_tokens=16)
+    with pytest.raises(ValueError, match="chat template"):
         smc.choose(LM, [MESSAGES], ["a", "b"])
-    with pytest.raises(ValueError, match="template accepts, got its error"):
-        smc.choose(lm, [[{"role": "user"}]], ["a", "b"])
+    for call in (calls[0], calls[4]):
+        with pytest.raises(ValueError, match="template accepts, got its error \"'content'\""):
+            call([{"role": "user"}])
+    given, count = {"language": "fi"}, len(lm.tokenizer.seen)  # type: ignore[attr-defined]
+    smc.ask_all(lm, ["x", MESSAGES], Day, max_tokens=16, chat_template_kwargs=given)
+    assert lm.tokenizer.seen[count:] == [PLAIN | given]  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match="reads lang,"):
+        smc.ask(lm, MESSAGES, Day, max_tokens=16, chat_template_kwargs={"lang": "fi"})
 
 
 def test_the_former_name_of_max_tokens_warns() -> None:
@@ -215,19 +184,13 @@ FUNCTION = {
 }
 PARAMETERS = FUNCTION["parameters"]
 WRAPPED = {"type": "function", "function": FUNCTION}
-MCP = {"name": "go", "description": "Go there.", "inputSchema": PARAMETERS}
-BEDROCK = {**MCP, "inputSchema": {"json": PARAMETERS}}
+BEDROCK = {"name": "go", "description": "Go there.", "inputSchema": {"json": PARAMETERS}}
 
 
 @pytest.mark.parametrize(
     "tools",
     [
         [WRAPPED],
-        [FUNCTION],
-        {"tools": [WRAPPED]},
-        [{"name": "go", "description": "Go there.", "input_schema": PARAMETERS}],
-        {"result": {"tools": [MCP]}},
-        [{"functionDeclarations": [FUNCTION]}],
         [{"functionDeclarations": [{**FUNCTION, "parameters": {**PARAMETERS, "type": "OBJECT"}}]}],
         {"toolConfig": {"tools": [{"toolSpec": BEDROCK}]}},
     ],
@@ -237,13 +200,7 @@ def test_tools_reach_the_template_in_one_form(tools: Any) -> None:
     reply = smc.ask(lm, MESSAGES, tools, max_tokens=60, particles=2)
     assert reply.value[0]["arguments"]["day"] in (1, 2)
     [shown] = lm.tokenizer.seen[0]["tools"]  # type: ignore[attr-defined]
-    assert shown["type"] == "function"
-    assert shown["function"]["name"] == "go"
-    assert shown["function"]["description"] == "Go there."
-    assert shown["function"]["parameters"]["type"] == "object"
-    properties = shown["function"]["parameters"]["properties"]
-    assert properties["day"]["description"] == "When."
-    assert properties["day"]["enum"] == [1, 2]
+    assert shown == WRAPPED
 
 
 def test_a_template_without_tools_is_reported() -> None:
@@ -256,7 +213,7 @@ def test_a_template_without_tools_is_reported() -> None:
         smc.ask(lm, told, [FUNCTION], max_tokens=60, particles=1)
 
 
-@pytest.mark.parametrize("tag", ["<think>", "<think>\n", "<think>\n\n ", "<seed:think>", "[THINK]"])
+@pytest.mark.parametrize("tag", ["<think>\n\n ", "<seed:think>", "[THINK]"])
 def test_no_answer_begins_inside_of_thoughts(tag: str) -> None:
     lm, closed = chatting(opens=tag), {"enable_thinking": False}
     ids = spell(f"hello {tag}")
@@ -277,37 +234,31 @@ def test_the_best_answer_that_a_validator_accepts_is_returned() -> None:
     with pytest.warns(gcd.CaveatWarning):
         replies = smc.ask_all(LM, [[k] for k in range(20)], Even, max_tokens=10)
     plain = smc.ask_all(LM, [[k] for k in range(20)], INTEGER, max_tokens=10)
+    rejected = 0
     for reply, other in zip(replies, plain, strict=True):
         ranked = [other.value, *other.alternatives]
         even = [each["day"] for each in ranked if each["day"] % 2 == 0]
         if not even:
-            with pytest.raises(ValueError, match="reject"):
+            message = r"accept, but they reject all \d+ that were found .*odd.*particles"
+            with pytest.raises(ValueError, match=message):
                 _ = reply.value
+            assert reply.text in reply.refused
+            assert reply.alternatives == []
+            rejected += 1
             continue
         assert [reply.value.day, *(each.day for each in reply.alternatives)] == even
         first = next(i for i, each in enumerate(ranked) if each["day"] % 2 == 0)
         assert len(reply.refused) == first
         assert all("odd" in error for error in reply.refused.values())
         assert json.loads(reply.text or "")["day"] == reply.value.day
-    assert any(reply.refused for reply in replies)
-
-
-def test_a_validator_that_rejects_all_answers_is_an_error() -> None:
-    with pytest.warns(gcd.CaveatWarning):
-        reply = smc.ask(LM, "hello", Never, max_tokens=10)
-    with pytest.raises(
-        ValueError, match=r"accept, but they reject all \d+ that were found .*never.*particles"
-    ):
-        _ = reply.value
-    assert reply.text in reply.refused
-    assert reply.alternatives == []
+    assert 0 < rejected < sum(bool(reply.refused) for reply in replies)
 
 
 @pytest.mark.parametrize("kind", [gcd.regex("[ab]{1,6}"), {"type": "integer"}, Pair])
 def test_temperature_zero_is_greedy_decoding(kind: Any) -> None:
     language = kind if isinstance(kind, gcd.Automaton) else gcd.json_schema(kind)
     constraint = gcd.lift(language, VOCABULARY)
-    for prompt in range(10):
+    for prompt in range(3):
         reply = smc.ask(LM, [prompt], constraint, max_tokens=16, temperature=0)
         state, ids = constraint.initial, [prompt]
         while state != constraint.final:
@@ -341,7 +292,7 @@ def test_odd_answers_can_be_shown() -> None:
 def test_the_value_has_the_largest_expected_agreement(particles: int | None) -> None:
     """The score is computed here from its definition, over all pairs of answers."""
     options = {} if particles is None else {"particles": particles}
-    for prompt in range(10):
+    for prompt in range(4):
         reply = smc.ask(LM, [prompt], SEVERAL, max_tokens=40, **options)
         found: dict[str, float] = {}
         for each in {s.ids: s for s in reply.posterior.particles}.values():
@@ -359,13 +310,15 @@ def test_the_value_has_the_largest_expected_agreement(particles: int | None) -> 
         assert agreement(reply.text) == pytest.approx(max(map(agreement, found)))
 
 
-def test_an_unknown_probability_is_not_shown_as_a_number() -> None:
+def test_repr_shows_the_certainty_of_the_answer() -> None:
+    shown = repr(smc.ask(LM, "hello", ["yes", "no"], max_tokens=8))
+    assert shown.startswith("Reply('")
+    assert shown.endswith("certified, 10 tokens computed)")
     reply = smc.ask(LM, "hello", {"type": "string"}, max_tokens=12)
     assert reply.probability is None
     low, high = reply.confidence_interval
     assert 0 <= low < high <= 1
     assert "probability unknown" in repr(reply) or f"at least {low:.3f}" in repr(reply)
-    assert "tokens computed" in repr(reply)
     short = smc.ask(LM, "hello", INTEGER, max_tokens=10)
     enough = smc.sufficient_budget(short.posterior)
     assert f"the budget of 10 tokens binds, {enough} wouldn't" in repr(short)
@@ -385,12 +338,6 @@ def test_two_texts_of_one_value_count_together() -> None:
     assert reply.alternatives == [3 - reply.value]
 
 
-def test_repr_shows_the_certainty_of_the_answer() -> None:
-    shown = repr(smc.ask(LM, "hello", ["yes", "no"], max_tokens=8))
-    assert shown.startswith("Reply('")
-    assert shown.endswith("certified, 10 tokens computed)")
-
-
 # -- calls or an answer, after a thought -----------------------------------------------------------
 
 
@@ -399,8 +346,7 @@ LETTERS = "TAfynKk."
 WORDS = [b"", b"", b"f", b'{"x": true}', b'{"x": false}', b"", b"</think>", b""]
 SPECIAL = {"[TOOL_CALLS]": 0, "[ARGS]": 1, "<think>": 5, "</think>": 6}
 REPLIES = replace(gcd.Vocabulary.from_bytes(WORDS, [7]), special_ids=SPECIAL)
-OF_X = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
-TOOLS_OF_X = [{"name": "f", "description": "", "parameters": OF_X}]
+TOOLS_OF_X = [{"name": "f", "description": "", "parameters": BOOLEAN}]
 CALLS = "(TfA[yn])+"
 EVERYTHING: dict[str, Any] = {"particles": 4000, "algorithm": smc.Discrete(floor=0)}
 
@@ -456,7 +402,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", CASES)
 def test_branches_and_values_are_those_of_enumeration(name: str, seed: int) -> None:
     prompt, kind, thinking, pattern = CASES[name]
@@ -514,7 +460,7 @@ def test_keywords_that_are_left_to_a_check() -> None:
     unique = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     tool = {"name": "g", "parameters": {"properties": {"x": unique}, "required": ["x"]}}
     given: dict[str, Any] = {"style": "hermes", "max_tokens": 90, "particles": 4}
-    for kind, tools, count in ((unique, TOOLS_OF_X, 2), (None, [tool], 1), (unique, [tool], 2)):
+    for kind, tools, count in ((unique, TOOLS_OF_X, 2), (None, [tool], 1)):
         with pytest.warns(gcd.CaveatWarning) as found:
             reply = smc.ask(lm, [1], kind, tools=tools, **given)
         assert set(reply.branches) == {"calls", "answer"}
@@ -532,25 +478,16 @@ def test_a_budget_that_only_answers_fit_into() -> None:
 
 
 def test_a_thought_before_an_answer_without_tools() -> None:
-    lm = ToyLM(REPLIES, seed=1)
-    reply = smc.ask(lm, [1], Flag, thinking=3, max_tokens=7, **EVERYTHING)
-    exact: dict[str, float] = defaultdict(float)
-    for letters, p in truth(lm, [1], "K[fyn]?k[yn]", 7).items():
-        exact[letters[-1]] += p
-    best = max(exact, key=exact.__getitem__)
-    assert reply.value == Flag(x=best == "y")
-    assert reply.probability == pytest.approx(exact[best])
-    assert reply.posterior.valid
-    assert (reply.branches, reply.calls) == ({}, [])
     prompts = [[1], [1, 5]]  # one of them has opened the thought
-    for one, each in zip(
-        smc.ask_all(lm, prompts, ["f"], thinking=2, max_tokens=7), prompts, strict=True
-    ):
-        assert one.value == "f"
-        assert (one.posterior.particles[0].ids[0] == 5) == (5 not in each)
+    replies = smc.ask_all(ToyLM(REPLIES, seed=1), prompts, ["f"], thinking=2, max_tokens=7)
+    for reply, prompt in zip(replies, prompts, strict=True):
+        assert reply.value == "f"
+        assert reply.posterior.valid
+        assert (reply.branches, reply.calls) == ({}, [])
+        assert (reply.posterior.particles[0].ids[0] == 5) == (5 not in prompt)
 
 
-@pytest.mark.parametrize("name", ["hermes", "mistral", "glm45", "openai", "pythonic"])
+@pytest.mark.parametrize("name", ["mistral", "openai"])
 def test_the_chat_template_decides_about_the_format(name: str) -> None:
     tokenizer = tokenizer_for(FORMATS[name])
     tokenizer.chat_template = template_for(name)
@@ -559,15 +496,9 @@ def test_the_chat_template_decides_about_the_format(name: str) -> None:
     messages = [{"role": "user", "content": "Call f."}]
     for seed in range(2):
         reply = smc.ask(
-            lm,
-            messages,
-            ["yes"],
-            tools=iter(TOOLS_OF_X),
-            max_tokens=180,
-            particles=1,
-            seed=seed,
+            lm, messages, ["yes"], tools=iter(TOOLS_OF_X), max_tokens=180, particles=1, seed=seed,
             thinking=40,
-        )
+        )  # fmt: skip
         assert reply.posterior.valid
         assert reply.thought is not None
         assert reply.value == (reply.calls or "yes")
@@ -576,20 +507,15 @@ def test_the_chat_template_decides_about_the_format(name: str) -> None:
 
 
 def test_whitespace_is_that_of_the_calls_if_answers_are_text() -> None:
+    given: dict[str, Any] = {"tools": TOOLS_OF_X, "style": "mistral", "max_tokens": 40}
     for kind in (["f"], gcd.choice(["f"])):
-        lm, options = ToyLM(REPLIES), {"tools": TOOLS_OF_X, "style": "mistral", "max_tokens": 40}
-        assert smc.ask(lm, [1], kind, whitespace="compact", **options).branches
-        with pytest.raises(ValueError, match="whitespace only for answers in JSON"):
-            smc.ask(lm, [1], kind, whitespace="compact", max_tokens=40)
+        assert smc.ask(ToyLM(REPLIES), [1], kind, whitespace="compact", **given).branches
 
 
 LIFTED = gcd.lift(gcd.choice(["f"]), REPLIES)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"kind": None}, "got None"),
-    ({"kind": ["f"], "style": "mistral"}, "style only with tools"),
     ({"kind": LIFTED, "thinking": 3}, "isn't lifted"),
     ({"kind": LIFTED, "style": "mistral"}, "style only with tools"),
-    ({"kind": LIFTED, "tools": TOOLS_OF_X, "style": "mistral"}, "isn't lifted"),
     ({"kind": TOOLS_OF_X, "tools": TOOLS_OF_X, "style": "mistral"}, "tools once"),
     ({"tools": TOOLS_OF_X}, "pass the name of a format as style"),
     ({"tools": TOOLS_OF_X, "style": "mistrel"}, "got 'mistrel'"),
@@ -598,7 +524,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": [], "style": "mistral"}, "there are no tools"),
     ({"tools": [{"name": "g h"}], "style": "mistral"}, "rename the tool"),
     ({"kind": ["f"], "thinking": 0}, "thinking to be at least 1"),
-    ({"kind": ["f"], "thinking": "9"}, "thinking"),
     ({"kind": ["f"], "thinking": 1}, "needs at least 2 tokens"),
     (
         {"kind": ["f"], "thinking": 6},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,13 +24,14 @@ from smc._transformers.generation import restrict
 from smc._vocabulary.draw import Breaks, Keys, Purpose
 from tests.smc.calls import sample_with
 from tests.smc.definition import Example, answers_of, effective, log_sum, particles_of
+from tests.smc.matrix import covering
 from tests.smc.rules import BUDGETS, NAMES, PROMPTS, RULES, TOY, Rule, automata
 
 # As users call it: checking shapes in these repeated calls takes long.
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 
-def sampled(rule: Rule, top_p: float = 1.0, **options: Any) -> list[smc.Posterior]:
+def sampled(rule: Rule, *, top_p: float = 1.0, **options: Any) -> list[smc.Posterior]:
     proposal = rule.proposal if top_p == 1 else restrict(rule.proposal, top_p)
     return sample_with(
         TOY, PROMPTS, automata(), max_tokens=BUDGETS, example_ids=NAMES, proposal=proposal,
@@ -65,20 +66,31 @@ class Seen:
             assert before == ids[: len(before)] != ids
 
 
-@pytest.mark.parametrize("strata", ["none", "state"])
+TARGETS = {"forced_runs": [True, False], "temperature": [1.0, 0.7], "top_p": [1.0, 0.8]}
+OF_PARTICLES = covering(
+    rule=[*RULES], strata=["none", "state"], ess_threshold=[0.5, 0.8, 1.0], **TARGETS
+)
+OF_ANSWERS = covering(
+    rule=[name for name in RULES if name != "no_potential"], count_finished=[True, False],
+    floor=[0.0, 1e-3, 0.1], kept=[0, 2], **TARGETS,
+)  # fmt: skip
+
+
+def rows_of(rows: list[dict[str, Any]], rule: str) -> Iterator[tuple[int, dict[str, Any], Seen]]:
+    """Number, options and observer of the runs of a rule."""
+    for number, row in enumerate(rows):
+        if row["rule"] == rule:
+            yield number, {name: value for name, value in row.items() if name != "rule"}, Seen()
+
+
 @pytest.mark.parametrize("rule", RULES)
-def test_particles_are_those_of_the_definition(rule: str, strata: str) -> None:
+def test_particles_are_those_of_the_definition(rule: str) -> None:
     resampled = finished = 0
-    for seed, threshold in enumerate([0.5, 1.0, 0.8, 0.5]):
-        forced_runs = (seed % 2 == 0) == (strata == "none")
-        target = {"temperature": (1.0, 0.7)[seed % 2], "top_p": (1.0, 1.0, 0.8)[seed % 3]}
-        seen = Seen()
-        found = sampled(
-            RULES[rule], particles=6, seed=seed, strata=strata, ess_threshold=threshold,
-            forced_runs=forced_runs, observe=seen, **target,
-        )  # fmt: skip
+    for seed, options, seen in rows_of(OF_PARTICLES, rule):
+        found = sampled(RULES[rule], particles=6, seed=seed, observe=seen, **options)
+        strata, threshold = options.pop("strata"), options.pop("ess_threshold")
         for place, posterior in enumerate(found):
-            example = Example(RULES[rule], place, seed=seed, runs=forced_runs, **target)
+            example = Example(RULES[rule], place, seed=seed, **options)
             expected = particles_of(example, 6, threshold, strata)
             example.check(posterior)
             assert [each.ids for each in posterior.particles] == [x.ids for x in expected]
@@ -99,40 +111,27 @@ def test_particles_are_those_of_the_definition(rule: str, strata: str) -> None:
     assert finished
 
 
-@pytest.mark.parametrize("forced_runs", [True, False])
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "no_potential"])
-def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> None:
+def test_answers_are_those_of_the_definition(rule: str) -> None:
     chosen = 0
-    for seed, options in enumerate(
-        [
-            {"count_finished": True, "floor": 1e-6},
-            {"count_finished": False, "floor": 0.0},
-            {"count_finished": True, "floor": 0.0},
-            {"count_finished": False, "floor": 0.1},
-            {"count_finished": True, "floor": 1e-3},
-        ]
-    ):
-        if seed in ((1, 3) if forced_runs else (0, 4)):
-            continue
-        target = {"temperature": (1.0, 0.7)[seed % 2], "top_p": 0.7 if seed == 4 else 1.0}
-        seen = Seen()
+    for seed, options, seen in rows_of(OF_ANSWERS, rule):
         found = sampled(
-            RULES[rule], particles=3, seed=seed, algorithm="discrete", forced_runs=forced_runs,
-            observe=seen if seed % 2 else lambda _: None, **target, **options,
-        )  # fmt: skip
+            RULES[rule], particles=3, seed=seed, algorithm="discrete", observe=seen, **options
+        )
+        mine = {name: options.pop(name) for name in ("count_finished", "floor", "kept")}
         for place, posterior in enumerate(found):
-            example = Example(RULES[rule], place, seed=seed, runs=forced_runs, **target)
-            expected = answers_of(example, 3, **options)  # type: ignore[arg-type]
+            example = Example(RULES[rule], place, seed=seed, **options)
+            expected = answers_of(example, 3, **mine)
             example.check(posterior)
             weights = {each.ids: each.log_weight for each in posterior.particles}
             assert weights == pytest.approx(expected)
-            assert not seen.names or seen.ended[NAMES[place]] == pytest.approx(expected)
+            assert seen.ended[NAMES[place]] == pytest.approx(expected)
             assert all(each.finished for each in posterior.particles)
             assert posterior.log_evidence == pytest.approx(log_sum(list(expected.values())))
             assert posterior.ess == pytest.approx(effective(list(expected.values())))
             # With top_p, tokens that are never drawn may be missing.
             whole = not any(example.resampled)
-            assert posterior.enumerated == whole or (whole and seed == 4)
+            assert posterior.enumerated == whole or (whole and options["top_p"] < 1)
             chosen += sum(example.resampled)
     assert chosen
 

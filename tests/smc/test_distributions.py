@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gcd
@@ -55,38 +54,20 @@ def prefixes(answers: dict[Ids, float]) -> set[Ids]:
     return {ids[:t] for ids in answers for t in range(1, len(ids))}
 
 
-@pytest.mark.parametrize("name", sorted(FINITE))
-@pytest.mark.parametrize("rows", [1, 3, 256])
-def test_a_whole_language_is_the_target(name: str, rows: int) -> None:
-    for seed in range(3):
-        lm, automaton, truth = problem(name, seed, 2.0)
-        [found] = smc.distribution(lm, [PROMPT], automaton, max_rows=rows)
-        assert (found.enumerated, found.exact, found.complete, found.valid) == (True,) * 4
-        evidence, texts = sum(truth.values()), by_text(truth, automaton.vocabulary)
-        assert found.log_evidence == pytest.approx(math.log(evidence), abs=1e-12)
-        assert dict(zip(found.answers, found.probabilities, strict=True)) == pytest.approx(
-            {answer: p / evidence for answer, p in texts.items()}
-        )
-        assert list(found.probabilities) == sorted(found.probabilities, reverse=True)
-        assert {each.ids for each in found.particles} == set(truth)
-        assert found.certified == pytest.approx(1, abs=1e-8)
-        assert all(high - low < 1e-8 for low, high in found.intervals or [(0, 1)])
-        squares = sum(p * p for p in truth.values())
-        assert found.ess == pytest.approx(evidence**2 / squares)
-        if rows == 256:  # each prefix once, at most one level of the tree per pass
-            assert found.diagnostics.tokens == len(PROMPT) + len(prefixes(truth))
-            assert found.diagnostics.lm_calls <= (longest_answer(automaton) or 1)
-
-
 @settings(max_examples=100)
 @given(
-    st.sampled_from(["few", "words", "all", "by itself"]),
+    st.sampled_from(sorted(FINITE)),
     st.integers(0, 9),
     st.sampled_from([0.3, 2.0, 6.0]),
-    st.integers(1, 40),
+    st.integers(1, 40) | st.just(EVERYTHING),
     st.sampled_from([0.01, 0.5, 0.9, 0.999, 1.0]),
     st.sampled_from([1, 2, 5, 256]),
 )
+@example("all", 0, 2.0, EVERYTHING, 1.0, 256)
+@example("words", 1, 2.0, EVERYTHING, 1.0, 256)
+@example("forced", 2, 2.0, EVERYTHING, 1.0, 256)
+@example("empty", 0, 2.0, EVERYTHING, 1.0, 256)
+@example("by itself", 0, 2.0, EVERYTHING, 1.0, 3)
 def test_what_is_found_holds(
     name: str, seed: int, spread: float, most: int, certify: float, rows: int
 ) -> None:
@@ -95,10 +76,12 @@ def test_what_is_found_holds(
         lm, [PROMPT], automaton, max_prefixes=most, certify=certify, max_rows=rows
     )
     assert holds(found, truth, automaton.vocabulary)
+    assert list(found.probabilities) == sorted(found.probabilities, reverse=True)
     for each in found.particles:
         assert math.exp(each.log_p) == pytest.approx(truth[each.ids])
     lower = sum(truth[each.ids] for each in found.particles)
     if found.particles:
+        assert (found.exact, found.complete, found.valid) == (True, True, True)
         assert found.log_evidence == pytest.approx(math.log(lower))
         shares = by_text({s.ids: truth[s.ids] for s in found.particles}, automaton.vocabulary)
         assert dict(zip(found.answers, found.probabilities, strict=True)) == pytest.approx(
@@ -110,8 +93,15 @@ def test_what_is_found_holds(
     assert found.enumerated == (len(found.particles) == len(truth))
     assert found.enumerated or most < every or certify < 1
     assert found.enumerated or found.certified >= certify or most < every
+    if found.enumerated:
+        assert found.certified == pytest.approx(1, abs=1e-8)
+        assert all(high - low < 1e-8 for low, high in found.intervals)
+        assert found.ess == pytest.approx(lower**2 / sum(p * p for p in truth.values()))
     if most >= every and certify == 1:
         assert found.enumerated
+        if rows == 256:  # each prefix once, at most one level of the tree per pass
+            assert found.diagnostics.tokens == len(PROMPT) + every
+            assert found.diagnostics.lm_calls <= (longest_answer(automaton) or 1)
 
 
 def test_the_most_probable_branch_is_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +114,7 @@ def test_the_most_probable_branch_is_read_first(monkeypatch: pytest.MonkeyPatch)
         return read(self, runs, keep)
 
     monkeypatch.setattr(TreeReader, "read", noting)
-    for seed in range(5):
+    for seed in range(2):
         lm, automaton, truth = problem("all", seed, 3.0)
         chosen.clear()
         smc.distribution(lm, [PROMPT], automaton, max_rows=1)
@@ -191,28 +181,24 @@ def test_a_model_of_transformers(dtype: torch.dtype, monkeypatch: pytest.MonkeyP
     if dtype == torch.float64:  # several passes per run
         monkeypatch.setattr("smc._forward.revisiting.MOST_READ", 2 * VOCABULARY.size)
     lm = smc.TransformersLM(tiny_model(layers=2).to(dtype), None, VOCABULARY)
-    wide = smc.TransformersLM(tiny_model(layers=2).double(), None, VOCABULARY)
 
-    class Wide:
-        """A model that computes one text at a time in double precision."""
+    class Alone:
+        """The model, computing one text at a time."""
 
         def log_p(self, tokens: Ids) -> torch.Tensor:
-            return wide.prefill([tokens])[1][0]
+            return lm.prefill([tokens])[1][0]
 
-    prompts = [(0, 1), (2,), (1, 1, 0)]
-    for automaton in (FINITE["few"], lift(gcd.regex("[ab]{0,3}"), VOCABULARY)):
-        truths = [masses(Wide(), prompt, automaton, 5) for prompt in prompts]
-        for options in ({}, {"max_rows": 2}, {"max_prefixes": 9, "max_rows": 4}):
-            found = smc.distribution(lm, prompts, automaton, **options)
-            for each, truth in zip(found, truths, strict=True):
-                for sample in each.particles:
-                    assert sample.log_p == pytest.approx(math.log(truth[sample.ids]), abs=1e-5)
-                evidence = math.log(sum(truth.values()))
-                assert each.bounds.log_lower <= evidence + 1e-5
-                assert each.bounds.log_upper >= evidence - 1e-5
-                if "max_prefixes" not in options:
-                    assert each.enumerated
-                    assert len(each.particles) == len(truth)
+    prompts, automaton = [(0, 1), (2,), (1, 1, 0)], lift(gcd.regex("[ab]{0,3}"), VOCABULARY)
+    truths = [masses(Alone(), prompt, automaton, 5) for prompt in prompts]
+    for options in ({"max_rows": 2}, {"max_prefixes": 9, "max_rows": 4}):
+        found = smc.distribution(lm, prompts, automaton, **options)
+        for each, truth in zip(found, truths, strict=True):
+            assert each.enumerated == ("max_prefixes" not in options)
+            for sample in each.particles:
+                assert sample.log_p == pytest.approx(math.log(truth[sample.ids]), abs=1e-5)
+            evidence = math.log(sum(truth.values()))
+            assert each.bounds.log_lower <= evidence + 1e-5
+            assert each.bounds.log_upper >= evidence - 1e-5
 
 
 def test_a_model_that_gives_no_answer_any_probability() -> None:
@@ -225,13 +211,9 @@ def test_a_model_that_gives_no_answer_any_probability() -> None:
     assert found.log_evidence == -math.inf
 
 
-# -- spellings -----------------------------------------------------------------------------------
-
-
 def test_canonical_spellings() -> None:
     """Exactly the tokenizer's spellings, with the model's probabilities."""
-    lm = stories()
-    texts = [" park", " zoo", " beach"]
+    lm, texts = stories(), [" park", " zoo", " beach"]
     language = gcd.choice(texts)
     lifted = gcd.lift(language, lm.vocabulary)
     prompt = "One day, Tom went to the"
@@ -244,17 +226,10 @@ def test_canonical_spellings() -> None:
     assert sorted(found.texts) == sorted(texts)
     [every] = smc.distribution(lm, [prompt], lifted)
     assert every.log_evidence > found.log_evidence
-    ids = lm.encode(prompt)
-    segmentation = lm.vocabulary.segmentation
+    log_p = {each.ids: each.log_p for each in every.particles}
     for each in found.particles:
-        assert list(each.ids[:-1]) == segmentation.encode(each.answer.decode())
-        total = 0.0
-        for t, token in enumerate(each.ids):
-            total += float(lm.prefill([[*ids, *each.ids[:t]]])[1][0, token])
-        assert each.log_p == pytest.approx(total, abs=1e-9)
-
-
-# -- sizes ---------------------------------------------------------------------------------------
+        assert list(each.ids[:-1]) == lm.vocabulary.segmentation.encode(each.answer.decode())
+        assert each.log_p == pytest.approx(log_p[each.ids], abs=1e-9)
 
 
 def test_extents() -> None:
@@ -269,60 +244,63 @@ def test_extents() -> None:
     assert count_prefixes(CONSTRAINTS["a_star_b"](), 1000, 50) > 50
 
 
-# -- bad input -----------------------------------------------------------------------------------
-
-
-def test_an_example_is_named() -> None:
-    lm = ToyLM(VOCABULARY)
-    with pytest.raises(
-        gcd.ConstraintError, match="constraint of example 1 has answers of any length"
-    ):
-        smc.distribution(lm, [PROMPT] * 2, [FINITE["few"], CONSTRAINTS["a_star_b"]()])
-
-
 # -- labels and joint fields -----------------------------------------------------------------------
 
 
 LABELS = ("b", "ab", "a", "abba", "")
 
 
-def truth_of(lm: ToyLM, prompt: Any, options: Sequence[str]) -> tuple[list[float], float]:
+def truth_of(
+    lm: ToyLM, prompt: Any, options: Sequence[str], vocabulary: Vocabulary = VOCABULARY
+) -> tuple[list[float], float]:
     """Return P of each option and the evidence, summed over all spellings."""
-    automaton = lift(choice(*options), VOCABULARY)
-    mass: dict[bytes, float] = defaultdict(float)
-    for ids, p in target(lm, prompt, automaton, longest_answer(automaton) or 1).items():
-        mass[VOCABULARY.decode(ids)] += p
+    automaton = lift(choice(*options), vocabulary)
+    mass = by_text(target(lm, prompt, automaton, longest_answer(automaton) or 1), vocabulary)
     evidence = sum(mass.values())
     return [mass[option.encode()] / evidence for option in options], evidence
 
 
-def test_options_have_the_probabilities_of_their_texts() -> None:
-    """Options keep their order; one may begin another, or be empty."""
-    for seed in range(4):
-        lm = ToyLM(VOCABULARY, seed=seed, spread=2.0)
-        shares, evidence = truth_of(lm, PROMPT, LABELS)
-        [found] = smc.choose(lm, [PROMPT], LABELS, certify=1)
-        assert found.options == LABELS
-        assert found.probabilities == pytest.approx(shares)
-        assert found.log_evidence == pytest.approx(math.log(evidence))
-        assert found.best == LABELS[shares.index(max(shares))]
-        assert found.enumerated
-        [reverse] = smc.choose(lm, [PROMPT], LABELS[::-1], certify=1)
-        assert reverse.probabilities == pytest.approx(shares[::-1])
+@cache
+def truth_of_labels(seed: int, order: tuple[str, ...]) -> tuple[list[float], float]:
+    return truth_of(ToyLM(VOCABULARY, seed=seed, spread=2.0), written(order), LABELS)
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 9), st.sampled_from([0.2, 0.8, 0.999]), st.integers(1, 12), st.integers(1, 4))
-def test_intervals_hold(seed: int, certify: float, most: int, orders: int) -> None:
+@given(
+    st.integers(0, 4),
+    st.sampled_from([0.2, 0.8, 0.999, 1.0]),
+    st.integers(1, 12) | st.just(EVERYTHING),
+    st.integers(1, 4) | st.just(10),
+)
+@example(1, 1.0, EVERYTHING, 1)
+@example(2, 1.0, EVERYTHING, 10)
+def test_options_have_the_probabilities_of_their_texts(
+    seed: int, certify: float, most: int, orders: int
+) -> None:
+    """Options keep their order; one may begin another, or be empty. Orders are averaged."""
     lm = ToyLM(VOCABULARY, seed=seed, spread=2.0)
-    [found] = smc.choose(lm, [written], LABELS, certify=certify, max_prefixes=most, orders=orders)
-    each = [truth_of(lm, written(order), LABELS) for order in expected_orders(LABELS, orders)]
-    for place in range(len(LABELS)):
-        low, high = found.intervals[place]
-        assert low <= fmean(shares[place] for shares, _ in each) <= high
-    assert found.log_evidence <= math.log(fmean(evidence for _, evidence in each)) + 1e-9
-    assert found.certified >= certify or most < 12
+    seen: list[list[str]] = []
+
+    def prompt(options: Sequence[str]) -> tuple[int, ...]:
+        seen.append([*options])
+        return written(options)
+
+    [found] = smc.choose(lm, [prompt], LABELS, certify=certify, max_prefixes=most, orders=orders)
+    assert seen == expected_orders(LABELS, orders)
+    each = [truth_of_labels(seed, tuple(order)) for order in seen]
+    shares = [fmean(column) for column in zip(*(shares for shares, _ in each), strict=True)]
+    log_evidence = math.log(fmean(evidence for _, evidence in each))
+    assert found.options == LABELS
+    for share, (low, high) in zip(shares, found.intervals, strict=True):
+        assert low <= share <= high
+    assert found.log_evidence <= log_evidence + 1e-9
+    assert found.certified >= certify - 1e-8 or most < 12
     assert sum(found.probabilities) in (0, pytest.approx(1))
+    assert found.enumerated or certify < 1 or most < EVERYTHING
+    if found.enumerated:
+        assert found.probabilities == pytest.approx(shares)
+        assert found.log_evidence == pytest.approx(log_evidence)
+        assert found.best == LABELS[shares.index(max(shares))]
 
 
 def written(options: Sequence[str]) -> tuple[int, ...]:
@@ -341,25 +319,6 @@ def expected_orders(options: Sequence[str], count: int) -> list[list[str]]:
         rotated = [*options[turn:], *options[:turn]]
         orders += [rotated, rotated[::-1]]
     return orders[:count]
-
-
-def test_orders_are_averaged() -> None:
-    lm = ToyLM(VOCABULARY, seed=1, spread=2.0)
-    for orders in (1, 2, 3, 10):
-        seen: list[tuple[str, ...]] = []
-
-        def prompt(options: Sequence[str], seen: list[tuple[str, ...]] = seen) -> tuple[int, ...]:
-            seen.append(tuple(options))
-            return written(options)
-
-        [found] = smc.choose(lm, [prompt], LABELS, certify=1, orders=orders)
-        assert len(seen) == len(set(seen)) == orders
-        assert [list(order) for order in seen] == expected_orders(LABELS, orders)
-        each = [truth_of(lm, written(order), LABELS) for order in seen]
-        assert found.probabilities == pytest.approx(
-            [fmean(column) for column in zip(*(shares for shares, _ in each), strict=True)]
-        )
-        assert found.log_evidence == pytest.approx(math.log(fmean(p for _, p in each)))
 
 
 def test_prompts_with_different_options() -> None:
@@ -396,9 +355,6 @@ def test_canonical_spellings_come_first() -> None:
     assert joint.diagnostics.lm_calls < 50
 
 
-# -- joint ---------------------------------------------------------------------------------------
-
-
 class Grade(enum.Enum):
     LOW = 1
     HIGH = 2
@@ -418,22 +374,16 @@ def test_a_joint_posterior(a: Any, b: Any, values: tuple[list[Any], list[Any]]) 
     lm = ToyLM(vocabulary, seed=4)
     found = smc.joint(lm, [0], {"a": a, "b": b}, certify=1, max_prefixes=50_000)
     assert found.enumerated
-    pairs = {json.dumps({"a": x, "b": y}, separators=(",", ":")) for x in values[0]
-             for y in values[1]}  # fmt: skip
-    assert set(found.texts) == pairs
-    automaton = gcd.lift(gcd.choice(pairs), vocabulary)
-    mass: dict[str, float] = defaultdict(float)
-    for ids, p in target(lm, [0], automaton, longest_answer(automaton) or 1).items():
-        mass[vocabulary.decode(ids).decode()] += p
-    evidence = sum(mass.values())
+    pairs = [json.dumps({"a": x, "b": y}, separators=(",", ":")) for x in values[0]
+             for y in values[1]]  # fmt: skip
+    shares, evidence = truth_of(lm, [0], pairs, vocabulary)
+    truth = dict(zip(pairs, shares, strict=True))
     assert found.log_evidence == pytest.approx(math.log(evidence))
-    assert dict(zip(found.texts, found.probabilities, strict=True)) == pytest.approx(
-        {text: p / evidence for text, p in mass.items()}
-    )
+    assert dict(zip(found.texts, found.probabilities, strict=True)) == pytest.approx(truth)
     for name in ("a", "b"):
         field = found.fields()[f"/{name}"]
         assert field.absent == 0
         for each in field.values:
-            p = sum(p for text, p in mass.items() if json.loads(text)[name] == each.load()
+            p = sum(p for text, p in truth.items() if json.loads(text)[name] == each.load()
                     and type(json.loads(text)[name]) is type(each.load()))  # fmt: skip
-            assert each.probability == pytest.approx(p / evidence)
+            assert each.probability == pytest.approx(p)

@@ -9,27 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import smc
-from gcd import (
-    AutomatonBatch,
-    ConstraintError,
-    InfeasibleBudgetError,
-    Segment,
-    TokenAutomaton,
-    Vocabulary,
-    lift,
-    regex,
-    segments,
-)
+from gcd import AutomatonBatch, Segment, TokenAutomaton, Vocabulary, lift, regex, segments
 from smc._models.suitability import num_logits
 from smc._transformers.generation import restrict
 from smc._vocabulary.factors import defend
@@ -40,15 +29,21 @@ from tests.smc.walks import random_hmm
 
 transformers = pytest.importorskip("transformers")
 
-ROOT = Path(__file__).resolve().parents[2]
-STORIES = ROOT / "tests" / "models" / "stories260K"
 PAD = 4
+CONSTRAINT = CONSTRAINTS["a_star_b"]()
 SEVERAL = {"do_sample": True, "top_k": 0}  # required by generate for several sequences
 PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
-INPUTS = {
-    "input_ids": torch.tensor([[PAD, PAD, PAD, 1], [0, 1, 2, 2], [PAD, PAD, 2, 1]]),
-    "attention_mask": torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 1, 1]]),
-}
+
+
+def padded(sequences: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Inputs of `generate`, padded on the left."""
+    width = max(map(len, sequences))
+    ids = [[PAD] * (width - len(each)) + each for each in sequences]
+    mask = [[0] * (width - len(each)) + [1] * len(each) for each in sequences]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+INPUTS = padded(PROMPTS)
 
 
 @cache
@@ -61,119 +56,56 @@ def automata() -> list[Any]:
 
 
 def test_the_posteriors_are_those_of_the_sampler() -> None:
-    """Use left padding, a constraint per prompt, temperature and top_p."""
+    """Use left padding, a constraint per prompt, temperature, top_p and an observer."""
+    steps: list[smc.Observation] = []
+    decode = smc.generate(
+        automata(), particles=8, seed=5, algorithm=smc.SMC(resampling="multinomial"),
+        hooks=smc.Hooks(observe=lambda _: steps.append),
+    )  # fmt: skip
     found = model().generate(
-        **INPUTS,
-        custom_generate=smc.generate(
-            automata(), particles=8, seed=5, algorithm=smc.SMC(resampling="multinomial")
-        ),
-        max_new_tokens=6,
-        temperature=0.7,
-        top_p=0.95,
+        **INPUTS, custom_generate=decode, max_new_tokens=6, temperature=0.7, top_p=0.95,
         return_dict_in_generate=True,
-    )
+    )  # fmt: skip
     expected = sample_with(
         smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), max_tokens=6,
         particles=8, proposal=restrict(smc.GCD(), 0.95), seed=5, temperature=0.7,
         resampling="multinomial",
     )  # fmt: skip
-    assert len(found.posteriors) == 3
+    assert steps
     for one, other in zip(found.posteriors, expected, strict=True):
         assert one.particles == other.particles
         assert one.answers == other.answers
-        assert (one.exact, one.log_evidence, one.bounds, one.enumerated) == (
-            False,
-            None,
-            None,
-            False,
-        )
+        assert (one.log_evidence, one.bounds) == (None, None)
+        assert (one.exact, one.enumerated) == (False, False)
         assert one.reliability.label in ("collapsed", "unknown")
     assert found["sequences"] is found.sequences
 
 
-@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.6, 0.75, 0.8, 0.95])
-def test_the_nucleus_is_the_smallest_set_of_enough_probability(top_p: float) -> None:
-    batch = smc.Batch(AutomatonBatch(automata()), torch.tensor([6] * 3))
-    log_p = torch.randn(3, VOCABULARY.size, dtype=torch.float64).log_softmax(dim=1)
-    log_p[0, 1:3] = -torch.inf
-    proposal = smc.GCD()
-    state = proposal.start(batch)
-    whole, found = (each.guide(state, log_p) for each in (proposal, restrict(proposal, top_p)))
-    for q, kept in zip(
-        whole.apply(log_p).softmax(dim=1).tolist(), (~found.log_g.isneginf()).tolist(), strict=True
-    ):
-        chosen = [p for p, is_kept in zip(q, kept, strict=True) if is_kept]
-        assert sum(chosen) >= top_p - 1e-12
-        assert sum(chosen) - min(chosen) < top_p
-
-
-def test_a_share_of_a_nucleus_is_refused() -> None:
-    decode = smc.generate(automata(), particles=2, certify=0.9)
-    with pytest.raises(ValueError, match=r"expected top_p=1 with certify, .* got top_p=0.9"):
-        model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6, top_p=0.9)
-
-
-def test_guesses_are_read_ahead_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def watched(text: bytes, vocabulary: Any) -> list[int]:
-        asked.append(text)
-        return [*range(vocabulary.size)]
-
-    def sequences(**options: Any) -> list[list[int]]:
-        decode = smc.generate(automata(), particles=1, max_rows=1, seed=5, **options)
-        return model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6).tolist()
-
-    monkeypatch.setattr("smc._forward.read_ahead.look_up", watched)
-    plain = sequences(hooks=smc.Hooks(read_ahead=0))
-    assert not asked
-    assert sequences(hooks=smc.Hooks(read_ahead=4)) == plain
-    assert asked
-
-
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_sequences_are_draws_from_the_posterior(algorithm: str) -> None:
-    many = 3000
+    """Padding follows their end."""
+    many, decode = 3000, smc.generate(automata(), particles=4, seed=1, algorithm=algorithm)
     found = model().generate(
-        **INPUTS,
-        custom_generate=smc.generate(automata(), particles=4, seed=1, algorithm=algorithm),
-        max_new_tokens=5,
-        num_return_sequences=many,
-        **SEVERAL,
-        return_dict_in_generate=True,
-    )
+        **INPUTS, custom_generate=decode, max_new_tokens=5, num_return_sequences=many,
+        **SEVERAL, return_dict_in_generate=True,
+    )  # fmt: skip
     assert found.sequences.shape[0] == 3 * many
     assert torch.equal(found.sequences[:, :4], INPUTS["input_ids"].repeat_interleave(many, dim=0))
+    lengths = set()
     for i, posterior in enumerate(found.posteriors):
-        rows = found.sequences[i * many : (i + 1) * many, 4:].tolist()
-        counts = Counter(tuple(token for token in row if token != PAD) for row in rows)
-        weights: dict[tuple[int, ...], float] = {}
+        rows = found.sequences[i * many : (i + 1) * many]
+        counts = Counter(answer_of(row, 4, {PAD}) for row in rows)
+        lengths |= set(map(len, counts))
+        weights: Counter[Answer] = Counter()
         for particle in posterior.particles:
-            weight = math.exp(particle.log_weight)
-            weights[particle.ids] = weights.get(particle.ids, 0.0) + weight
-        total = sum(weights.values())
+            weights[particle.ids] += math.exp(particle.log_weight)
         assert set(counts) <= set(weights)
         for ids, weight in weights.items():
-            share = weight / total
+            share = weight / weights.total()
             error = 4.5 * math.sqrt(share * (1 - share) / many) + 1e-9
             assert counts[ids] / many == pytest.approx(share, abs=error)
-
-
-def test_answers_of_different_lengths_are_padded_behind_their_end() -> None:
-    found = model().generate(
-        **INPUTS,
-        custom_generate=smc.generate(automata()),
-        max_new_tokens=9,
-        num_return_sequences=9,
-        **SEVERAL,
-    )
-    lengths = set()
-    for row in found[:, 4:].tolist():
-        end = next(t for t, token in enumerate(row) if token in VOCABULARY.eos_ids)
-        assert set(row[end + 1 :]) <= {PAD}
-        lengths.add(end)
     assert len(lengths) > 1
-    assert max(lengths) + 5 == found.shape[1]
+    assert max(lengths) + 4 == found.sequences.shape[1]
 
 
 def test_the_generator_of_torch_decides_where_no_seed_is_given() -> None:
@@ -191,12 +123,14 @@ def test_the_generator_of_torch_decides_where_no_seed_is_given() -> None:
     assert draw(seeded) == draw(seeded)
 
 
-def test_a_prompt_without_a_mask_and_max_length() -> None:
+def test_a_prompt_without_a_mask_and_max_length_and_a_deadline() -> None:
     found = model().generate(
-        torch.tensor([[0, 1]]), custom_generate=smc.generate(CONSTRAINTS["forced"]()), max_length=5
-    )
-    assert VOCABULARY.decode(found[0, 2:].tolist()) == b"ba"
-    assert found.shape[1] <= 5
+        torch.tensor([[0, 1]]), custom_generate=smc.generate(CONSTRAINT, deadline=0),
+        max_length=7, return_dict_in_generate=True,
+    )  # fmt: skip
+    assert found.posteriors[0].valid
+    assert found.sequences.shape[1] <= 7
+    assert found.posteriors[0].stopped == "deadline"
 
 
 def test_the_dead_get_padding() -> None:
@@ -249,26 +183,6 @@ def test_a_streamer_is_ended_where_there_is_no_answer(idle: Any, options: dict[s
     assert len(streamer.given) == 1
 
 
-def test_who_reads_a_streamer_sees_the_answer_and_its_end() -> None:
-    lm = transformers.AutoModelForCausalLM.from_pretrained(STORIES)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
-    names = lift(choice(" Tim", " Sue", " Bob"), smc.TransformersLM(lm, tokenizer).vocabulary)
-    inputs = tokenizer("There was a boy called", return_tensors="pt", return_token_type_ids=False)
-    for text, budget in ((r"(Tim|Sue|Bob)", 8), ("", 1)):
-        streamer = transformers.TextIteratorStreamer(
-            tokenizer, skip_prompt=True, timeout=600, skip_special_tokens=True
-        )
-        options = {
-            "custom_generate": smc.generate(names), "max_new_tokens": budget, "streamer": streamer
-        }  # fmt: skip
-        with ThreadPoolExecutor(1) as threads:
-            call = threads.submit(lm.generate, **inputs, **options)
-            assert re.fullmatch(text, "".join(streamer).strip())
-            assert isinstance(
-                call.exception(), InfeasibleBudgetError if budget == 1 else type(None)
-            )
-
-
 @pytest.fixture
 def idle() -> Any:
     """A model that must not be called."""
@@ -282,102 +196,95 @@ def idle() -> Any:
     return idle
 
 
-class Custom(transformers.LogitsProcessor):
-    """A processor without effect."""
+class Fixed(transformers.LogitsProcessor):
+    """A processor that gives a token this score."""
+
+    def __init__(self, token: int, score: float) -> None:
+        self.token, self.score = token, score
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, self.token] = self.score
         return scores
 
 
+def read_before() -> Any:
+    """A cache with two tokens."""
+    cache = transformers.DynamicCache()
+    tiny_model()(torch.tensor([[1, 2]]), past_key_values=cache)
+    return cache
+
+
+WIDE = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"num_beams": 4}, "num_beams=4"),
-    ({"top_k": 10}, "top_k=10;"),
     ({"top_k": 50}, "top_k=50;"),
     ({"do_sample": True}, r"top_k=50 \(50 is the default .*: pass top_k=0\)"),
-    ({"min_p": 0.1}, "min_p=0.1"),
-    ({"output_scores": True}, "output_scores=True"),
-    ({"output_hidden_states": True}, "output_hidden_states=True"),
     ({"repetition_penalty": 1.2}, "got repetition_penalty=1.2; omit it"),
-    ({"bad_words_ids": [[1]]}, "got bad_words_ids="),
-    ({"logits_processor": [Custom()]}, "got Custom; .* use smc.BudgetLogitsProcessor"),
-    ({"max_time": 2.0}, "max_time=2.0"),
+    ({"logits_processor": [Fixed(0, 0.0)]}, "got Fixed; .* use smc.BudgetLogitsProcessor"),
     ({"temperature": 0.0}, "expected temperature to be positive and finite, got 0.0"),
-    ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
     ({"eos_token_id": [3, 1]}, r"EOS ids \[3, 5\], got the additional EOS ids \[1\]"),
     ({"position_ids": torch.arange(4).expand(3, 4)}, "expected position_ids that start at 0"),
     ({"inputs_embeds": torch.zeros(3, 4, 8)}, "inputs_embeds"),
+    ({"past_key_values": read_before()}, "empty (past_key_values|cache), got one with 2 tokens"),
+    ({"attention_mask": INPUTS["attention_mask"].flip(1)}, "expected attention_mask"),
     ({"assistant_model": tiny_model()}, "assistant_model=LlamaForCausalLM"),
     ({"max_new_tokens": 1}, "example 0: needs at least 2 tokens"),
     ({"max_new_tokens": 80}, "context of 64 tokens"),
+    (
+        {"custom_generate": smc.generate([CONSTRAINT] * 2)},
+        r"expected as many constraints as prompts \(3\), got 2",
+    ),
+    ({"custom_generate": smc.generate(WIDE)}, "over 6 tokens, as in the model, got one over 7"),
+    (
+        {"custom_generate": smc.generate(CONSTRAINT, certify=0.9), "top_p": 0.9},
+        r"expected top_p=1 with certify, .* got top_p=0.9",
+    ),
 ]
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize(
     ("options", "message"), REFUSED, ids=[", ".join(options) for options, _ in REFUSED]
 )
 def test_what_cannot_be_honored_is_refused_by_name(
     idle: Any, options: dict[str, Any], message: str
 ) -> None:
-    decode = smc.generate(CONSTRAINTS["a_star_b"]())
+    decode = smc.generate(CONSTRAINT)
     with pytest.raises(ValueError, match=message):
         idle.generate(**{**INPUTS, "max_new_tokens": 6, "custom_generate": decode, **options})
 
 
-OF_MODEL: list[tuple[dict[str, Any], str]] = [
-    ({"top_k": 50, "do_sample": True}, "pass top_k=0 to generate"),
-    ({"top_k": 20}, "pass top_k=0 to generate"),
-    ({"top_k": 50}, "pass top_k=0 to generate"),
-    ({"repetition_penalty": 1.1}, "pass repetition_penalty=1.0 to generate"),
-    ({"no_repeat_ngram_size": 2}, "pass no_repeat_ngram_size=0 to generate"),
-    ({"typical_p": 0.9}, "pass typical_p=1.0 to generate"),
-    ({"epsilon_cutoff": 0.1}, "pass epsilon_cutoff=0.0 to generate"),
-    ({"eta_cutoff": 0.1}, "pass eta_cutoff=0.0 to generate"),
-    ({"guidance_scale": 2.0}, "pass guidance_scale=1.0 to generate"),
-    ({"num_beams": 3}, "pass num_beams=1 to generate"),
-    ({"min_length": 3}, "pass min_length=0 to generate"),
-    ({"min_new_tokens": 3}, "pass min_new_tokens=0 to generate"),
-    ({"remove_invalid_values": True}, "pass remove_invalid_values=False to generate"),
-    ({"output_scores": True}, "pass output_scores=False to generate"),
-    ({"min_p": 0.1}, "set model.generation_config.min_p = None"),
-    ({"suppress_tokens": [1]}, "set model.generation_config.suppress_tokens = None"),
-    ({"begin_suppress_tokens": [1]}, "set model.generation_config.begin_suppress_tokens = None"),
-    ({"bad_words_ids": [[1]]}, "set model.generation_config.bad_words_ids = None"),
-    ({"sequence_bias": [[[1], 2.0]]}, "set model.generation_config.sequence_bias = None"),
-    ({"forced_bos_token_id": 1}, "set model.generation_config.forced_bos_token_id = None"),
-    ({"forced_eos_token_id": 3}, "set model.generation_config.forced_eos_token_id = None"),
-    ({"exponential_decay_length_penalty": (3, 1.5)}, "exponential_decay_length_penalty = None"),
-    ({"prompt_lookup_num_tokens": 3}, "model.generation_config.prompt_lookup_num_tokens = None"),
-    ({"max_time": 9.0}, "set model.generation_config.max_time = None"),
-    ({"temperature": 0.0}, "model's generation_config sets temperature=0.0: pass temperature"),
-    ({"top_p": 0.0}, "the model's generation_config sets top_p=0.0: pass top_p=1.0"),
-    (
-        {"top_k": 5, "suppress_tokens": [1], "repetition_penalty": 1.1},
-        "top_k=0, repetition_penalty=1.0 to generate and set model.generation_config.suppress",
-    ),
-]
+OF_MODEL: dict[str, dict[str, Any]] = {
+    "most": {
+        "top_k": 20, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2, "typical_p": 0.9,
+        "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "guidance_scale": 2.0, "num_beams": 3,
+        "min_new_tokens": 3, "remove_invalid_values": True, "output_scores": True, "min_p": 0.1,
+        "output_hidden_states": True, "suppress_tokens": [2], "begin_suppress_tokens": [2],
+        "bad_words_ids": [[1]], "sequence_bias": [[[1], 2.0]], "forced_bos_token_id": 1,
+        "forced_eos_token_id": 3, "exponential_decay_length_penalty": (3, 1.5), "max_time": 9.0,
+    },
+    "drafts": {"prompt_lookup_num_tokens": 3},
+    "length": {"min_length": 3},
+    "default": {"top_k": 50, "do_sample": True},
+    "default without sampling": {"top_k": 50},
+    "temperature": {"temperature": 0.0},
+    "nucleus": {"top_p": 0.0},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("settings", "advice"), OF_MODEL, ids=[", ".join(settings) for settings, _ in OF_MODEL]
-)
-def test_settings_of_the_model_are_refused_as_its_own(
-    settings: dict[str, Any], advice: str
-) -> None:
+@pytest.mark.parametrize("name", OF_MODEL)
+def test_settings_of_the_model_are_refused_as_its_own(name: str) -> None:
     """Following the error message gives answers."""
-    tiny = tiny_model()
-    for name, value in settings.items():
-        setattr(tiny.generation_config, name, value)
-    options = {
-        **INPUTS, "custom_generate": smc.generate(CONSTRAINTS["a_star_b"]()), "max_new_tokens": 6,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=re.escape(advice)) as found:
+    tiny, decode = tiny_model(), smc.generate(CONSTRAINT)
+    for setting, value in OF_MODEL[name].items():
+        setattr(tiny.generation_config, setting, value)
+    options = {**INPUTS, "custom_generate": decode, "max_new_tokens": 6}
+    with pytest.raises(ValueError, match="the model's generation_config sets") as found:
         tiny.generate(**options)
     message = str(found.value)
-    for name, value in settings.items():
-        assert name == "do_sample" or f"{name}={value!r}" in message
-    assert "the model's generation_config sets" in message
-    for name in re.findall(r"set model\.generation_config\.(\w+) = None", message):
-        setattr(tiny.generation_config, name, None)
+    for setting, value in OF_MODEL[name].items():
+        assert setting == "do_sample" or f"{setting}={value!r}" in message
+    for setting in re.findall(r"set model\.generation_config\.(\w+) = None", message):
+        setattr(tiny.generation_config, setting, None)
     passed = re.search(r"pass (.*?) to generate", message)
     if passed:
         options |= eval(f"dict({passed[1]})")
@@ -387,38 +294,12 @@ def test_settings_of_the_model_are_refused_as_its_own(
 def test_settings_that_are_passed_are_not_said_to_be_the_model_s() -> None:
     tiny = tiny_model()
     tiny.generation_config.top_k = 7
-    options = {**INPUTS, "custom_generate": smc.generate(CONSTRAINTS["a_star_b"]())}
+    options = {**INPUTS, "custom_generate": smc.generate(CONSTRAINT)}
     with pytest.raises(ValueError, match="got top_k=7; omit it"):
         tiny.generate(**options, max_new_tokens=6, top_k=7)
     config = transformers.GenerationConfig(max_new_tokens=6, top_k=8)
     with pytest.raises(ValueError, match="got top_k=8; omit it"):
         tiny.generate(**options, generation_config=config)
-
-
-@pytest.mark.usefixtures("unchecked_annotations")
-def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
-    one = CONSTRAINTS["a_star_b"]()
-    with pytest.raises(ValueError, match=r"expected as many constraints as prompts \(3\), got 2"):
-        idle.generate(**INPUTS, custom_generate=smc.generate([one] * 2), max_new_tokens=6)
-    wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
-    with pytest.raises(ConstraintError, match="over 6 tokens, as in the model, got one over 7"):
-        idle.generate(**INPUTS, custom_generate=smc.generate(wide), max_new_tokens=6)
-    with pytest.raises(ConstraintError, match=r"a TokenAutomaton, got Automaton; use gcd.lift"):
-        smc.generate(choice("ab"))  # type: ignore[arg-type]
-    with pytest.raises(InfeasibleBudgetError):
-        idle.generate(**INPUTS, custom_generate=smc.generate(automata()), max_new_tokens=1)
-    right = {"input_ids": torch.tensor([[1, PAD]]), "attention_mask": torch.tensor([[1, 0]])}
-    with pytest.raises(ValueError, match="expected attention_mask"):
-        idle.generate(**right, custom_generate=smc.generate(one), max_new_tokens=6)
-    read = transformers.DynamicCache()
-    model()(torch.tensor([[1, 2]]), past_key_values=read)
-    with pytest.raises(ValueError, match=r"empty (past_key_values|cache), got one with 2 tokens"):
-        idle.generate(
-            torch.tensor([[1, 2, 0]]), past_key_values=read, custom_generate=smc.generate(one),
-            max_new_tokens=6,
-        )  # fmt: skip
-    with pytest.raises(ValueError, match="training mode"):
-        idle.train().generate(**INPUTS, custom_generate=smc.generate(one), max_new_tokens=6)
 
 
 # -- the logits processor --------------------------------------------------------------------------
@@ -443,14 +324,6 @@ def prefixes(complete: set[Answer]) -> dict[Answer, set[int]]:
     return found
 
 
-def padded(sequences: list[list[int]], pad: int = 4) -> dict[str, torch.Tensor]:
-    """Inputs of `generate`, padded on the left."""
-    width = max(map(len, sequences))
-    ids = [[pad] * (width - len(each)) + each for each in sequences]
-    mask = [[0] * (width - len(each)) + [1] * len(each) for each in sequences]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
 def log_p_after(ids: list[int]) -> torch.Tensor:
     """Return log p(next | ids) without batch and cache."""
     with torch.no_grad():
@@ -462,16 +335,15 @@ def log_p_of(prompt: list[int], answer: Answer) -> float:
     return float(sum(each))
 
 
-def answer_of(row: torch.Tensor, start: int) -> Answer:
-    """A generated row up to EOS."""
+def answer_of(
+    row: torch.Tensor, start: int, after: Set[int] = frozenset({PAD, *VOCABULARY.eos_ids})
+) -> Answer:
+    """A generated row up to EOS; these tokens may follow."""
     ids = row[start:].tolist()
     ends = [t for t, token in enumerate(ids) if token in VOCABULARY.eos_ids]
     assert ends, ids
-    assert set(ids[ends[0] + 1 :]) <= {4, *VOCABULARY.eos_ids}
+    assert set(ids[ends[0] + 1 :]) <= after
     return tuple(ids[: ends[0] + 1])
-
-
-# Masks and twisted scores
 
 
 def segmented() -> TokenAutomaton:
@@ -480,11 +352,6 @@ def segmented() -> TokenAutomaton:
         Segment(regex("b*"), until="a", tokens=2), Segment(regex("b|ba|abb"), tokens=3),
     ])  # fmt: skip
     return lift(plan, VOCABULARY)
-
-
-def by_length(table: dict[Answer, Any]) -> Iterator[list[Answer]]:
-    for length in range(max(map(len, table)) + 1):
-        yield [prefix for prefix in table if len(prefix) == length]
 
 
 @pytest.mark.parametrize("constraint", [*CONSTRAINTS.values(), segmented])
@@ -497,7 +364,7 @@ def test_the_mask_of_every_prefix_in_any_order(
     table = prefixes(answers(automaton, budget))
     processor = smc.BudgetLogitsProcessor(automaton, budget, prompt_length=2)
     generator = torch.Generator().manual_seed(0)
-    groups = list(by_length(table))
+    groups = [[each for each in table if len(each) == t] for t in range(max(map(len, table)) + 1)]
     for group in [*groups, *groups[::-1], *groups[::2]]:
         some = [group[i] for i in torch.randint(len(group), (5,), generator=generator)]
         ids = torch.tensor([[4, i % 3, *prefix] for i, prefix in enumerate(some)])
@@ -507,6 +374,15 @@ def test_the_mask_of_every_prefix_in_any_order(
             allowed = [token in table[prefix] for token in range(VOCABULARY.size)]
             expected = scores[row].masked_fill(~torch.tensor(allowed), -torch.inf)
             assert torch.equal(found[row], expected), prefix
+
+
+def log_q_after(proposal: smc.PGCD, prefix: Answer, log_p: torch.Tensor) -> torch.Tensor:
+    """Return the sampler's log q of the next token, for log p, within six tokens."""
+    state = proposal.start(smc.Batch(AutomatonBatch([CONSTRAINT]), torch.tensor([6])))
+    for token in prefix:
+        state = proposal.advance(state, torch.tensor([[token]]))
+    log_p = log_p.log_softmax(dim=-1).view(1, -1)
+    return defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)
 
 
 TWISTED: list[dict[str, Any]] = [
@@ -519,33 +395,18 @@ TWISTED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", TWISTED, ids=str)
 def test_twisted_scores_are_the_samplers_own(options: dict[str, Any]) -> None:
-    automaton, budget = CONSTRAINTS["a_star_b"](), 6
     proposal = smc.PGCD(random_hmm(), **options)
-    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
-    processor = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
+    given = proposal if options else smc.HMMLookahead(random_hmm())  # twisted by default
+    processor = smc.BudgetLogitsProcessor(CONSTRAINT, 6, given, prompt_length=1)
     generator = torch.Generator().manual_seed(0)
-    for prefix in prefixes(answers(automaton, budget)):
+    for prefix in prefixes(answers(CONSTRAINT, 6)):
         scores = torch.randn(1, VOCABULARY.size, generator=generator)
         ids = torch.tensor([[0, *prefix]])
         found = processor(ids, scores)
-        state = start
-        for token in prefix:
-            state = proposal.advance(state, torch.tensor([[token]]))
-        log_p = scores.log_softmax(dim=1)
-        expected = defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)
+        expected = log_q_after(proposal, prefix, scores)
         torch.testing.assert_close(found.double().log_softmax(dim=1), expected, atol=1e-5, rtol=0)
-        fresh = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
+        fresh = smc.BudgetLogitsProcessor(CONSTRAINT, 6, proposal, prompt_length=1)
         assert torch.equal(fresh(ids, scores), found)  # the state depends on the tokens only
-
-
-def test_a_bare_lookahead_is_twisted() -> None:
-    automaton, hmm = CONSTRAINTS["a_star_b"](), random_hmm()
-    scores, ids = torch.randn(1, VOCABULARY.size), torch.tensor([[0, 0]])
-    bare, proposal = (
-        smc.BudgetLogitsProcessor(automaton, 6, lookahead, prompt_length=1)(ids, scores)
-        for lookahead in (smc.HMMLookahead(hmm), smc.Twisted(smc.HMMLookahead(hmm)))
-    )
-    assert torch.equal(bare, proposal)
 
 
 def test_what_is_over_ends_again() -> None:
@@ -556,9 +417,6 @@ def test_what_is_over_ends_again() -> None:
     found = processor(torch.tensor(rows), torch.zeros(4, VOCABULARY.size))
     ends = [0.0 if token in VOCABULARY.eos_ids else -torch.inf for token in range(6)]
     assert found.tolist() == [ends] * 4
-
-
-# Decoding
 
 
 def decode_with(
@@ -589,28 +447,21 @@ def test_greedy_search_of_padded_prompts_each_under_its_own_constraint_and_budge
             assert answer_of(row, 4) == expected
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_sampled_scores_are_the_twisted_ones_at_any_temperature(temperature: float) -> None:
-    automaton, budget = CONSTRAINTS["a_star_b"](), 6
-    proposal = smc.PGCD(random_hmm())
-    processor = smc.BudgetLogitsProcessor(automaton, budget, proposal)
+def test_sampled_scores_are_the_twisted_ones_at_any_temperature() -> None:
+    proposal, temperature = smc.PGCD(random_hmm()), 0.5
+    processor = smc.BudgetLogitsProcessor(CONSTRAINT, 6, proposal)
     torch.manual_seed(0)
     found = decode_with(
-        [PROMPTS[1]], budget, processor, do_sample=True, top_k=0, temperature=temperature,
+        [PROMPTS[1]], 6, processor, do_sample=True, top_k=0, temperature=temperature,
         num_return_sequences=8, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
-    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
     for row, sequence in enumerate(found.sequences):
-        state = start
-        for t, token in enumerate(answer_of(sequence, 4)):
-            log_p = log_p_after([*PROMPTS[1], *sequence[4 : 4 + t].tolist()]) / temperature
-            log_p = log_p.log_softmax(dim=0).unsqueeze(0)
-            expected = (
-                defend(proposal.guide(state, log_p), log_p).apply(log_p).log_softmax(dim=1)[0]
-            )
+        answer = answer_of(sequence, 4)
+        for t in range(len(answer)):
+            log_p = log_p_after([*PROMPTS[1], *answer[:t]]) / temperature
+            expected = log_q_after(proposal, answer[:t], log_p)[0]
             scores = found.scores[t][row].double().log_softmax(dim=0)
             torch.testing.assert_close(scores, expected, atol=1e-4, rtol=0)
-            state = proposal.advance(state, torch.tensor([[token]]))
 
 
 EXACT = {"exact_top_k": None, "defense": 0.0}
@@ -637,33 +488,17 @@ def test_beams_find_the_most_probable_answers(lookahead: dict[str, Any] | None) 
         assert scores == pytest.approx([log_p for log_p, _ in ranked], abs=1e-4)
 
 
-def test_one_processor_serves_many_calls() -> None:
-    """Some prompts are an earlier prompt with a part of its answer, or all of it."""
-    automaton = CONSTRAINTS["a_star_b"]()
-    processor = smc.BudgetLogitsProcessor(automaton, 6)
-    prompt = [0, 1]
-    first = list(greedy(prompt, automaton, 6))
-    prompts = [prompt, prompt, *(prompt + first[:t] for t in range(1, len(first) + 1)), [1]]
-    for each in prompts:
-        found = decode_with([each], 6, processor)
-        assert answer_of(found[0], len(each)) == greedy(each, automaton, 6)
-        beams = decode_with([each], 6, processor, num_beams=3)
-        fresh = decode_with([each], 6, smc.BudgetLogitsProcessor(automaton, 6), num_beams=3)
-        assert torch.equal(beams, fresh)
-
-
 def test_threads_share_a_processor() -> None:
     automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()]
-    processor = smc.BudgetLogitsProcessor(automata, 4)
+    shared = smc.BudgetLogitsProcessor(automata, 4)
 
-    def decode(turn: int) -> torch.Tensor:
-        return decode_with(
-            [PROMPTS[turn % 3], PROMPTS[turn % 2]], 4, processor, num_beams=1 + turn % 4
-        )
+    def decode(turn: int, processor: smc.BudgetLogitsProcessor = shared) -> torch.Tensor:
+        prompts = [PROMPTS[turn % 3], PROMPTS[turn % 2]]
+        return decode_with(prompts, 4, processor, num_beams=1 + turn % 4)
 
-    alone = [decode(turn) for turn in range(12)]
+    alone = [decode(turn, smc.BudgetLogitsProcessor(automata, 4)) for turn in range(8)]
     with ThreadPoolExecutor(4) as threads:
-        assert all(map(torch.equal, threads.map(decode, range(12)), alone))
+        assert all(map(torch.equal, threads.map(decode, range(8)), alone))
 
 
 def test_an_encoder_and_a_decoder() -> None:
@@ -680,9 +515,6 @@ def test_an_encoder_and_a_decoder() -> None:
     )
     for row, automaton in zip(found, automata, strict=True):
         assert answer_of(row, 1) in answers(automaton, 4)
-
-
-# A real checkpoint, and an assistant
 
 
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
@@ -705,24 +537,8 @@ def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
         assert row[-1] in sentence.vocabulary.eos_ids
 
 
-# Bad input
-
-
-class Forbids(transformers.LogitsProcessor):
-    """A processor that forbids a token, or allows it again."""
-
-    def __init__(self, token: int, score: float = -torch.inf) -> None:
-        self.token, self.score = token, score
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        scores[:, self.token] = self.score
-        return scores
-
-
-@pytest.mark.parametrize("lookahead", [None, {}], ids=["gcd", "pgcd"])
-def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] | None) -> None:
-    proposal = None if lookahead is None else smc.PGCD(random_hmm(), **lookahead)
-    processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, proposal)
+def test_a_processor_that_forbids_all_that_is_allowed() -> None:
+    processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, smc.PGCD(random_hmm()))
     with pytest.raises(ValueError, match=r"allowed after 0 tokens \(token 1 \(b'b'\)\)"):
         decode_with([[1]], 3, processor, suppress_tokens=[1])
     with pytest.raises(ValueError, match=r"allowed after 2 tokens \(token 3 .* and 1 more\)"):
@@ -733,37 +549,43 @@ def test_a_processor_that_allows_forbidden_tokens_again() -> None:
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3)
     with pytest.raises(ValueError, match=r"row 0, got token 0 \(b'a'\), .* last"):
         model().generate(
-            torch.tensor([[1]]), logits_processor=[processor, Forbids(0, 99.0)], max_new_tokens=3
+            torch.tensor([[1]]), logits_processor=[processor, Fixed(0, 99.0)], max_new_tokens=3
         )
 
 
-def test_calls_that_do_not_fit() -> None:
-    automaton, other = CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()
-    processor = smc.BudgetLogitsProcessor(automaton, 6)
-    for tokens in (5, 7):
-        with pytest.raises(ValueError, match=f"the budget 6, got {tokens};"):
-            decode_with([[1]], tokens, processor)
-    with pytest.raises(ConstraintError, match=r"EOS ids \[3, 5\], got \[3\];"):
-        decode_with([[1]], 6, processor, eos_token_id=3)
-    with pytest.raises(ValueError, match=r"expected as many prompts as constraints \(2\), got 3"):
-        decode_with(PROMPTS, 6, smc.BudgetLogitsProcessor([automaton, other], 6))
-    with pytest.raises(ValueError, match=r"expected as many prompts as constraints \(1\), got 2"):
-        decode_with(PROMPTS[:2], 6, smc.BudgetLogitsProcessor([automaton], 6), num_beams=2)
-    wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
-    with pytest.raises(ConstraintError, match="of 7 tokens, as in the constraint, got scores of 6"):
-        decode_with([[1]], 6, smc.BudgetLogitsProcessor(wide, 6))
+MISFITS: list[tuple[Any, list[list[int]], dict[str, Any], str]] = [
+    (CONSTRAINT, [[1]], {"max_new_tokens": 5}, "the budget 6, got 5;"),
+    (CONSTRAINT, [[1]], {"max_new_tokens": 7}, "the budget 6, got 7;"),
+    (CONSTRAINT, [[1]], {"eos_token_id": 3}, r"EOS ids \[3, 5\], got \[3\];"),
+    ([CONSTRAINT] * 2, PROMPTS, {}, r"expected as many prompts as constraints \(2\), got 3"),
+    ([CONSTRAINT], PROMPTS[:2], {"num_beams": 2}, r"prompts as constraints \(1\), got 2"),
+    (WIDE, [[1]], {}, "of 7 tokens, as in the constraint, got scores of 6"),
+]
 
 
-def test_outside_of_generate_the_prompt_must_be_known() -> None:
-    automaton, scores = CONSTRAINTS["a_star_b"](), torch.zeros(3, VOCABULARY.size)
-    with pytest.raises(ValueError, match="pass prompt_length="):
-        smc.BudgetLogitsProcessor(automaton, 6)(torch.ones(3, 2, dtype=torch.int64), scores)
-    short = smc.BudgetLogitsProcessor(automaton, 6, prompt_length=3)
-    with pytest.raises(ValueError, match=r"prompt_length to be at most .* \(2\), got 3"):
-        short(torch.ones(3, 2, dtype=torch.int64), scores)
-    both = smc.BudgetLogitsProcessor([automaton] * 2, 6, prompt_length=2)
-    with pytest.raises(ValueError, match=r"expected as many rows as constraints \(2\), got 3"):
-        both(torch.ones(3, 2, dtype=torch.int64), scores)
+@pytest.mark.parametrize(("constraint", "prompts", "options", "message"), MISFITS)
+def test_calls_that_do_not_fit(
+    constraint: Any, prompts: list[list[int]], options: dict[str, Any], message: str
+) -> None:
+    given = {"logits_processor": [smc.BudgetLogitsProcessor(constraint, 6)], "max_new_tokens": 6}
+    with pytest.raises(ValueError, match=message):
+        model().generate(**padded(prompts), **{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "message"),
+    [
+        (1, None, "pass prompt_length="),
+        (1, 3, r"prompt_length to be at most .* \(2\), got 3"),
+        (2, 2, r"expected as many rows as constraints \(2\), got 3"),
+    ],
+)
+def test_outside_of_generate_the_prompt_must_be_known(
+    count: int, length: int | None, message: str
+) -> None:
+    processor = smc.BudgetLogitsProcessor([CONSTRAINT] * count, 6, prompt_length=length)
+    with pytest.raises(ValueError, match=message):
+        processor(torch.ones(3, 2, dtype=torch.int64), torch.zeros(3, VOCABULARY.size))
 
 
 def test_a_version_of_transformers_that_names_things_differently(

@@ -191,7 +191,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"finished": print}, "expected smc.Hooks without `finished`"),
     ],
     "distribution": [
-        ({"constraint": lifted("a*b")}, "answers of any length; pass max_tokens"),
+        (
+            {"prompts": [[0]] * 2, "constraint": [LIFTED, lifted("a*b")]},
+            "constraint of example 1 has answers of any length; pass max_tokens",
+        ),
         ({"constraint": gcd.regex("a*")}, "expected a finite language"),
         ({"max_tokens": 1}, "needs at least 2 tokens"),
         ({"constraint": [LIFTED] * 2}, r"as many constraints as prompts \(1\)"),
