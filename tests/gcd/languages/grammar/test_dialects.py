@@ -136,57 +136,6 @@ def test_lark_reads_its_features_alike():
     assert 5 < len(accepted) < len(texts)
 
 
-@pytest.mark.parametrize(
-    ("text", "dialect", "named"),
-    [
-        (r"start: /(a)\1/", "lark", "back-reference"),
-        ("start: /(?>a)/", "lark", "atomic group"),
-        ("start: A\nA: /a(?=b)/", "lark", "look-around"),
-        ("start: /[[:alpha:]]/", "lark", "`[:` in a class"),
-        ('start: t "x"\nt{x}: x', "lark", "1 arguments of the template 't', got 0"),
-        ("orders.lark", "lark", "name of a file"),
-        ("", "lark", "empty text; write a rule"),
-        (" \n", "gbnf", "empty text; write a rule"),
-        ("json", "lark", "which has no rule"),
-        ("%ignore /a/", "lark", "which has no rule"),
-        ('{"type": "object"}', "lark", "use gcd.json_schema"),
-        ('[{"name": "f"}]', "ebnf", "use gcd.json_schema for a schema, and gcd.tool_calls"),
-        ('root ::= "a"', "lark", 'pass dialect="gbnf"'),
-        ('start: "a"', "gbnf", 'pass dialect="lark"'),
-        ('?start: "a"', "ebnf", 'pass dialect="lark"'),
-        ("start: A\n%declare A", "lark", "declared but not defined"),
-        ("start: A\n%import .other.A", "lark", "import of a file"),
-        ("start: A\n%import nothing.A", "lark", "import of a file (nothing.A)"),
-        ("start: A\n%import common.NOTHING", "lark", "lark cannot parse"),
-        ("start: a", "lark", "a"),
-        ('begin: "a"', "lark", "no rule 'start'; use one of begin"),
-        ('start: "a" ~ 3..2', "lark", "from a smaller to a larger number"),
-        ('start: t{"a"}\nt{x, y}: x y', "lark", "template arguments"),
-        ("start: (", "lark", "line 1"),
-        ('start: "x" start', "lark", "no finite text"),
-        ("root ::= <think>", "gbnf", "reference to tokens"),
-        ("root ::= !<[7]> a", "gbnf", "reference to tokens"),
-        ('root ::= "a" (= "b")', "gbnf", "line 1, column 15"),
-        ('root ::= "a"{0,-1}', "gbnf", "line 1, column 13"),
-        ("root ::= TagDispatch((\"a\", b))", "ebnf", "TagDispatch"),
-        ('root ::= "a"\nroot ::= "b"', "gbnf", "another at line 2"),
-        ("root ::= a", "gbnf", "no rule 'a'"),
-        (r'root ::= "\q"', "gbnf", r"escape \q"),
-        (r"root ::= [\d]", "gbnf", r"escape \d"),
-        ("root ::= [z-a]", "gbnf", "from a smaller to a larger character"),
-        ("root ::= []", "gbnf", "at least one character"),
-        ('root ::= "a"{3,2}', "gbnf", "from a smaller to a larger number"),
-        ('root := "a"', "gbnf", "line 1, column 1"),
-        (r'root ::= "\ud800"', "gbnf", "surrogate"),
-        ("root ::= a", "bnf", "expected dialect to be"),
-    ],
-)  # fmt: skip
-def test_what_is_refused_is_named(text, dialect, named):
-    with pytest.raises(gcd.ConstraintError) as error:
-        gcd.grammar(text, dialect)
-    assert named in str(error.value)
-
-
 def test_a_limit_of_nested_rules_names_the_depth():
     text = 'start: "(" start start start ")" | /(a|b)*a(a|b){5}/'
     with gcd.state_limit(300), pytest.raises(gcd.StateLimitError, match="lower max_depth=3"):

@@ -62,7 +62,7 @@ def check(pattern: str) -> None:
 def test_lark_reads_the_same_terminals(terminal, letters):
     text = f"start: (A | OTHER)* \nA: {terminal}\nOTHER: /[b ]|\\n/\n"
     language, parser = gcd.grammar(text), parser_of(text)
-    for size in range(6):
+    for size in range(6 if len(letters) > 3 else 5):
         for written in map("".join, itertools.product(letters, repeat=size)):
             assert language.accepts(written) == is_parsed(parser, written), written
 

@@ -39,7 +39,7 @@ ATOMS = [
 SIGNS = "* + ? *? +? ?? {2} {1,2} {0,3} {0} {,2} {,} {2,} {1,}?".split()  # noqa: SIM905
 
 
-@settings(max_examples=300)
+@settings(max_examples=250)
 @given(patterns(ATOMS, SIGNS).filter(lambda p: p.count("?P<n>") < 2))
 @example("a|ab")  # leftmost-first search would lose "ab"
 @example("a*?")
@@ -74,107 +74,20 @@ def test_nested_counts_are_one_count():
             assert counted.accepts("a" * count) == bool(compiled.fullmatch("a" * count))
 
 
-@pytest.mark.parametrize("text", ["é", "ß", "漢", "😀", "\x00", "\x7f", "\u07ff", "\U0010ffff"])
-def test_one_character_is_one_dot(text):
-    assert regex(".").accepts(text)
-    assert not regex("..").accepts(text)
-    assert regex("[^a]{3}").accepts(text * 3)
-    assert regex(re.escape(text)) == literal(text)
+def test_one_character_is_one_dot():
+    for text in ("é", "ß", "漢", "😀", "\x00", "\x7f", "\u07ff", "\U0010ffff"):
+        assert regex(".").accepts(text)
+        assert not regex("..").accepts(text)
+        assert regex("[^a]{3}").accepts(text * 3)
+        assert regex(re.escape(text)) == literal(text)
 
 
 def test_only_utf8_is_matched():
     everything = regex(r"(?s).*")
     for bad in [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xe2\x82", b"\xf4\x90\x80\x80"]:
         assert not everything.accepts(bad)
-
-
-@pytest.mark.parametrize("pattern", ["^a|b$", "^(?:a|b)$", "^a|b", "a|b$"])
-def test_outer_anchors_are_implied(pattern):
-    assert regex(pattern) == choice(["a", "b"])
-
-
-def test_an_escaped_dollar_is_a_dollar():
-    assert regex(r"a\$") == literal("a$")
-    assert regex(r"a\\$") == literal("a\\")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        ("(?x)a # c", "a"),
-        ("(?x) a # one\n b # two (", "ab"),
-        ("(?x:a # c\n)b#", "ab#"),
-        ("(?x)a(?-x) #", "a #"),
-        (r"(?x)a [\#]", "a#"),
-        (r"(?x)a \#", "a#"),
-        ("a # c", "a # c"),
-    ],
-)
-def test_comments_end_with_the_pattern(pattern, text):
-    assert regex(pattern) == literal(text)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "named"),
-    [
-        (r"(a)\1", "a back-reference is .*at position 3 "),
-        (r"(?P<x>a)(?P=x)", "a back-reference is .*at position 8 "),
-        (r"(?<x>a)\k<x>", "a back-reference is .*at position 7 "),
-        ("(a)?(?(1)b)", "a back-reference is .*at position 4 "),
-        (r"\<a", r"`\\<` means different.*at position 0 "),
-        (r"\b{start}a", r"`\\b` means different.*at position 0 "),
-        ("(?=(a)", "without `\\)`"),
-        ("(?>a)", "an atomic group"),
-        ("a*+", r"`\+` after a quantifier .*at position 2 "),
-        ("a{2}+", r"`\+` after a quantifier"),
-        ("(?R)a", "the flag R"),
-        ("(?L)a", "the flag L"),
-        ("(?-a)a", "the flag a"),
-        ("(?q)a", "the flag q"),
-        ("(?)a", r"the group `\(\?\)"),
-        ("(?'n'a)", r"the group `\(\?'n"),
-        ("(?P<n>a)(?P<n>b)", "two groups have the name 'n'.*at position 8 "),
-        ("a)(b", r"a `\)` without `\(`.*at position 1 "),
-        ("(a", r"a `\(` without"),
-        ("(?#a", r"a comment `\(\?#` without"),
-        ("[", r"a `\[` without `\]`.*at position 0 "),
-        ("a[b[c]", r"a `\[` without `\]`.*at position 1 "),
-        ("*", "a quantifier has nothing to repeat.*at position 0 "),
-        ("a|{2}", "a quantifier has nothing to repeat"),
-        ("{,2}", "a quantifier has nothing to repeat"),
-        ("(?i)*", "flags cannot be repeated"),
-        ("a{ 2 }", "`{ 2 }` means different.*at position 1 "),
-        ("a{3,1}", r"`\{3,1\}`"),
-        ("[b-a]", "the range `b-a` in ascending order.*at position 1 "),
-        (r"[\w-a]", "the range"),
-        (r"[a-\d]", "the range"),
-        ("[a-[b]]", "the range"),
-        ("[--/]", "`--` at the start of a class"),
-        ("[a&&]", "a class operator .*at position 4 "),
-        ("[&&a]", "a class operator"),
-        ("[[:letter:]]", "the class"),
-        ("(?x)[a b]", "' ' here under the flag x.*at position 6 "),
-        ("(?x)[a#]", "'#' here under the flag x"),
-        ("(?x)a\u2028", "white space"),
-        (r"\p{Nonsense}", r"the property `\\p{Nonsense}`"),
-        (r"\p", r"the property `\\p`"),
-        (r"\q", r"the escape `\\q`"),
-        (r"\G", r"the escape `\\G`"),
-        (r"\01", "an octal escape"),
-        (r"[\1]", "an octal escape"),
-        (r"\x4", r"`\\x4`"),
-        (r"\uD800", "a lone surrogate"),
-        ("a\ud800", "a lone surrogate .*at position 1 "),
-        (r"\U00110000", "an escape"),
-        ("a\\", "after the backslash, got the end"),
-        ("(" * 10_000 + ")" * 10_000, "at most 50 nested"),
-        ("[" * 10_000 + "]" * 10_000, "at most 50 nested"),
-    ],
-)
-def test_refused_by_name_and_position(pattern, named):
-    with pytest.raises(ConstraintError, match=named) as caught:
-        regex(pattern)
-    assert f"of the pattern {pattern[:200]!r}"[:-1] in str(caught.value)
+    assert not everything.accepts("\ud800")
+    assert not (~literal("a")).accepts("\ud800")
 
 
 @cache
@@ -185,21 +98,13 @@ def all_characters() -> str:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "[^a-c]",
-        r"[]\-^]",
-        r"(?a)\w",
-        r"(?a)\W",
-        r"(?a)\s",
-        r"(?a)\d",
-        "(?a)(?i)[k-s]",
-        r"(?s).",
-        ".",
+        *("[^a-c]", r"[]\-^]", r"(?a:\w)", r"(?a:\W)", r"(?a:\s)", r"(?a:\d)", "(?ai:[k-s])"),
+        *(r"(?s:.)", "."),
     ],
 )
 def test_one_character_as_in_python(pattern):
-    compiled = re.compile(pattern)
-    inside = ranges((ord(c), ord(c)) for c in compiled.findall(all_characters()))
-    assert regex(pattern) == one_of(inside)
+    runs = (match.group() for match in re.finditer(f"(?:{pattern})+", all_characters()))
+    assert regex(pattern) == one_of(ranges((ord(run[0]), ord(run[-1])) for run in runs))
 
 
 @pytest.mark.parametrize(
@@ -236,6 +141,16 @@ def test_one_character_as_in_python(pattern):
         (r"[^\s\S]|a", "a"),
         (r"\é\ \-\#", "é -#"),
         ("(^a)|b$|c(?:^)", "a|b"),
+        *((pattern, "a|b") for pattern in ("^a|b$", "^(?:a|b)$", "^a|b", "a|b$")),
+        (r"a\$", "a[$]"),
+        (r"a\\$", r"a[\\]"),
+        ("(?x)a # c", "a"),
+        ("(?x) a # one\n b # two (", "ab"),
+        ("(?x:a # c\n)b#", "ab[#]"),
+        ("(?x)a(?-x) #", "a [#]"),
+        (r"(?x)a [\#]", "a[#]"),
+        (r"(?x)a \#", "a[#]"),
+        ("a # c", "a [#] c"),
     ],
 )
 def test_spellings_of_one_language(pattern, inside):
@@ -292,20 +207,17 @@ def test_hostile_patterns_are_refused_while_they_grow(pattern, build):
 
 
 @pytest.mark.slow("up to the default limits, as an attacker would go")
-@pytest.mark.parametrize(
-    ("pattern", "build"), [*zip(HOSTILE, [regex, ecma_pattern] * 5, strict=True)]
-)
-def test_hostile_patterns_end_under_the_default_limits(pattern, build):
-    """By one of the two readers, as both give what they read to the same builder."""
+@pytest.mark.parametrize("pattern", [HOSTILE[i] for i in (0, 3, 4, 6)])
+def test_hostile_patterns_end_under_the_default_limits(pattern):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with contextlib.suppress(StateLimitError, WorkLimitError):
-        assert build(pattern).num_states <= 250_000
+        assert regex(pattern).num_states <= 250_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
 
 
 def test_a_brace_that_opens_no_count_is_read_at_once():
-    tree = parse("a{" + " " * 60_000 + "1")  # would take 15 seconds if it were quadratic
-    assert len(literal_text(tree) or "") == 60_003
+    tree = parse("a{" + " " * 30_000 + "1")  # would take 4 seconds if it were quadratic
+    assert len(literal_text(tree) or "") == 30_003
 
 
 @pytest.mark.parametrize(("pattern", "num_states"), HARMLESS)
@@ -338,8 +250,3 @@ def test_choice_and_literal():
     assert literal("").accepts("")
     with pytest.raises(EmptyLanguageError, match="at least one text"):
         choice([])
-
-
-def test_a_lone_surrogate_is_in_no_language():
-    assert not regex("(?s).*").accepts("\ud800")
-    assert not (~literal("a")).accepts("\ud800")
