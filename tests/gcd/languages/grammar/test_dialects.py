@@ -68,10 +68,9 @@ name ::= [a-z]+
 )
 def test_grammars_in_the_style_of_engines(text, dialect, good, bad):
     language = gcd.grammar(text, dialect)
-    for each in good:
-        assert language.accepts(each), each
-    for each in bad:
-        assert not language.accepts(each), each
+    assert [each for each in good if not language.accepts(each)] == []
+    assert [each for each in bad if language.accepts(each)] == []
+    assert gcd.grammar(f"\ufeff{text}", dialect) == language
 
 
 def test_xgrammar_reads_the_same_grammars():
@@ -107,14 +106,6 @@ LETTER: "a".."c" | /[x-z]/i
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "dialect"),
-    [('start: "a" | B\nB: "b"', "lark"), ('root ::= "a" | "b"', "gbnf"), ("root ::= [ab]", "ebnf")],
-)
-def test_a_byte_order_mark_is_no_part_of_a_grammar(text, dialect):
-    assert gcd.grammar(f"\ufeff{text}", dialect) == gcd.grammar(text, dialect)
-
-
 def test_lark_reads_its_features_alike():
     parser, language = parser_of(FEATURES), gcd.grammar(FEATURES, max_depth=4)
     texts = [
@@ -134,6 +125,7 @@ def test_lark_reads_its_features_alike():
     accepted = {each for each in texts if language.accepts(each)}
     assert accepted == {each for each in texts if is_parsed(parser, each)}
     assert 5 < len(accepted) < len(texts)
+    assert gcd.grammar(f"\ufeff{FEATURES}", max_depth=4) == language
 
 
 def test_a_limit_of_nested_rules_names_the_depth():
@@ -150,7 +142,7 @@ def test_junk_is_refused_by_the_error_of_constraints():
         *("{,}", "{2,1}", "->", "%declare", "(?=", '"b".."aa"', "/[", "x" * 99),
     ]
     whole = [FEATURES, EBNF, CHESS]
-    for _ in range(150):
+    for _ in range(90):
         text = "".join(rng.choices(bits, k=rng.randrange(20)))
         cut = rng.choice(whole)
         at = rng.randrange(len(cut))
@@ -159,7 +151,7 @@ def test_junk_is_refused_by_the_error_of_constraints():
                 with (
                     suppress(gcd.ConstraintError),
                     gcd.state_limit(2_000),
-                    gcd.work_limit(50_000_000),
+                    gcd.work_limit(20_000_000),
                 ):
                     gcd.grammar(junk, dialect, max_depth=1)
 
@@ -180,13 +172,13 @@ def _doubled(count: int) -> str:
         ("start: T9\nT0: /[a-z]*q/\n"
          + "\n".join(f"T{i + 1}: T{i} T{i} T{i}" for i in range(9)), "the terminal 'T"),
         ("start: t{start}\nt{x}: t{u{x}} | \"a\"\nu{x}: x \"b\"", "the rule 't'"),
-        ("start: " + "[" * 3000 + '"x"' + "]" * 3000, None),
+        ("start: " + "[" * 1000 + '"x"' + "]" * 1000, None),
     ],
 )  # fmt: skip
 def test_hostile_grammars_end_in_an_error_that_names_the_rule(text, named):
     with (
         gcd.state_limit(2_000),
-        gcd.work_limit(40_000_000),
+        gcd.work_limit(15_000_000),
         pytest.raises(gcd.ConstraintError) as e,
     ):
         gcd.grammar(text, max_depth=3)
@@ -197,7 +189,7 @@ def test_hostile_grammars_end_in_an_error_that_names_the_rule(text, named):
     ("text", "sample"),
     [
         ("start: a | \na: start? | a a | b\nb: a b a | start", ""),  # empty loops everywhere
-        ("start: " + " ".join(['("a" | start "z")?'] * 25), "aaaa"),  # 2^25 if multiplied out
+        ("start: " + " ".join(['("a" | start "z")?'] * 18), "aaaa"),  # 2^18 if multiplied out
         ('start: start start start | start? "x" | "y" start*', "xyxy"),
         ('start: b "x"\nb: c "y" | start\nc: b | start "z" | "w"', "wyx"),
         ("start: r0\n" + "\n".join(f'r{i}: "(" r{(7 * i) % 40} r{(i + 1) % 40} ")" | "x"'
@@ -211,6 +203,9 @@ def test_strange_grammars_end_in_a_result_within_small_limits(text, sample):
 
 def test_a_grammar_is_lifted_served_and_segmented_like_any_language():
     language = gcd.grammar('start: "(" start ")" | "x"', max_depth=3)
+    both = language & gcd.regex(r"\(\(.*")
+    assert type(both) is gcd.Automaton
+    assert both.enumerate(9) == [b"((x))"]
     vocabulary = gcd.Vocabulary.from_bytes([b"(", b")", b"x", b"((", b"x)", b"-", b""], [6])
     matcher = gcd.Matcher(gcd.lift(language, vocabulary), budget=3)
     words = int(matcher.mask()[0])
@@ -221,10 +216,3 @@ def test_a_grammar_is_lifted_served_and_segmented_like_any_language():
     limited = gcd.lift(gcd.grammar('start: "(" start ")" | "x"', max_bytes=6), vocabulary)
     with pytest.raises(gcd.OverlongBudgetError):
         gcd.Matcher(limited, budget=20)
-
-
-def test_operations_with_a_grammar_are_plain_languages():
-    language = gcd.grammar('start: "(" start ")" | "x"', max_depth=4)
-    both = language & gcd.regex(r"\(\(.*")
-    assert type(both) is gcd.Automaton
-    assert both.enumerate(9) == [b"((x))", b"(((x)))"]

@@ -30,9 +30,15 @@ def language() -> Automaton:
     return gcd.sql(CONCERTS)
 
 
-@pytest.mark.parametrize("schema", [CONCERTS, AWKWARD, TINY], ids=["concerts", "awkward", "tiny"])
-@pytest.mark.parametrize("name", DIALECTS)
-def test_sqlite_prepares_every_random_query(schema: SqlSchema, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        *(("default", schema) for schema in (CONCERTS, AWKWARD, TINY)),
+        *(("deep", AWKWARD), ("any join", TINY), ("any join", AWKWARD), ("values", CONCERTS)),
+        *(("narrow", CONCERTS), ("plain", AWKWARD)),
+    ],
+)
+def test_sqlite_prepares_every_random_query(name: str, schema: SqlSchema) -> None:
     walks = RandomWalks(gcd.sql(schema, DIALECTS[name]))
     judge = Judge(schema)
     rng = random.Random(name)
@@ -52,27 +58,22 @@ def test_random_queries_get_into_all_corners(language: Automaton) -> None:
         assert words in text
 
 
-IN = """
-SELECT * FROM singer
-SELECT singer.name FROM singer
+# Queries that the language has; that SQLite refuses; and that are written otherwise.
+QUERIES = {
+    "in": """
 SELECT DISTINCT singer.name, singer.age FROM singer
-SELECT COUNT(*) FROM singer
 SELECT COUNT(DISTINCT singer.name), AVG(singer.age), COUNT(*) FROM singer
-SELECT stadium.city FROM concert JOIN stadium ON concert.stadium_id = stadium.id
 SELECT stadium.city FROM stadium JOIN concert ON stadium.id = concert.stadium_id
 SELECT singer.name, concert.title FROM singer JOIN singer_in_concert ON singer.id = \
 singer_in_concert.singer_id JOIN concert ON singer_in_concert.concert_id = concert.id
 SELECT singer.name FROM singer WHERE singer.age > 20 AND singer.name LIKE '%a%' OR singer.id != -1.5
-SELECT singer.name FROM singer WHERE NOT singer.age = 3
 SELECT singer.name FROM singer WHERE singer.name IN ('a', 'O''Hara', 3)
 SELECT singer.name FROM singer WHERE singer.age NOT BETWEEN 3 AND 40 AND singer.name NOT LIKE 'x'
-SELECT singer.name FROM singer WHERE singer.name IS NOT NULL AND singer.age IS NULL
-SELECT singer.name FROM singer WHERE singer.age > (SELECT AVG(singer.age) FROM singer)
+SELECT singer.name FROM singer WHERE NOT singer.age > (SELECT AVG(singer.age) FROM singer)
 SELECT stadium.city FROM stadium WHERE stadium.id NOT IN (SELECT concert.stadium_id FROM concert \
 WHERE concert.year >= 2014)
 SELECT stadium.city FROM stadium WHERE stadium.id = (SELECT concert.stadium_id FROM concert \
 GROUP BY concert.stadium_id ORDER BY COUNT(*) DESC LIMIT 1)
-SELECT concert.year, COUNT(*) FROM concert GROUP BY concert.year
 SELECT concert.year FROM concert GROUP BY concert.year, concert.title HAVING COUNT(*) > 1 AND \
 MIN(concert.id) < 3
 SELECT concert.year FROM concert GROUP BY concert.year ORDER BY COUNT(*) DESC, concert.year LIMIT 1
@@ -80,70 +81,46 @@ SELECT singer.name FROM singer ORDER BY singer.age DESC, singer.name ASC, singer
 SELECT singer.name FROM singer WHERE singer.age > 40 INTERSECT SELECT singer.name FROM singer
 SELECT singer.name, singer.age FROM singer EXCEPT SELECT singer.name, singer.id FROM singer
 SELECT COUNT(*) FROM singer UNION ALL SELECT concert.year FROM concert LIMIT 3
-"""
-
-NEVER_PREPARED = """
+""",
+    "refused": """
 SELECT singer.nam FROM singer
-SELECT singers.name FROM singers
 SELECT concert.title FROM singer
 SELECT singer.name FROM singer WHERE stadium.city = 'Rome'
 SELECT singer.name FROM singer GROUP BY concert.year
 SELECT singer.name FROM singer ORDER BY concert.year
 SELECT singer.name FROM singer WHERE singer.age > (SELECT AVG(concert.year) FROM singer)
-SELECT COUNT(COUNT(*)) FROM singer
 SELECT SUM(AVG(singer.age)) FROM singer
 SELECT singer.name FROM singer WHERE COUNT(*) > 1
-SELECT singer.name FROM singer WHERE AVG(singer.age) > 1
 SELECT singer.name FROM singer GROUP BY COUNT(*)
 SELECT singer.name FROM singer ORDER BY COUNT(*)
 SELECT singer.name FROM singer JOIN singer ON singer.id = singer.id
 SELECT singer.name FROM singer JOIN stadium ON singer.id = concert.id
 SELECT singer.name, singer.age FROM singer UNION SELECT singer.name FROM singer
-SELECT singer.name FROM singer UNION SELECT singer.name, singer.age FROM singer
-SELECT singer.name FROM singer ORDER BY singer.age UNION SELECT singer.name FROM singer
 SELECT singer.name FROM singer LIMIT 1 UNION SELECT singer.name FROM singer
 SELECT singer.name FROM singer UNION SELECT singer.name FROM singer ORDER BY singer.age
 SELECT singer.name FROM singer WHERE singer.id IN (SELECT singer.id, singer.age FROM singer)
-SELECT singer.name FROM singer WHERE singer.id IN (SELECT singer.id FROM singer
 SELECT singer.name FROM singer WHERE singer.name = 'O'Hara'
-SELECT singer.name FROM singer WHERE singer.age BETWEEN 3
-SELECT singer.name, FROM singer
-SELECT singer.name
-SELECT singer.name FROM singer WHERE
-"""
-
-WRITTEN_OTHERWISE = """
+""",
+    "otherwise": """
 select singer.name from singer
 SELECT name FROM singer
-SELECT  singer.name FROM singer
 SELECT singer.name FROM singer;
 SELECT T1.name FROM singer AS T1
 SELECT singer.Name FROM singer
 SELECT singer.name FROM singer WHERE singer.age = 007
 SELECT singer.name FROM singer JOIN stadium ON singer.id = stadium.id
-SELECT stadium.city FROM concert JOIN stadium ON stadium.id = concert.stadium_id
 SELECT singer.name FROM singer WHERE singer.age > (SELECT AVG(singer.age) FROM singer) LIMIT 1
-"""
+""",
+}
 
 
-@pytest.mark.parametrize("query", IN.strip().splitlines())
-def test_well_formed_queries_are_in_the_language(language: Automaton, query: str) -> None:
-    assert Judge(CONCERTS).complaint(query) is None
-    assert language.accepts(query)
-
-
-@pytest.mark.parametrize("query", NEVER_PREPARED.strip("\n").splitlines())
-def test_queries_that_sqlite_refuses_are_not_in_the_language(
-    language: Automaton, query: str
-) -> None:
-    assert Judge(CONCERTS).complaint(query) is not None
-    assert not language.accepts(query)
-
-
-@pytest.mark.parametrize("query", WRITTEN_OTHERWISE.strip().splitlines())
-def test_other_spellings_are_not_in_the_language(language: Automaton, query: str) -> None:
-    assert Judge(CONCERTS).complaint(query) is None
-    assert not language.accepts(query)
+@pytest.mark.parametrize(
+    ("kind", "query"),
+    [(kind, query) for kind, text in QUERIES.items() for query in text.strip().splitlines()],
+)
+def test_queries_of_note(language: Automaton, kind: str, query: str) -> None:
+    assert language.accepts(query) == (kind == "in")
+    assert (Judge(CONCERTS).complaint(query) is None) == (kind != "refused")
 
 
 def test_all_short_queries_are_those_that_the_grammar_writes() -> None:

@@ -120,15 +120,9 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
         (lambda: SqlSchema((table("t", "a"), table("T", "a"))), "'t' and 'T'"),
         (lambda: SqlSchema((table("t", "a", "A"),)), "'a' and 'A'"),
         (lambda: SqlSchema((table("t", "a\n"),)), "non-empty and printable"),
-        (
-            lambda: SqlSchema(TINY.tables, (ForeignKey("u", "c", "t", "a"),)),
-            "u.c -> t.a names u.c",
-        ),
+        (lambda: SqlSchema(TINY.tables, (ForeignKey("u", "c", "t", "a"),)), "u.c -> t.a names u.c"),
         (lambda: SqlDialect(tables=0), "tables to be a whole number, at least 1, got 0"),
-        (
-            lambda: SqlDialect(subquery_depth=-1),
-            "subquery_depth to be a whole number",
-        ),
+        (lambda: SqlDialect(subquery_depth=-1), "subquery_depth to be a whole number"),
         (lambda: SqlDialect(values=()), "at least one string in values"),
         (lambda: SqlDialect(values=("a\0",)), "without zero bytes"),
     ],
