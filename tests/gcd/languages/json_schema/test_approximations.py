@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd import Automaton, EmptyLanguageError, WorkLimitError, json_schema, work_limit
+from gcd import Automaton, WorkLimitError, json_schema, work_limit
 from gcd._languages.json_schema.approximations import approximate, meet, possible_overlaps
 from gcd._languages.json_schema.document import Document
 from tests.gcd.languages.json_schema.strategies import SCHEMAS, VALUES, compact
@@ -48,34 +48,32 @@ def named(count: int, depth: int, **more: Any) -> Any:
     return {"oneOf": [an_object({f"V{i}": inner}, **more) for i in range(count)]}
 
 
+def tag(value: Any, **more: Any) -> dict[str, Any]:
+    return an_object({"k": {"const": value}, **more})
+
+
 def of_kinds(prefix: str, count: int) -> list[Any]:
     return [an_object({"kind": {"const": f"{prefix}{i}"}, "x": INTEGER}) for i in range(count)]
 
 
 APART: dict[str, Any] = {
-    "tags in three levels": tagged(5, 3),
+    "tags in three levels": tagged(3, 3),
     "tags of several values": {
-        "oneOf": [an_object({"k": {"enum": [i, f"{i}", None][: 2 + (i == 0)]}}) for i in range(30)]
+        "oneOf": [an_object({"k": {"enum": [i, f"{i}", None][: 2 + (i == 0)]}}) for i in range(15)]
     },
     "tags behind references": {
-        "oneOf": [an_object({"k": {"$ref": f"#/$defs/k{i}"}, "x": INTEGER}) for i in range(30)],
-        "$defs": {f"k{i}": {"const": f"{i}"} for i in range(30)},
+        "oneOf": [an_object({"k": {"$ref": f"#/$defs/k{i}"}, "x": INTEGER}) for i in range(15)],
+        "$defs": {f"k{i}": {"const": f"{i}"} for i in range(15)},
     },
     "branches behind references": {
-        "oneOf": [{"$ref": f"#/$defs/b{i}"} for i in range(30)],
-        "$defs": {f"b{i}": branch for i, branch in enumerate(of_kinds("p", 30))},
+        "oneOf": [{"$ref": f"#/$defs/b{i}"} for i in range(15)],
+        "$defs": {f"b{i}": branch for i, branch in enumerate(of_kinds("p", 15))},
     },
     "tags in allOf": {
-        "oneOf": [
-            {"allOf": [an_object({"k": {"const": f"{i}"}}), an_object({"x": INTEGER})]}
-            for i in range(30)
-        ]
+        "oneOf": [{"allOf": [tag(f"{i}"), an_object({"x": INTEGER})]} for i in range(15)]
     },
     "tags inside a member": {
-        "oneOf": [
-            an_object({"meta": an_object({"k": {"const": f"{i}"}}), "x": INTEGER})
-            for i in range(30)
-        ]
+        "oneOf": [an_object({"meta": tag(f"{i}"), "x": INTEGER}) for i in range(15)]
     },
     "a tag for each pair": {
         "oneOf": [
@@ -84,24 +82,19 @@ APART: dict[str, Any] = {
         ]
     },
     "a tag that only one of them requires": {
-        "oneOf": [
-            an_object({"k": {"const": 1}, "x": INTEGER}),
-            an_object({"k": {"const": 2}, "x": INTEGER}, required=["x"]),
-        ]
+        "oneOf": [tag(1, x=INTEGER), tag(2, x=INTEGER) | {"required": ["x"]}]
     },
-    "choices between choices": {
-        "oneOf": [{"oneOf": of_kinds(f"{i} ", 8)} for i in range(8)],
-    },
-    "members that the others close out": named(5, 3, additionalProperties=False),
-    "members that the others do not declare": named(5, 3),
+    "choices between choices": {"oneOf": [{"oneOf": of_kinds(f"{i} ", 8)} for i in range(8)]},
+    "members that the others close out": named(4, 2, additionalProperties=False),
+    "members that the others do not declare": named(4, 2),
     "tuples": {
         "oneOf": [
             {"type": "array", "prefixItems": [{"const": i}, INTEGER], "items": False, "minItems": 2}
-            for i in range(30)
+            for i in range(15)
         ]
     },
     "types": {"oneOf": [{"type": t} for t in ("string", "integer", "null", "boolean")]},
-    "bounds": {"oneOf": [{**INTEGER, "minimum": 9 * i, "maximum": 9 * i + 8} for i in range(30)]},
+    "bounds": {"oneOf": [{**INTEGER, "minimum": 9 * i, "maximum": 9 * i + 8} for i in range(15)]},
     "lengths": {
         "oneOf": [{"type": "string", "minLength": i, "maxLength": i} for i in range(0, 40, 2)]
     },
@@ -112,8 +105,11 @@ APART: dict[str, Any] = {
 def test_one_of_disjoint_branches_costs_as_much_as_any_of(name: str) -> None:
     schema = APART[name]
     either = json.loads(json.dumps(schema).replace('"oneOf"', '"anyOf"'))
-    assert json_schema(schema) == json_schema(either)
-    work, usual = (work_of(lambda each=each: json_schema(each)) for each in (schema, either))
+    found: list[Automaton] = []
+    work, usual = (
+        work_of(lambda each=each: found.append(json_schema(each))) for each in (schema, either)
+    )
+    assert found[0] == found[1]
     assert work < 2 * usual
 
 
@@ -127,42 +123,6 @@ def test_branches_that_overlap_are_the_only_ones_to_be_compared() -> None:
             value = {"kind": kind, "x": x}
             validator = Draft202012Validator({"oneOf": branches})
             assert language.accepts(compact(value)) == validator.is_valid(value)
-
-
-KINDS: list[Any] = [
-    {"properties": {"k": {"const": "a"}}},  # an optional tag
-    {"properties": {"k": {"const": "b"}}, "required": ["k"]},
-    {"properties": {"k": {"enum": ["a", 1]}}, "required": ["k"]},
-    {"properties": {"k": {"const": 1.0}}},
-    {"properties": {"l": {"const": "a"}}, "required": ["l"]},
-    {"properties": {"k": {}}, "required": ["k", "l"]},
-    {"properties": {}, "additionalProperties": {"const": "a"}},
-    {"patternProperties": {"k|l": {"enum": ["b", "z"]}}},
-    {"type": "object", "anyOf": [{"required": ["k"]}, {"properties": {"l": {"const": 1}}}]},
-    {"if": {"properties": {"k": {"const": "a"}}}, "then": {"required": ["l"]}, "else": False},
-]
-
-
-@pytest.mark.parametrize("branches", list(itertools.combinations(range(len(KINDS)), 3)))
-def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"k": {}, "l": {}},
-        "additionalProperties": False,
-        "oneOf": [KINDS[i] for i in branches],
-    }
-    validator = Draft202012Validator(schema)
-    choices = [(), ("a",), ("b",), (1,), ("z",)]
-    values = [
-        {name: held[0] for name, held in (("k", k), ("l", other)) if held}
-        for k, other in itertools.product(choices, choices)
-    ]
-    try:
-        language = json_schema(schema, max_depth=0)
-    except EmptyLanguageError:
-        language = Automaton.empty()
-    for value in values:
-        assert language.accepts(compact(value)) == validator.is_valid(value), value
 
 
 @settings(max_examples=80)
@@ -189,15 +149,11 @@ def test_no_value_is_in_two_schemas_that_are_apart(schemas: list[Any], values: l
 
 def test_conditions_on_one_tag_are_one_case_each() -> None:
     names = [f"k{i}" for i in range(20)]
-    then = {
-        name: {"properties": {f"of {name}": INTEGER}, "required": [f"of {name}"]} for name in names
-    }
-    schema = an_object(
-        {"kind": {"enum": names}},
-        allOf=[
-            {"if": {"properties": {"kind": {"const": name}}}, "then": then[name]} for name in names
-        ],
-    )
+    cases = [
+        {"if": {"properties": {"kind": {"const": n}}}, "then": an_object({f"of {n}": INTEGER})}
+        for n in names
+    ]
+    schema = an_object({"kind": {"enum": names}}, allOf=cases)
     with work_limit(100_000_000):
         language = json_schema(schema)
     for name, other in itertools.product(names, names):
@@ -206,15 +162,10 @@ def test_conditions_on_one_tag_are_one_case_each() -> None:
 
 def test_what_is_not_apart_is_refused_after_work_that_is_counted() -> None:
     def optional(depth: int) -> Any:
-        if depth == 0:
-            return INTEGER
-        return {
-            "oneOf": [
-                an_object({"k": {"const": i}, "v": optional(depth - 1)}, required=["v"])
-                for i in range(8)
-            ]
-        }
+        inner = optional(depth - 1) if depth else INTEGER
+        branches = [an_object({"k": {"const": i}, "v": inner}, required=["v"]) for i in range(8)]
+        return {"oneOf": branches}
 
-    with work_limit(100_000_000), pytest.raises(WorkLimitError) as refused:
-        json_schema(optional(3))
+    with work_limit(20_000_000), pytest.raises(WorkLimitError) as refused:
+        json_schema(optional(2))
     assert refused.value.keyword == "oneOf"

@@ -17,23 +17,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd import (
-    ConstraintError,
-    StateLimitError,
-    WorkLimitError,
-    json_schema,
-    work_limit,
-)
+from gcd import ConstraintError, StateLimitError, WorkLimitError, json_schema, work_limit
 from gcd._languages.json_schema import choices as schema_choices
 from gcd._languages.json_schema.keywords import HONORED
 from gcd._languages.json_schema.schema import check_depth
-from tests.gcd.languages.json_schema.strategies import (
-    SCHEMAS,
-    STYLES,
-    VALUES,
-    agree,
-    compact,
-)
+from tests.gcd.languages.json_schema.strategies import SCHEMAS, STYLES, VALUES, agree, compact
 from tests.gcd.random_strings import random_strings
 
 
@@ -134,6 +122,11 @@ OF_NOTE: list[Any] = [
         "properties": {"a": {"type": "boolean"}},
         "additionalProperties": {"type": ["integer", "null"]},
     },
+    # Repeats that harm nothing.
+    {"required": ["a", "a"], "properties": {"a": True}},
+    {"type": ["string", "null", "string"], "enum": ["a", 1, "a"]},
+    {"dependentRequired": {"a": ["b", "b"]}, "properties": {"a": True, "b": True}},
+    *({k: [{"$ref": "#/$defs/d"}] * 2, "$defs": {"d": {"const": 1}}} for k in ("allOf", "anyOf")),
     *(
         {keyword: branches, "$defs": {"a": {"const": "a", "description": "first"}}}
         for keyword in ("oneOf", "anyOf")
@@ -303,10 +296,6 @@ def test_hostile_schemas_end_in_a_language_or_a_named_refusal(schema: Any) -> No
 
 
 def test_what_excluded_constants_leave() -> None:
-    texts = json_schema({"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}})
-    assert not texts.accepts('"v9999"')
-    assert not texts.accepts('"\\u00769999"')
-    assert texts.accepts('"v10000"')
     numbers = json_schema({"not": {"enum": [7, 2.5, 0]}})
     for text in ("7", "7.0", "7.00", "2.5", "2.50", "0", "-0", "0.0", "-0.0", "7e0", "0e9"):
         assert not numbers.accepts(text), text

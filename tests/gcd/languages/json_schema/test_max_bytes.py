@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,7 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd import (
-    Automaton,
-    EmptyLanguageError,
-    OverlongBudgetError,
-    Vocabulary,
-    json_schema,
-)
+from gcd import Automaton, EmptyLanguageError, OverlongBudgetError, Vocabulary, json_schema
 from smc.testing import ToyLM
 from tests.gcd.oracles import up_to
 
@@ -45,7 +40,7 @@ SCHEMAS: list[Any] = [
 @pytest.mark.parametrize("index", range(len(SCHEMAS)))
 def test_up_to_that_length_it_is_the_same_language(index: int) -> None:
     whole = json_schema(SCHEMAS[index])
-    for length in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 14, 17, 22, 30):
+    for length in (1, 2, 4, 5, 8, 9, 11, 14, 17, 30):
         expected = whole & up_to(length)
         if expected.is_empty:
             with pytest.raises(EmptyLanguageError):
@@ -81,7 +76,7 @@ def test_lengths_out_of_reach_take_no_states() -> None:
     assert within.accepts('"' + "x" * 100 + '"')
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(st.data())
 def test_the_algebra_respects_it(data: st.DataObject) -> None:
     """Operations on languages that are exact up to n return results that are exact up to n."""
@@ -104,10 +99,7 @@ def test_the_algebra_respects_it(data: st.DataObject) -> None:
         (first + second, a + b),
         (second + first + first, Automaton.concatenate([b, a, a])),
         (Automaton.union([first, second, first]), Automaton.union([a, b, a])),
-        (
-            Automaton.union([second, Automaton.empty()]),
-            Automaton.union([b, known(Automaton.empty())]),
-        ),
+        (second | Automaton.empty(), Automaton.union([b, known(Automaton.empty())])),
         (first.repeat(1, 3), a.repeat(1, 3)),
         (first.star(), a.star()),
         (first.optional(), a.optional()),
@@ -123,11 +115,14 @@ def test_the_algebra_respects_it(data: st.DataObject) -> None:
 
 
 def test_equality_and_fingerprints_tell_them_apart() -> None:
-    short = json_schema({"type": "string"}, max_bytes=30)
-    assert short != json_schema({"type": "string"}, max_bytes=31)
-    assert short != json_schema({"type": "string"})
-    assert short == json_schema({"type": "string"}, max_bytes=30)
-    assert short.fingerprint != json_schema({"type": "string"}).fingerprint
+    short, others = (
+        json_schema(True, max_bytes=30),
+        [json_schema(True), json_schema(True, max_bytes=31)],
+    )
+    assert short == json_schema(True, max_bytes=30)
+    for other in others:
+        assert short != other
+        assert short.fingerprint != other.fingerprint
 
 
 VOCABULARY = Vocabulary.from_bytes([b'"', b"a", b"aaa", b"{}", b""], eos_ids=[4])
@@ -139,17 +134,19 @@ def _lifted(max_bytes: int | None) -> gcd.TokenAutomaton:
 
 
 def test_budgets_that_could_hold_more_are_refused_where_they_meet() -> None:
-    automaton = _lifted(20)
+    automaton, proposal = _lifted(20), smc.LCD()
+    draw = partial(smc.sample, ToyLM(VOCABULARY), [[0]], automaton, particles=2, proposal=proposal)
     assert automaton.max_bytes == 20
     assert automaton.max_budget == 7  # six tokens of three bytes, and EOS
-    gcd.BudgetMask(automaton, 7)
-    gcd.Matcher(automaton, budget=7)
-    with pytest.raises(OverlongBudgetError, match=r"at most 20 bytes.*7 tokens.*budget is 8"):
-        gcd.BudgetMask(automaton, 8)
-    with pytest.raises(OverlongBudgetError, match="budget is 8"):
-        gcd.BudgetMask(gcd.AutomatonBatch([automaton, automaton]), [7, 8])
-    with pytest.raises(OverlongBudgetError, match="budget is 8"):
-        gcd.Matcher(automaton, budget=8)
+    for enter in (
+        lambda budget: gcd.BudgetMask(automaton, budget),
+        lambda budget: gcd.BudgetMask(gcd.AutomatonBatch([automaton] * 2), [7, budget]),
+        lambda budget: gcd.Matcher(automaton, budget=budget),
+        lambda budget: draw(max_tokens=budget),
+    ):
+        enter(7)
+        with pytest.raises(OverlongBudgetError, match=r"at most 20 bytes.*7 tokens.*budget is 8"):
+            enter(8)
     with pytest.raises(OverlongBudgetError, match="there is no budget") as caught:
         gcd.Matcher(automaton)
     assert (caught.value.longest, caught.value.budget) == (7, None)
@@ -167,13 +164,6 @@ def test_no_text_within_the_largest_budget_is_longer() -> None:
                 further[target] = max(further.get(target, 0), size)
         longest = further
     assert max(longest.values()) <= 20
-
-
-def test_samplers_refuse_it_too() -> None:
-    lm = ToyLM(VOCABULARY)
-    with pytest.raises(OverlongBudgetError, match="budget is 8"):
-        smc.sample(lm, [[0]], _lifted(20), max_tokens=8, particles=2, proposal=smc.LCD())
-    smc.sample(lm, [[0]], _lifted(20), max_tokens=7, particles=2, proposal=smc.LCD())
 
 
 @pytest.mark.parametrize("said", [{"format": "uri"}, {"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}])

@@ -83,30 +83,21 @@ SELECT singer.name, singer.age FROM singer EXCEPT SELECT singer.name, singer.id 
 SELECT COUNT(*) FROM singer UNION ALL SELECT concert.year FROM concert LIMIT 3
 """,
     "refused": """
-SELECT singer.nam FROM singer
 SELECT concert.title FROM singer
-SELECT singer.name FROM singer WHERE stadium.city = 'Rome'
 SELECT singer.name FROM singer GROUP BY concert.year
-SELECT singer.name FROM singer ORDER BY concert.year
 SELECT singer.name FROM singer WHERE singer.age > (SELECT AVG(concert.year) FROM singer)
 SELECT SUM(AVG(singer.age)) FROM singer
-SELECT singer.name FROM singer WHERE COUNT(*) > 1
 SELECT singer.name FROM singer GROUP BY COUNT(*)
 SELECT singer.name FROM singer ORDER BY COUNT(*)
 SELECT singer.name FROM singer JOIN singer ON singer.id = singer.id
-SELECT singer.name FROM singer JOIN stadium ON singer.id = concert.id
 SELECT singer.name, singer.age FROM singer UNION SELECT singer.name FROM singer
-SELECT singer.name FROM singer LIMIT 1 UNION SELECT singer.name FROM singer
 SELECT singer.name FROM singer UNION SELECT singer.name FROM singer ORDER BY singer.age
 SELECT singer.name FROM singer WHERE singer.id IN (SELECT singer.id, singer.age FROM singer)
 SELECT singer.name FROM singer WHERE singer.name = 'O'Hara'
 """,
     "otherwise": """
-select singer.name from singer
 SELECT name FROM singer
-SELECT singer.name FROM singer;
 SELECT T1.name FROM singer AS T1
-SELECT singer.Name FROM singer
 SELECT singer.name FROM singer WHERE singer.age = 007
 SELECT singer.name FROM singer JOIN stadium ON singer.id = stadium.id
 SELECT singer.name FROM singer WHERE singer.age > (SELECT AVG(singer.age) FROM singer) LIMIT 1

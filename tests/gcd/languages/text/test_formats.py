@@ -120,21 +120,10 @@ def test_ipv6_forms():
     verdict = is_address(ipaddress.IPv6Address)
     shapes = ["".join(s) for n in range(16) for s in itertools.product("1:", repeat=n)]
     agrees("ipv6", verdict, shapes)
-    agrees("ipv6", verdict, [f"{shape}1.2.3.4" for shape in shapes if len(shape) < 11])
+    agrees("ipv6", verdict, [f"{shape}1.2.3.4" for shape in shapes if len(shape) < 13])
     agrees(
         "ipv6", verdict, [f"::{s}" for s in ("aF09", "g", "00000", "0000", "1.2.3.256", "1.2.3")]
     )
-
-
-@settings(max_examples=300)
-@given(st.lists(st.sampled_from(["", "", "0", "aBc", "ffff", "1.2.3.4", "10000"]), max_size=10))
-@example(["1"] * 7 + ["", ""])
-@example(["", ""] + ["1"] * 7)
-@example(["1"] * 4 + [""] + ["1"] * 4)
-@example(["1"] * 6 + ["1.2.3.4"])
-def test_ipv6_groups(groups):
-    text = ":".join(groups)
-    assert known("ipv6").accepts(text) == is_address(ipaddress.IPv6Address)(text)
 
 
 def test_uuids():
@@ -267,21 +256,22 @@ def uri(text: str) -> bool:
 
 def test_uris_by_their_components():
     texts = ["".join(s) for n in range(5) for s in itertools.product("a1:/?#@[]", repeat=n)]
+    pieces = [
+        "u:p@",
+        "[v7.a:b]",
+        "[::1]",
+        "[v.a]",
+        "[1::1.2.3.4]",
+        ":80",
+        "/%4f",
+        "%4",
+        "|",
+        "\n",
+        "é",
+        "?#/?",
+    ]
+    texts += [
+        "http://" + "".join(s) for n in (1, 2, 3) for s in itertools.product(pieces, repeat=n)
+    ]
     agrees("uri", uri, texts)
     agrees("uri-reference", reference, texts)
-
-
-uri_pieces = st.lists(
-    st.sampled_from([*"a5:/?#@[]%|~é \n", "//", "%4f", "[::1]", "[v7.a:b]", "[1::1.2.3.4]", ":80"]),
-    max_size=12,
-).map("".join)
-
-
-@settings(max_examples=300)
-@given(st.sampled_from(["", "a:", "http://", "//", "/"]), uri_pieces)
-@example("http://", "u:p@[v7.a:b]:80/%4f//?/?#/?")
-@example("http://", "[v.a]")
-@example("", "a/b:c")
-def test_uris_of_pieces(start, text):
-    assert known("uri").accepts(start + text) == uri(start + text)
-    assert known("uri-reference").accepts(start + text) == reference(start + text)
