@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import lark
 import pytest
@@ -23,7 +22,6 @@ from tests.gcd.languages.grammar.oracles import (
     texts_to_depth,
 )
 from tests.gcd.oracles import checked_inside_strategies
-from tests.gcd.random_strings import random_strings
 
 MOST = 4
 ALL = ["".join(text) for n in range(MOST + 1) for text in itertools.product(LETTERS, repeat=n)]
@@ -56,7 +54,7 @@ def compiled(text: str, **options: int) -> gcd.GrammarLanguage:
 
 
 @checked_inside_strategies
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(lark_grammars())
 @example('start: a "x" | "y"\na: start "(" | b\nb: a ")" | "x"\n')  # indirect left recursion
 @example('start: start start | start "x" start | "(" start ")" | "y"\n')
@@ -69,7 +67,7 @@ def test_up_to_a_length_every_text_is_there_and_no_other(text):
 
 
 @checked_inside_strategies
-@settings(max_examples=12)
+@settings(max_examples=10)
 @given(lark_grammars(), st.integers(0, 2))
 def test_a_depth_has_all_promised_texts_and_only_texts_of_the_grammar(text, depth):
     read = read_lark(text, "start")
@@ -88,7 +86,7 @@ def test_a_depth_has_all_promised_texts_and_only_texts_of_the_grammar(text, dept
 
 
 @checked_inside_strategies
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(lark_grammars(max_rules=3), st.sampled_from(IGNORED))
 @example('start: /x[x(]?/\nT: "x" | "(x"\n', '%ignore "x"\n%ignore "xx"\n')
 def test_lark_reads_the_same_texts(text, ignored):
@@ -145,26 +143,6 @@ def test_line_comments_between_words_cost_few_states(comment, begin):
     assert not language.accepts(spaced.replace("\n", " "))
 
 
-LINES = """
-start: (line _NL)*
-line: NAME "=" value
-value: NAME | "(" value ")"
-NAME: /[a-z]+/
-_NL: ( /\\n[ \\t]*/ | COMMENT )+
-COMMENT: /#[^\\n]*/
-%ignore /[ \\t]+/
-%ignore COMMENT
-"""
-
-
-def test_a_comment_hides_text_where_line_ends_are_terminals():
-    language, parser = gcd.grammar(LINES, max_depth=2), parser_of(LINES)
-    texts = ["a=b\n", "a=b # c\n", "a=(b # )\n", "a=(b) # c\n# d\n", "a=#b\n", "a=b#\n#"]
-    accepted = [text for text in texts if language.accepts(text)]
-    assert accepted == [text for text in texts if is_parsed(parser, text)]
-    assert 2 < len(accepted) < len(texts)
-
-
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
@@ -176,6 +154,10 @@ def test_a_comment_hides_text_where_line_ends_are_terminals():
         ('start: "n" ("," start)?', "n(,n)*"),
         ('start: a{"x"} ~ 2..3\na{t}: t | a{t} "," t', r"(x(,x)*){2,3}"),
         ('start: "a" b\nb: "b" c | "."\nc: "c" start | "d" b', r"a(b(ca|d))*\."),
+        # Operators in several rules.
+        ('start: e\ne: /[0-9]/ | a\na: e b\nb: c+\nc: "/" e', "[0-9](/[0-9])*"),
+        ('start: e\ne: /[0-9]/ | a\na: e b\nb: | b "/" e', "[0-9](/[0-9])*"),
+        ('start: e\ne: /[0-9]/ | a\na: e b\nb: c | c c\nc: "<" e | ">" e', "[0-9]([<>][0-9])*"),
         # Recursion at both ends, by way of other rules.
         ('start: N | start "+" f\nf: N | start "+" f\nN: "n"', r"n(\+n)*"),  # two names for one
         ('start: t r\nt: "n" | "-" start\nr: | "+" t r', r"-*n(\+-*n)*"),
@@ -246,26 +228,6 @@ def test_brackets_nest_as_deep_around_operators_in_rules_of_their_own(ways, dept
 
 
 @pytest.mark.parametrize(
-    ("way", "rules"),
-    [
-        ('e ("/" e)+', 'a: e b\nb: c+\nc: "/" e'),
-        ('e ("/" e)*', 'a: e b\nb: | b "/" e'),
-        ('e ("<" e | ">" e)~1..2', 'a: e b\nb: c | c c\nc: "<" e | ">" e'),
-        ('"-" e ("%" e)?', 'a: "-" e b\nb: | "%" e'),
-        ('(e "&" | "|")+ e', 'a: b e\nb: c | b c\nc: e "&" | "|"'),
-    ],
-)
-@pytest.mark.parametrize("brackets", ['"[" e e "]"', 'e "?" e ":" e', '"{" e ("," e)* "}"'])
-def test_operators_in_several_rules_are_those_of_one(way, rules, brackets):
-    ways = [way, brackets] if brackets.startswith('"[') else [brackets, way]
-    inside = gcd.grammar(f"start: e\ne: /[0-9]/ | {' | '.join(ways)}", max_depth=1)
-    moved = " | ".join("a" if each == way else each for each in ways)
-    outside = gcd.grammar(f"start: e\ne: /[0-9]/ | {moved}\n{rules}", max_depth=1)
-    assert inside == outside
-    assert inside.whole_bytes == outside.whole_bytes
-
-
-@pytest.mark.parametrize(
     "text",
     [
         'start: "n" | b | b "!"\nb: start "+" start',  # as many "!" as sums, at most
@@ -311,43 +273,3 @@ NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
 @pytest.mark.parametrize("depth", [0, 1, 2, 4])
 def test_the_grammar_of_json_is_the_language_of_any_value(depth):
     assert gcd.grammar(JSON, max_depth=depth) == gcd.json_schema(True, max_depth=depth)
-
-
-SQL = """
-start: "SELECT " items " FROM " NAME [" WHERE " condition]
-items: "*" | item (", " item)*
-item: NAME | ("COUNT" | "MAX") "(" (NAME | "*") ")"
-condition: both | condition " OR " both
-both: test | both " AND " test
-test: item " = " operand | item " IN (" start ")" | "(" condition ")" | "NOT " test
-operand: NAME | /[0-9]+/ | "(" start ")"
-NAME: /[a-z]+/
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "samples"),
-    [
-        (PRECEDENCE, ["1+2*(3-4)", "((7))", "-(1)"]),
-        ("start: atom | list\nlist: \"(\" [start (\" \" start)*] \")\"\natom: /[a-z0-9]+/",
-         ["(define (f x) (g x))", "()", "x"]),
-        (SQL, ["SELECT COUNT(*) FROM t WHERE a = 1 AND (b = 2 OR NOT c = (SELECT x FROM y))"]),
-    ],
-)  # fmt: skip
-def test_lark_parses_the_texts_of_a_larger_grammar(text, samples):
-    parser = parser_of(text)
-    language = gcd.grammar(text, max_depth=3)
-    for sample in samples:
-        assert language.accepts(sample), sample
-        is_parsed(parser, sample) or pytest.fail(sample)
-    for written in random_strings(language, 40):
-        assert is_parsed(parser, written.decode()), written
-    rng = random.Random(0)
-    refused = 0
-    for written in random_strings(language, 40, seed=1):  # and refuses other strings
-        at = rng.randrange(len(written) + 1)
-        damaged = written[:at] + rng.choice([b"(", b")", b" ", b"+"]) + written[at:]
-        if not is_parsed(parser, damaged.decode()):
-            refused += 1
-            assert not language.accepts(damaged)
-    assert refused > 5

@@ -2,105 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 import gcd
 from gcd._languages.json_schema.keywords import DRAFTS, draft_of
-from tests.gcd.languages.json_schema.strategies import VALIDATORS, VALUES, agree, compact, orders
+from tests.gcd.languages.json_schema.strategies import VALIDATORS, agree, compact, orders
 
-NAMES = ("a", "b", "c")
 OLD = ("4", "6", "7")
-
-
-def _inside(draft: str) -> dict[str, st.SearchStrategy[Any]]:
-    """Schemas of a property: scalars, or a reference to the definition."""
-    size, bound = st.integers(0, 3), st.integers(-3, 3)
-    return {
-        "type": st.sampled_from(["null", "integer", "number", "string", "array"]),
-        "enum": st.lists(st.sampled_from([None, 1, "p", 2.5]), min_size=1, max_size=2, unique=True),
-        "maxLength": size,
-        "minimum": bound,
-        "exclusiveMinimum": st.booleans() if draft == "4" else bound,
-        "const": st.sampled_from([1, "p", None]),
-        "format": st.just("no format of any draft"),
-        "$ref": st.sampled_from(["#/definitions/d" if draft in OLD else "#/$defs/d", "#here"]),
-        "x-unknown": st.just({"type": "null"}),
-    }
-
-
-def _few(keywords: dict[str, st.SearchStrategy[Any]], most: int) -> st.SearchStrategy[Any]:
-    return st.lists(st.sampled_from(sorted(keywords)), max_size=most, unique=True).flatmap(
-        lambda chosen: st.fixed_dictionaries({name: keywords[name] for name in chosen})
-    )
-
-
-def _schemas(draft: str) -> st.SearchStrategy[Any]:
-    """Schemas with the keywords that differ between drafts, including those of other drafts."""
-    leaf = _few(_inside(draft), 2)
-    inner = leaf if draft == "4" else leaf | st.booleans()
-    keywords = {
-        **_inside(draft),
-        "items": inner | st.lists(inner, min_size=1, max_size=2) if draft != "2020-12" else inner,
-        "additionalItems": inner | st.booleans(),
-        "prefixItems": st.lists(inner, min_size=1, max_size=2),
-        "contains": inner,
-        "minContains": st.integers(0, 2),
-        "maxContains": st.integers(0, 2),
-        "minItems": st.integers(0, 2),
-        "unevaluatedItems": inner,
-        "properties": st.tuples(*[inner] * len(NAMES)).map(
-            lambda schemas: dict(zip(NAMES, schemas, strict=True))
-        ),
-        "required": st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=2),
-        "additionalProperties": inner | st.booleans(),
-        "unevaluatedProperties": inner,
-        "propertyNames": st.sampled_from([{"maxLength": 1}, {"enum": ["a", "b"]}]),
-        "dependentRequired": st.just({"a": ["b"]}),
-        "dependentSchemas": st.fixed_dictionaries({"a": inner}),
-        "if": inner,
-        "then": inner,
-        "else": inner,
-        "not": inner,
-        "anyOf": st.lists(inner, min_size=1, max_size=2),
-        "oneOf": st.lists(inner, min_size=1, max_size=2),
-    }
-    if draft in OLD:
-        keywords["dependencies"] = st.fixed_dictionaries(
-            {}, optional={"a": inner, "b": st.just(["c"])}
-        )
-    identifier = {"4": "id", "6": "$id", "7": "$id"}.get(draft)
-    named = {identifier: "#here"} if identifier else {"$anchor": "here"}
-    return st.builds(
-        lambda schema, target: {
-            **schema,
-            "definitions" if draft in OLD else "$defs": {"d": {**target, **named}},
-        },
-        _few(keywords, 5),
-        _few({k: v for k, v in _inside(draft).items() if k != "$ref"}, 2),
-    )
-
-
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
-    @settings(max_examples=50)
-    @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
-    def check(schema: Any, values: list[Any]) -> None:
-        # In the library, `unevaluatedItems` includes matches of `contains`, as in 2020-12; before,
-        # only items covered by `items` and `additionalItems` counted as evaluated.
-        assume(draft != "2019-09" or not {"contains", "unevaluatedItems"} <= schema.keys())
-        # It also mistakes the keywords of a schema in `additionalProperties` for names.
-        shown = json.dumps(schema)
-        open_to_a_schema = '"additionalProperties": {' in shown
-        assume(draft != "2019-09" or not (open_to_a_schema and "unevaluatedProperties" in shown))
-        agree(schema, values, draft=draft)
-
-    check()
 
 
 R, D = "#/definitions/d", {"d": {"type": "null"}}
@@ -147,18 +58,18 @@ CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
 ]
 
 
+POOL = [None, 1, 2, "a", [], [1], [None], [None, 1], {}, {"a": 1}, {"a": 1, "b": 1}, {"c": 1}]
+
+
 @pytest.mark.parametrize(("schema", "value", "verdicts"), CASES)
 def test_what_differs_from_draft_to_draft(
     schema: Any, value: Any, verdicts: dict[str, bool | None]
 ) -> None:
+    """By hand, and for drafts that read the schema by the validator of `jsonschema`."""
     for draft, valid in verdicts.items():
+        options = {"draft": draft or None, "additional_properties": "open", "unknown": "ignore"}
         try:
-            language = gcd.json_schema(
-                schema,
-                draft=draft or None,
-                additional_properties="open",
-                unknown="ignore",
-            )
+            language = gcd.json_schema(schema, **options)
         except gcd.EmptyLanguageError:
             found: bool | None = False
         except gcd.ConstraintError:
@@ -166,6 +77,11 @@ def test_what_differs_from_draft_to_draft(
         else:
             found = any(language.accepts(compact(ordered)) for ordered in orders(value))
         assert found == valid, draft
+        # The library ignores `dependencies` in newer drafts, and in 2019-09 it includes matches of
+        # `contains` in `unevaluatedItems`.
+        unlike = set() if draft in OLD else {"dependencies", "unevaluatedItems"}
+        if draft and valid is not None and (schema is True or not unlike & schema.keys()):
+            agree(schema, POOL, draft=draft)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -138,7 +138,6 @@ TYPES: list[tuple[Any, list[Any]]] = [
     (datetime.datetime, ["2024-05-01T10:20:30Z", "0001-01-01T00:00:00+23:59", f"{MAY}.123456"]),
     (pydantic.NaiveDatetime, [MAY, f"{MAY}.5"]),
     (pydantic.AwareDatetime, [f"{MAY}Z", f"{MAY}-01:00"]),
-    (pydantic.PastDatetime, ["2020-05-01T10:20:30Z"]),
     (Date, ["2024-02-29", "0001-01-01"]),
     (pydantic.PastDate, ["2020-12-31"]),
     (pydantic.condate(gt=Date(2023, 12, 31), le=Date(2024, 3, 9)), ["2024-01-01", "2024-03-09"]),
@@ -158,17 +157,14 @@ TYPES: list[tuple[Any, list[Any]]] = [
     ),
     (ipaddress.IPv4Address, ["127.0.0.1"]),
     (ipaddress.IPv6Address, ["::1", "fe80::1:2"]),
-    (ipaddress.IPv4Interface, ["127.0.0.1/8"]),
     (ipaddress.IPv6Interface, ["::1/128"]),
-    (ipaddress.IPv4Network, ["10.0.0.0/8", "10.128.0.0/9"]),
     (ipaddress.IPv6Network, ["fe80::/16", "::/0"]),
     (pydantic.IPvAnyAddress, ["127.0.0.1", "::1"]),
     (pydantic.IPvAnyInterface, ["127.0.0.1/8", "::1/8"]),
-    (pydantic.IPvAnyNetwork, ["10.0.0.0/8", "::/0"]),
+    (pydantic.IPvAnyNetwork, ["10.0.0.0/8", "10.128.0.0/9", "::/0"]),
     (pydantic.AnyUrl, URLS),
     (pydantic.AnyHttpUrl, ["http://a.b/c"]),
     (pydantic.PostgresDsn, ["postgres://a:b@c:5432/d"]),
-    (pydantic.RedisDsn, ["redis://localhost:6379/0"]),
     (pydantic.Json, ["[1]", '{"a":null}']),
     (pydantic.Json[list[int]], ["[1,2]"]),
     (pydantic.Json[Inner], ['{"code":"1A"}']),
@@ -292,7 +288,6 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out() -> None:
     [
         (pydantic.FilePath, "file system"),
         (pydantic.DirectoryPath, "file system"),
-        (pydantic.NewPath, "file system"),
         (pydantic.FutureDate, "clock"),
         (pydantic.FutureDatetime, "clock"),
         (pydantic.ImportString, "imported"),
@@ -301,12 +296,9 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out() -> None:
         (Annotated[Time, Field(gt=Time(1))], "bounds"),
         (Annotated[Delta, Field(gt=Delta(1))], "bounds"),
         (Annotated[Delta, Field(multiple_of=Delta(1))], "multiple_of"),
-        (Annotated[pathlib.Path, Field(max_length=3)], "bound"),
         (Annotated[pydantic.Secret[int], Field(gt=2)], "bound"),
         (Annotated[bool, Field(gt=0)], "bound"),
-        (Annotated[uuid.UUID, Field(max_length=99)], "bound"),
         (Annotated[Inner, Field(min_length=1)], "bound"),
-        (Annotated[list[int] | Inner, Field(min_length=1)], "bound"),
         (Annotated[Date | int, Field(gt=3)], "bound"),
         (Annotated[bytes | list[int], Field(max_length=2)], "bound"),
         (Annotated[pydantic.AnyUrl, Field(max_length=12)], "bound"),
@@ -327,7 +319,6 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out() -> None:
         (Hashable, "custom-error"),
         (dict[bool, int], "keys"),
         (dict[Decimal, int], "keys"),
-        (Annotated[pydantic.SecretStr, Field(min_length=2)], "bound"),
         (pydantic.Json[pydantic.Json[int]], "another Json"),
         (Annotated[list[int], pydantic.WithJsonSchema({"type": "string"})], "no value"),
         (Annotated[pydantic.Json[list[int]], Field(min_length=2)], "cannot compile the type"),
@@ -394,17 +385,6 @@ def test_the_config_of_a_class_holds() -> None:
     texts = language(str, str_min_length=2, str_strip_whitespace=True, str_max_length=3)
     found = [s for s in ("a", "ab", " a", "abcd") if texts.accepts(compact({"x": s}))]
     assert found == ["ab"]
-
-
-def test_recursive_classes() -> None:
-    class Node(pydantic.BaseModel):
-        at: pydantic.NaiveDatetime
-        next: "Node | None" = None
-
-    Node.model_rebuild(_types_namespace={"Node": Node})
-    texts = gcd.json_schema(Node)
-    assert texts.accepts('{"at":"2024-01-01T00:00:00","next":{"at":"2024-01-01T00:00:00"}}')
-    assert not texts.accepts('{"at":"2024-01-01T00:00:00Z"}')
 
 
 def pick(value: Any) -> str:
@@ -580,15 +560,6 @@ def test_code_that_no_automaton_runs_is_a_caveat(annotation: Any, code: str, poi
     with pytest.raises(gcd.UnsupportedSchemaError, match="is Python code") as refused:
         gcd.json_schema(kind, unsupported="refuse")
     assert refused.value.pointer == pointer
-
-
-def test_code_for_the_whole_class_is_a_caveat_at_the_root() -> None:
-    found = gcd.json_schema(Even, unsupported="ignore")
-    assert [(c.pointer, c.value) for c in found.caveats] == [("/properties/n", "Even.is_even")]
-    assert found.accepts('{"n":1}')
-    found = gcd.json_schema(CheckedModel, unsupported="ignore")
-    assert [(c.pointer, c.value) for c in found.caveats] == [("", "CheckedModel.model_post_init")]
-    assert found.accepts('{"n":-1}')
 
 
 def test_private_attributes_and_plain_dataclasses_have_no_code() -> None:

@@ -1,16 +1,11 @@
-"""Patterns of JSON Schema: the official suite, Python's `re` on all short texts, and characters."""
+"""Patterns of JSON Schema: what they surround, and characters; test_look_around.py has the rest."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
 import unicodedata
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 
 from gcd import Automaton, literal, regex
 from gcd._languages.text.code_points import complement, one_of, ranges, texts
@@ -19,84 +14,11 @@ from gcd._languages.text.regex import MAX_NESTING
 from gcd._languages.text.unicode_tables import BINARY, GENERAL_CATEGORIES, ecma_property
 from tests.gcd.languages.text.patterns import patterns
 
-ROOT = Path(__file__).resolve().parents[4]
-SUITE = ROOT.parent / "shared" / "data" / "json_schema_test_suite" / "draft2020-12"
-STRINGS = ["".join(s) for n in range(6) for s in itertools.product("ab\n", repeat=n)]
-
-
-# -- the official suite --------------------------------------------------------------------------
-
-
-def _cases() -> list[Any]:
-    found = []
-    for name in ("pattern", "optional/ecmascript-regex", "optional/non-bmp-regex"):
-        path = SUITE / f"{name}.json"
-        groups = json.loads(path.read_text()) if path.exists() else []
-        for group in groups:
-            schema = group["schema"]
-            for pattern in [schema.get("pattern"), *schema.get("patternProperties", ())]:
-                for test in group["tests"] if pattern is not None else ():
-                    label = f"{group['description']}: {test['description']}"
-                    found.append(pytest.param(pattern, schema, test, id=label))
-    return found
-
-
-@pytest.mark.parametrize(("pattern", "schema", "test"), _cases())
-def test_official_suite(pattern: str, schema: dict[str, Any], test: dict[str, Any]) -> None:
-    language = ecma_pattern(pattern)
-    data = test["data"]
-    if "pattern" in schema and isinstance(data, str):
-        assert language.accepts(data) == test["valid"]
-    elif isinstance(data, dict) and schema.get("additionalProperties") is False:
-        assert all(map(language.accepts, data)) == test["valid"]
-    elif isinstance(data, dict) and "patternProperties" in schema:
-        inner = schema["patternProperties"][pattern]
-        if inner == {"type": "integer"}:
-            fits = [isinstance(v, int) for k, v in data.items() if language.accepts(k)]
-            assert all(fits) == test["valid"]
-    else:
-        assert test["valid"]  # a pattern doesn't constrain values other than strings
-
-
 # -- anchors, alternatives, repetitions: against Python ---------------------------------------
 
 
-ATOMS = ["a", "b", "^", "$", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"[^\S]"]
 SIGNS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}", "{2,}"]
-PLAIN = [atom for atom in ATOMS if atom not in "^$"]
-
-
-def _python(pattern: str) -> re.Pattern[str]:
-    """Compile with ECMA's `$`, which does not match before a final line feed."""
-    return re.compile(pattern.replace("$", r"\Z"), re.ASCII)
-
-
-@settings(max_examples=150)
-@given(patterns(ATOMS, SIGNS))
-@example("^a|b$")
-@example("(^|,)a(b|$)")
-@example("(^|b)a(b|$)")
-@example("^^a$$")
-@example("$^")
-@example("a$b|b^a|")
-@example("(a|^)b")
-@example("(?:^a|b)*$")
-@example("(?:(?:^|a)(?:$|b)){2}")
-@example("a(?:$)+")
-@example("(?:^){3}a")
-@example("(?:^|$){0,2}")
-@example("a*?$")
-@example("a|ab|b^")
-def test_search_as_in_python(pattern: str) -> None:
-    automaton = ecma_pattern(pattern)
-    compiled = _python(pattern)
-    state = {"": 0}
-    for string in STRINGS[1:]:
-        before = state[string[:-1]]
-        state[string] = automaton.run(string[-1], before) if before >= 0 else -1
-    for string, reached in state.items():
-        accepted = reached >= 0 and bool(automaton.accepting[reached])
-        assert accepted == bool(compiled.search(string)), string
+PLAIN = ["a", "b", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"[^\S]"]
 
 
 @settings(max_examples=40)
@@ -111,19 +33,18 @@ def test_unanchored_patterns_are_surrounded_by_anything(pattern: str) -> None:
     assert ecma_pattern(f"(?:{pattern})$") == texts() + inner
 
 
-def test_only_texts_match() -> None:
-    assert ecma_pattern("") == texts()
-    assert ecma_pattern("a") == texts() - regex("(?s:[^a]*)")
-    assert ecma_pattern("^$") == Automaton.epsilon()
-    for bad in (b"a\xff", b"\xc0\x80a", b"a\xed\xa0\x80", b"\xe2\x82"):
-        assert not ecma_pattern("a|$").accepts(bad)
-
-
-def test_noncharacters_are_characters() -> None:
+def test_only_texts_match_and_noncharacters_are_characters() -> None:
     for text in ("\U0010fffe", "\U0010ffff", "\ufffe"):
         assert ecma_pattern("(^|,).(,|$)").accepts(text)
         assert ecma_pattern("^[^a]($|b)").accepts(text)
         assert not ecma_pattern("a").accepts(text)
+    assert ecma_pattern("") == texts()
+    assert ecma_pattern("a") == texts() - regex("(?s:[^a]*)")
+    assert ecma_pattern("^$") == Automaton.epsilon()
+    for bad in (b"a\xff", b"\xc0\x80a", b"a\xed\xa0\x80", b"\xe2\x82", "a\ud800"):
+        assert not ecma_pattern("a|$").accepts(bad)
+        assert not regex("(?s:.*)").accepts(bad)
+    assert not (~literal("a")).accepts("\ud800")
 
 
 # -- characters ---------------------------------------------------------------------------------

@@ -65,13 +65,3 @@ def test_lark_reads_the_same_terminals(terminal, letters):
     for size in range(6 if len(letters) > 3 else 5):
         for written in map("".join, itertools.product(letters, repeat=size)):
             assert language.accepts(written) == is_parsed(parser, written), written
-
-
-def test_the_look_around_of_many_words_is_one_condition():
-    words = "and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|return|then"
-    text = f"start: NAME+\nNAME: /(?!({words})\\b)[a-z]+\\b/\n%ignore / +/\n"
-    language = gcd.grammar(text)
-    for good in ("a", "andy ina", "ends nota"):
-        assert language.accepts(good), good
-    for bad in ("and", "a end", "in", "x nil y"):
-        assert not language.accepts(bad), bad

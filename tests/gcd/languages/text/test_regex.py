@@ -11,17 +11,8 @@ from functools import cache
 import pytest
 from hypothesis import example, given, settings
 
-from gcd import (
-    ConstraintError,
-    EmptyLanguageError,
-    StateLimitError,
-    WorkLimitError,
-    choice,
-    literal,
-    regex,
-    state_limit,
-    work_limit,
-)
+import gcd
+from gcd import choice, literal, regex
 from gcd._languages.text.code_points import one_of, ranges
 from gcd._languages.text.dialects import search_language as ecma_pattern
 from gcd._languages.text.regex import parse
@@ -72,22 +63,6 @@ def test_nested_counts_are_one_count():
         counted = regex(f"(?:a{inner}){outer}")
         for count in range(20):
             assert counted.accepts("a" * count) == bool(compiled.fullmatch("a" * count))
-
-
-def test_one_character_is_one_dot():
-    for text in ("é", "ß", "漢", "😀", "\x00", "\x7f", "\u07ff", "\U0010ffff"):
-        assert regex(".").accepts(text)
-        assert not regex("..").accepts(text)
-        assert regex("[^a]{3}").accepts(text * 3)
-        assert regex(re.escape(text)) == literal(text)
-
-
-def test_only_utf8_is_matched():
-    everything = regex(r"(?s).*")
-    for bad in [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xe2\x82", b"\xf4\x90\x80\x80"]:
-        assert not everything.accepts(bad)
-    assert not everything.accepts("\ud800")
-    assert not (~literal("a")).accepts("\ud800")
 
 
 @cache
@@ -201,7 +176,10 @@ HARMLESS = [
     ],
 )
 def test_hostile_patterns_are_refused_while_they_grow(pattern, build):
-    with work_limit(20_000_000), pytest.raises(ConstraintError, match=r"units of work|states") as e:
+    with (
+        gcd.work_limit(20_000_000),
+        pytest.raises(gcd.ConstraintError, match=r"units of work|states") as e,
+    ):
         build(pattern)
     assert pattern in str(e.value).replace("\\\\", "\\")
 
@@ -210,7 +188,7 @@ def test_hostile_patterns_are_refused_while_they_grow(pattern, build):
 @pytest.mark.parametrize("pattern", [HOSTILE[i] for i in (0, 3, 4, 6)])
 def test_hostile_patterns_end_under_the_default_limits(pattern):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with contextlib.suppress(StateLimitError, WorkLimitError):
+    with contextlib.suppress(gcd.StateLimitError, gcd.WorkLimitError):
         assert regex(pattern).num_states <= 250_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
 
@@ -222,24 +200,21 @@ def test_a_brace_that_opens_no_count_is_read_at_once():
 
 @pytest.mark.parametrize(("pattern", "num_states"), HARMLESS)
 def test_harmless_patterns_compile(pattern, num_states):
-    with work_limit(500_000_000):
+    with gcd.work_limit(500_000_000):
         assert regex(pattern).num_states == num_states
 
 
-@pytest.mark.parametrize("pattern", ["|".join(WORDS), "[a-z]{500}", r"[\w ]{0,5000}", "(.*a){25}"])
-def test_harmless_searches_compile(pattern):
-    with work_limit(500_000_000):
-        assert ecma_pattern(pattern).accepts("." + "abcd" * 125 + "a" * 25)
-
-
 def test_the_part_that_is_too_much_is_named():
-    with state_limit(100), pytest.raises(StateLimitError, match=r"'\[ab\]\{200\}' at position 3 "):
+    with (
+        gcd.state_limit(100),
+        pytest.raises(gcd.StateLimitError, match=r"'\[ab\]\{200\}' at position 3 "),
+    ):
         regex("(x|[ab]{200})y{50}")
-    with state_limit(100), pytest.raises(StateLimitError, match=r"^the pattern '\(ab\|a"):
+    with gcd.state_limit(100), pytest.raises(gcd.StateLimitError, match=r"^the pattern '\(ab\|a"):
         regex("(ab|a)*b(a|b)*a(a|b){9}")
     with (
-        work_limit(200_000),
-        pytest.raises(WorkLimitError, match=r"'\(a\|ab\)\{900\}' at position 1 "),
+        gcd.work_limit(200_000),
+        pytest.raises(gcd.WorkLimitError, match=r"'\(a\|ab\)\{900\}' at position 1 "),
     ):
         regex("c(a|ab){900}")
 
@@ -248,5 +223,5 @@ def test_choice_and_literal():
     assert choice(["b", "a", "ab", "a"]).enumerate(9) == [b"a", b"b", b"ab"]
     assert choice([b"\xff"]).accepts(b"\xff")
     assert literal("").accepts("")
-    with pytest.raises(EmptyLanguageError, match="at least one text"):
+    with pytest.raises(gcd.EmptyLanguageError, match="at least one text"):
         choice([])
