@@ -1,4 +1,4 @@
-"""Supported and refused syntax of each dialect, and hostile grammars."""
+"""Supported syntax of each dialect, and hostile grammars."""
 
 from __future__ import annotations
 

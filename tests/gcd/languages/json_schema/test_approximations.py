@@ -25,21 +25,6 @@ def an_object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), **more}
 
 
-def tagged(count: int, depth: int) -> Any:
-    """Return a choice of `count` objects with a tag, to a depth."""
-    if depth == 0:
-        return an_object({"v": INTEGER}, additionalProperties=False)
-    return {
-        "oneOf": [
-            an_object(
-                {"kind": {"const": f"{depth} {i}"}, "body": tagged(count, depth - 1)},
-                additionalProperties=False,
-            )
-            for i in range(count)
-        ]
-    }
-
-
 def named(count: int, depth: int, **more: Any) -> Any:
     """Return a choice of `count` objects, each with a differently named member, to a depth."""
     if depth == 0:
@@ -57,13 +42,8 @@ def of_kinds(prefix: str, count: int) -> list[Any]:
 
 
 APART: dict[str, Any] = {
-    "tags in three levels": tagged(3, 3),
     "tags of several values": {
         "oneOf": [an_object({"k": {"enum": [i, f"{i}", None][: 2 + (i == 0)]}}) for i in range(15)]
-    },
-    "tags behind references": {
-        "oneOf": [an_object({"k": {"$ref": f"#/$defs/k{i}"}, "x": INTEGER}) for i in range(15)],
-        "$defs": {f"k{i}": {"const": f"{i}"} for i in range(15)},
     },
     "branches behind references": {
         "oneOf": [{"$ref": f"#/$defs/b{i}"} for i in range(15)],
@@ -93,7 +73,6 @@ APART: dict[str, Any] = {
             for i in range(15)
         ]
     },
-    "types": {"oneOf": [{"type": t} for t in ("string", "integer", "null", "boolean")]},
     "bounds": {"oneOf": [{**INTEGER, "minimum": 9 * i, "maximum": 9 * i + 8} for i in range(15)]},
     "lengths": {
         "oneOf": [{"type": "string", "minLength": i, "maxLength": i} for i in range(0, 40, 2)]
@@ -125,7 +104,7 @@ def test_branches_that_overlap_are_the_only_ones_to_be_compared() -> None:
             assert language.accepts(compact(value)) == validator.is_valid(value)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(st.lists(SCHEMAS, min_size=2, max_size=4), st.lists(VALUES, min_size=1, max_size=9))
 @example([{"minItems": 2, "prefixItems": [{"const": 1}]}, {"items": {"const": 2}}], [[1, 2], [2]])
 def test_no_value_is_in_two_schemas_that_are_apart(schemas: list[Any], values: list[Any]) -> None:

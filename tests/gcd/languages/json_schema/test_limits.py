@@ -15,15 +15,8 @@ from typing import Any
 
 import pytest
 
-from gcd import (
-    ConstraintError,
-    StateLimitError,
-    WorkLimitError,
-    json_schema,
-    state_limit,
-    tool_calls,
-    work_limit,
-)
+import gcd
+from gcd import json_schema
 from gcd._errors import LimitError
 from gcd._languages.cycles import cycles
 from tests.gcd.oracles import work_of
@@ -34,7 +27,7 @@ def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None
     members |= {"costly": {"type": "string", "maxLength": 1_000, "format": "uuid"}}
     members |= {f"b{i}": {"type": "string", "maxLength": 3 + i} for i in range(9)}
     taken = work_of(lambda: json_schema({"type": "object", "properties": members}))
-    with work_limit(taken // 2), pytest.raises(WorkLimitError) as caught:
+    with gcd.work_limit(taken // 2), pytest.raises(gcd.WorkLimitError) as caught:
         json_schema({"type": "object", "properties": members}, unsupported="refuse")
     assert (caught.value.keyword, caught.value.pointer) == ("maxLength", "/properties/costly")
 
@@ -64,7 +57,9 @@ def _chain(length: int, step: Any) -> Any:
     ],
 )
 def test_long_chains_of_references_are_refused_by_name(step: Any, message: str) -> None:
-    with pytest.raises(ConstraintError, match=rf"{message}.*at '/.*d|schema at '/.*d.*{message}"):
+    with pytest.raises(
+        gcd.ConstraintError, match=rf"{message}.*at '/.*d|schema at '/.*d.*{message}"
+    ):
         json_schema(_chain(2_000, step))
     json_schema(_chain(20, step))
 
@@ -100,7 +95,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_what_would_take_too_long_is_refused_with_its_part(name: str) -> None:
-    with work_limit(4_000_000), pytest.raises(LimitError) as caught:
+    with gcd.work_limit(4_000_000), pytest.raises(LimitError) as caught:
         json_schema(ATTACKS[name])
     assert caught.value.pointer is not None
     assert len(str(caught.value)) < 300
@@ -121,9 +116,9 @@ def test_what_is_refused_does_not_depend_on_what_was_compiled_before() -> None:
 
 def test_recursion_is_refused_with_the_remedy() -> None:
     loop = {"type": "object", "properties": {n: {"$ref": "#"} for n in "abcdef"}}
-    with state_limit(200), pytest.raises(StateLimitError, match="a lower max_depth helps"):
+    with gcd.state_limit(200), pytest.raises(gcd.StateLimitError, match="a lower max_depth helps"):
         json_schema(loop)
-    with state_limit(200):
+    with gcd.state_limit(200):
         json_schema(loop, max_depth=0)
 
 
@@ -133,11 +128,11 @@ def test_tool_calls_are_metered_together() -> None:
         return {"name": f"t{length}", "parameters": {"type": "object", "properties": {"a": text}}}
 
     tools = [tool(400 + i) for i in range(9)]
-    with work_limit(3 * work_of(lambda: tool_calls(tools[:1]))):
-        tool_calls(tools[:1])
-        with pytest.raises(WorkLimitError, match=r"'maxLength' at '/\d/.*'t40\d', of 9"):
-            tool_calls(tools, unsupported="refuse")
-        left = tool_calls(tools, unsupported="ignore").caveats
+    with gcd.work_limit(3 * work_of(lambda: gcd.tool_calls(tools[:1]))):
+        gcd.tool_calls(tools[:1])
+        with pytest.raises(gcd.WorkLimitError, match=r"'maxLength' at '/\d/.*'t40\d', of 9"):
+            gcd.tool_calls(tools, unsupported="refuse")
+        left = gcd.tool_calls(tools, unsupported="ignore").caveats
         assert {(each.keyword, each.is_unchecked) for each in left} == {("maxLength", True)}
 
 
@@ -163,7 +158,7 @@ def test_cycles_are_the_strongly_connected_components() -> None:
 def test_a_thousand_titled_constants_are_one_enum(keyword: str) -> None:
     values = [f"value-{7_919 * i % 100_003}" for i in range(1_000)]
     branches = [{"const": value, "title": value.title()} for value in values]
-    with work_limit(12_000_000):
+    with gcd.work_limit(12_000_000):
         language = json_schema({keyword: branches})
     assert language == json_schema({"enum": values})
     beside = json_schema({keyword: [*branches, {"type": "string", "pattern": "^value-1"}]})
@@ -182,5 +177,5 @@ def test_a_kilobyte_that_spells_out_a_billion_references() -> None:
         if keyword == "allOf":
             assert json_schema(schema) == json_schema(definitions["d0"])
         else:
-            with work_limit(10_000_000), pytest.raises(WorkLimitError):
+            with gcd.work_limit(10_000_000), pytest.raises(gcd.WorkLimitError):
                 json_schema(schema)

@@ -13,7 +13,6 @@ import pytest
 import gcd
 from gcd import Column, ConstraintError, ForeignKey, SqlDialect, SqlSchema, StateLimitError, Table
 from gcd._languages.sql import reading
-from gcd._languages.sql.database import quote
 from tests.gcd.languages.sql.schemas import TINY, table
 from tests.gcd.random_strings import random_strings
 
@@ -131,14 +130,6 @@ def test_bad_schemas_and_dialects_are_refused(make: object, message: str) -> Non
     assert callable(make)
     with pytest.raises(ConstraintError, match=message):
         make()
-
-
-def test_names_are_quoted_where_sqlite_needs_it() -> None:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        for name in ("name", "_x1", "18_49", "order", "Key", 'a"b', "a.b", "naïve", "rowid", "é"):
-            connection.execute(f"CREATE TABLE {quote(name)} ({quote(name)})")
-            connection.execute(f"SELECT {quote(name)}.{quote(name)} FROM {quote(name)}")
-    assert [quote(n) for n in ("name", "Key", 'a"b')] == ["name", '"Key"', '"a""b"']
 
 
 def test_too_many_tables_are_refused_and_a_narrower_dialect_is_found() -> None:
