@@ -122,15 +122,9 @@ SCHEMAS: list[tuple[Any, str]] = [
     # -- without values
     (NONE, "schema: type, minLength and maxLength exclude each other; correct the"),
     ({**OUTER, "$defs": {"x": WITHIN}}, "defs/x/properties/k' has no values, bec.*; correct it$"),
-    (
-        {"type": "string", "minLength": 0, "format": "date", "pattern": "/"},
-        "Empty.*type, minLength, format and pattern exclude each other",
-    ),
+    ({"type": "string", "format": "date", "pattern": "/"}, "Empty.*type, format and pattern excl"),
     ({"enum": ["a", "bc"], "maxLength": 0}, "Empty.*enum and maxLength exclude each other"),
-    (
-        {"allOf": [{"type": "null"}, {"type": "array"}]},
-        "type at '.*/allOf/0' and type at '.*/allOf/1' exclude each other",
-    ),
+    ({"allOf": [{"type": "null"}, {"type": "array"}]}, "type at '/allOf/0' and type at '/allOf/1'"),
     ({"enum": []}, "enum excludes every value"),
     ({"properties": {"d": {"enum": []}}, "required": ["d"], "type": "object"}, "enum excludes ev"),
     ({"type": "integer", "minimum": 1, "exclusiveMaximum": 2, "multipleOf": 2}, "minimum, "),
@@ -334,9 +328,8 @@ TOOLS: list[tuple[Any, str]] = [
     ([{"name": "f", "parameters": {"type": "dict"}}], "type 'object', got .* write .*properties"),
     *(
         (
-            [{"name": "f", "parameters": {name: {"type": "str, optional"}}}],
-            r"tool 0 \(f\): expected 'parameters' to be a JSON schema of type 'object', got .*"
-            r"tool_calling/conversion\.py",
+            [{"name": "f", "parameters": {name: {"type": "str"}}}],
+            r"tool 0 \(f\).*ing/conversion\.py",
         )
         for name in ("city", "type", "properties", "items", "definitions", "$ref")
     ),
@@ -345,14 +338,11 @@ TOOLS: list[tuple[Any, str]] = [
     (types("str, optional"), "must be one of .* string.*, got 'str, optional'"),
     (types(["float", "null"]), r"must be one of .* number.*, got \['float', 'null'\]"),
     (
-        [{"type": "function", "parameters": CITY, "function": {"name": "f"}}],
-        "tool 'f' inside 'function', got them beside 'function'",
+        [{"parameters": CITY, "function": {"name": "f"}}],
+        "tool 'f' inside .*, got them beside 'func",
     ),
     *(
-        (
-            [{"name": "f"}, {key: [{"name": "g"}], "google_search": {}}],
-            f"'google_search' at '/1'.*beside '{key}'.* remove it",
-        )
+        ([{key: [{"name": "g"}], "google": {}}], f"'google' at '/0'.*beside '{key}'.* remove it")
         for key in ("function_declarations", "functionDeclarations")
     ),
     ([undocumented], "tool 0.*cannot read the function 'undocumented': .* no docstring"),
@@ -364,10 +354,7 @@ TOOLS: list[tuple[Any, str]] = [
     ([], "Empty.*there are no tools"),
     ([{"name": "f", "parameters": {**CITY, "required": ["a"], "enum": []}}], "none of the tools"),
     ([{"name": "f", "parameters": an_object(a={"minimum": "low"})}], "'/0/parameters/properties"),
-    (
-        [{"name": "f"}, {"function": {"name": "g", "parameters": an_object(d={"disallow": 1})}}],
-        "'disallow' at '/1/function/parameters/properties/d'",
-    ),
+    ([{"name": "f", "parameters": an_object(d={"disallow": 1})}], "'/0/parameters/properties/d'"),
 ]
 
 

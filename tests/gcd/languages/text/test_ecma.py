@@ -1,36 +1,16 @@
-"""Patterns of JSON Schema: what they surround, and characters; test_look_around.py has the rest."""
+"""Characters and texts of the patterns of JSON Schema; test_regex.py has the rest."""
 
 from __future__ import annotations
 
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
 
 from gcd import Automaton, literal, regex
 from gcd._languages.text.code_points import complement, one_of, ranges, texts
 from gcd._languages.text.dialects import search_language as ecma_pattern
 from gcd._languages.text.regex import MAX_NESTING
 from gcd._languages.text.unicode_tables import BINARY, GENERAL_CATEGORIES, ecma_property
-from tests.gcd.languages.text.patterns import patterns
-
-# -- anchors, alternatives, repetitions: against Python ---------------------------------------
-
-
-SIGNS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}", "{2,}"]
-PLAIN = ["a", "b", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"[^\S]"]
-
-
-@settings(max_examples=40)
-@given(patterns(PLAIN, SIGNS, max_leaves=3))
-def test_unanchored_patterns_are_surrounded_by_anything(pattern: str) -> None:
-    rust = pattern.replace(r"\w", "[0-9A-Za-z_]").replace(".", r"[^\n\r\x{2028}\x{2029}]")
-    rust = rust.replace(r"[^\S]", r"[\s\x{FEFF}--\x{85}]")
-    inner = regex(rust)
-    assert ecma_pattern(f"^(?:{pattern})$") == inner
-    assert ecma_pattern(pattern) == Automaton.concatenate([texts(), inner, texts()])
-    assert ecma_pattern(f"^(?:{pattern})") == inner + texts()
-    assert ecma_pattern(f"(?:{pattern})$") == texts() + inner
 
 
 def test_only_texts_match_and_noncharacters_are_characters() -> None:
