@@ -35,15 +35,8 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 """Options of `json.dumps` for the values of `whitespace`."""
 
-NAMES = ("a", "b", "c")
-
-
-EXTRA = "x"
-
-
+NAMES, EXTRA = ("a", "b", "c"), "x"
 TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
-
-
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -51,8 +44,6 @@ SCALARS = st.one_of(
     st.integers(-4, 4).map(lambda n: n + 0.5),
     st.sampled_from(["", "p", "é", "qq", "😀😀", 'a"\n', "four"]),
 )
-
-
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -90,36 +81,27 @@ def _object_keywords(inner: st.SearchStrategy[Any]) -> dict[str, st.SearchStrate
     }
 
 
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_OF_A_SCHEMA = ("items", "not", "if", "then", "else", "contains", "unevaluatedItems")
+
+
 def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     size, bound = st.integers(0, 3), st.integers(-3, 3) | st.sampled_from([-0.5, 2.5])
     keywords: dict[str, st.SearchStrategy[Any]] = {
         "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, unique=True),
         "enum": st.lists(VALUES, max_size=4),
         "const": VALUES,
-        "minLength": size,
-        "maxLength": size,
-        "minimum": bound,
-        "maximum": bound,
-        "exclusiveMinimum": bound,
-        "exclusiveMaximum": bound,
-        "minItems": size,
-        "maxItems": size,
-        "items": inner,
         "prefixItems": st.lists(inner, min_size=1, max_size=2),
         "anyOf": st.lists(inner, min_size=1, max_size=3),
         "allOf": st.lists(inner, min_size=1, max_size=2),
         "oneOf": st.lists(inner, min_size=1, max_size=3),
-        "not": inner,
-        "if": inner,
-        "then": inner,
-        "else": inner,
         "multipleOf": st.sampled_from([1, 2, 0.5, 1.5]),
         "pattern": st.sampled_from(["q", "^p|é$", "^.{2}$"]),
-        "contains": inner,
-        "minContains": size,
-        "maxContains": size,
         "uniqueItems": st.booleans(),
-        "unevaluatedItems": inner,
+        **dict.fromkeys(_COUNTS, size),
+        **dict.fromkeys(_BOUNDS, bound),
+        **dict.fromkeys(_OF_A_SCHEMA, inner),
         **_object_keywords(inner),
     }
     # Few keywords at a time, but object keywords together; otherwise hardly any value is valid.
@@ -144,14 +126,10 @@ _MORE_OF_OBJECTS = (
     *("type", "required", "additionalProperties", "patternProperties", "unevaluatedProperties"),
     *("propertyNames", "minProperties", "dependentRequired", "dependentSchemas", "not", "oneOf"),
 )
-
-
 _MORE_OF_ARRAYS = (
     *("type", "prefixItems", "uniqueItems", "contains", "minContains", "maxContains", "maxItems"),
     *("unevaluatedItems", "not"),
 )
-
-
 SCHEMAS = st.recursive(st.booleans() | _schemas(st.just(True)), _schemas, max_leaves=4)
 
 

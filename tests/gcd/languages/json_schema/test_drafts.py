@@ -2,105 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 import gcd
 from gcd._languages.json_schema.keywords import DRAFTS, draft_of
-from tests.gcd.languages.json_schema.strategies import VALIDATORS, VALUES, agree, compact, orders
+from tests.gcd.languages.json_schema.strategies import VALIDATORS, agree, compact, orders
 
-NAMES = ("a", "b", "c")
 OLD = ("4", "6", "7")
-
-
-def _inside(draft: str) -> dict[str, st.SearchStrategy[Any]]:
-    """Schemas of a property: scalars, or a reference to the definition."""
-    size, bound = st.integers(0, 3), st.integers(-3, 3)
-    return {
-        "type": st.sampled_from(["null", "integer", "number", "string", "array"]),
-        "enum": st.lists(st.sampled_from([None, 1, "p", 2.5]), min_size=1, max_size=2, unique=True),
-        "maxLength": size,
-        "minimum": bound,
-        "exclusiveMinimum": st.booleans() if draft == "4" else bound,
-        "const": st.sampled_from([1, "p", None]),
-        "format": st.just("no format of any draft"),
-        "$ref": st.sampled_from(["#/definitions/d" if draft in OLD else "#/$defs/d", "#here"]),
-        "x-unknown": st.just({"type": "null"}),
-    }
-
-
-def _few(keywords: dict[str, st.SearchStrategy[Any]], most: int) -> st.SearchStrategy[Any]:
-    return st.lists(st.sampled_from(sorted(keywords)), max_size=most, unique=True).flatmap(
-        lambda chosen: st.fixed_dictionaries({name: keywords[name] for name in chosen})
-    )
-
-
-def _schemas(draft: str) -> st.SearchStrategy[Any]:
-    """Schemas with the keywords that differ between drafts, including those of other drafts."""
-    leaf = _few(_inside(draft), 2)
-    inner = leaf if draft == "4" else leaf | st.booleans()
-    keywords = {
-        **_inside(draft),
-        "items": inner | st.lists(inner, min_size=1, max_size=2) if draft != "2020-12" else inner,
-        "additionalItems": inner | st.booleans(),
-        "prefixItems": st.lists(inner, min_size=1, max_size=2),
-        "contains": inner,
-        "minContains": st.integers(0, 2),
-        "maxContains": st.integers(0, 2),
-        "minItems": st.integers(0, 2),
-        "unevaluatedItems": inner,
-        "properties": st.tuples(*[inner] * len(NAMES)).map(
-            lambda schemas: dict(zip(NAMES, schemas, strict=True))
-        ),
-        "required": st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=2),
-        "additionalProperties": inner | st.booleans(),
-        "unevaluatedProperties": inner,
-        "propertyNames": st.sampled_from([{"maxLength": 1}, {"enum": ["a", "b"]}]),
-        "dependentRequired": st.just({"a": ["b"]}),
-        "dependentSchemas": st.fixed_dictionaries({"a": inner}),
-        "if": inner,
-        "then": inner,
-        "else": inner,
-        "not": inner,
-        "anyOf": st.lists(inner, min_size=1, max_size=2),
-        "oneOf": st.lists(inner, min_size=1, max_size=2),
-    }
-    if draft in OLD:
-        keywords["dependencies"] = st.fixed_dictionaries(
-            {}, optional={"a": inner, "b": st.just(["c"])}
-        )
-    identifier = {"4": "id", "6": "$id", "7": "$id"}.get(draft)
-    named = {identifier: "#here"} if identifier else {"$anchor": "here"}
-    return st.builds(
-        lambda schema, target: {
-            **schema,
-            "definitions" if draft in OLD else "$defs": {"d": {**target, **named}},
-        },
-        _few(keywords, 5),
-        _few({k: v for k, v in _inside(draft).items() if k != "$ref"}, 2),
-    )
-
-
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
-    @settings(max_examples=60)
-    @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
-    def check(schema: Any, values: list[Any]) -> None:
-        # In the library, `unevaluatedItems` includes matches of `contains`, as in 2020-12; before,
-        # only items covered by `items` and `additionalItems` counted as evaluated.
-        assume(draft != "2019-09" or not {"contains", "unevaluatedItems"} <= schema.keys())
-        # It also mistakes the keywords of a schema in `additionalProperties` for names.
-        shown = json.dumps(schema)
-        open_to_a_schema = '"additionalProperties": {' in shown
-        assume(draft != "2019-09" or not (open_to_a_schema and "unevaluatedProperties" in shown))
-        agree(schema, values, draft=draft)
-
-    check()
 
 
 R, D = "#/definitions/d", {"d": {"type": "null"}}
@@ -115,22 +26,15 @@ CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
     ({"additionalItems": False}, [1], {"4": True, "2019-09": True, "2020-12": True, "": True}),
     ({"prefixItems": [{"type": "null"}]}, [1], {"2019-09": True, "2020-12": False, "": False}),
     ({"items": []}, [1], {"4": True, "2019-09": True, "2020-12": None, "": True}),
-    (
-        {"minimum": 1, "exclusiveMinimum": True},
-        1,
-        {"4": False, "6": None, "2020-12": None, "": False},
-    ),
+    ({"minimum": 1, "exclusiveMinimum": True}, 1, {"4": False, "6": None, "": False}),
     ({"minimum": 1, "exclusiveMinimum": False}, 1, {"4": True, "6": None, "": True}),
     ({"exclusiveMaximum": True}, 1, {"4": True, "": True}),
     ({"exclusiveMinimum": 1}, 1, {"4": None, "6": False, "": False}),
     ({"const": 1}, 2, {"4": True, "6": False, "": False}),
     ({"if": True, "then": False}, 2, {"6": True, "7": False, "": False}),
     ({"contains": {"type": "null"}, "minContains": 0}, [], {"7": False, "2019-09": True, "": True}),
-    (
-        {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
-        {"a": 1, "b": 1, "c": 1},
-        dict.fromkeys([*DRAFTS, ""], False),
-    ),
+    ({"dependencies": {"a": ["b"]}}, {"a": 1}, dict.fromkeys([*DRAFTS, ""], False)),
+    ({"dependencies": {"c": {"required": ["d"]}}}, {"c": 1}, dict.fromkeys([*DRAFTS, ""], False)),
     ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, {"7": True, "2019-09": False, "": False}),
     ({"$ref": R, "definitions": D, "type": "integer"}, None, {"7": True, "2019-09": False}),
     ({"$ref": R, "definitions": D, "type": "integer"}, None, {"": False}),
@@ -138,19 +42,9 @@ CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
     ({"$ref": "#x", "definitions": {"d": {"$id": "#x"}}}, 1, {"4": None, "7": True, "": True}),
     ({"$ref": "#x", "definitions": {"d": {"$id": "#x"}}}, 1, {"2019-09": None, "2020-12": None}),
     ({"items": {"$ref": "#/items/0"}}, [1], {"4": None, "": None}),
-    (
-        {"items": [{"type": "null"}], "additionalItems": {"$ref": "#/items/0"}},
-        [None, 1],
-        {"4": False},
-    ),
-    (
-        {"items": [{"$id": "http://x/y", "$ref": "#/items/0"}, {"type": "null"}]},
-        ["a"],
-        {
-            "7": None,
-            "2019-09": None,
-        },  # a reference to itself, or to a missing schema in the new resource
-    ),
+    ({**TUPLE, "additionalItems": {"$ref": "#/items/0"}}, [None, 1], {"4": False}),
+    # A reference to itself, or to a missing schema in the new resource.
+    ({"items": [{"$id": "http://x/y", "$ref": "#/items/0"}]}, ["a"], {"7": None, "2019-09": None}),
     # Two schemas with one identifier: pointers inside of each begin there.
     ({"items": {"$ref": R}, "definitions": {"c": TWIN[1], "d": TWIN[2]}}, [[2]], {"7": True}),
     ({"items": {"$ref": "x"}, "definitions": {"c": TWIN[1], "d": TWIN[2]}}, [[2]], {"7": None}),
@@ -164,18 +58,18 @@ CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
 ]
 
 
+POOL = [None, 1, 2, "a", [], [1], [None], [None, 1], {}, {"a": 1}, {"a": 1, "b": 1}, {"c": 1}]
+
+
 @pytest.mark.parametrize(("schema", "value", "verdicts"), CASES)
 def test_what_differs_from_draft_to_draft(
     schema: Any, value: Any, verdicts: dict[str, bool | None]
 ) -> None:
+    """By hand, and for drafts that read the schema by the validator of `jsonschema`."""
     for draft, valid in verdicts.items():
+        options = {"draft": draft or None, "additional_properties": "open", "unknown": "ignore"}
         try:
-            language = gcd.json_schema(
-                schema,
-                draft=draft or None,
-                additional_properties="open",
-                unknown="ignore",
-            )
+            language = gcd.json_schema(schema, **options)
         except gcd.EmptyLanguageError:
             found: bool | None = False
         except gcd.ConstraintError:
@@ -183,18 +77,18 @@ def test_what_differs_from_draft_to_draft(
         else:
             found = any(language.accepts(compact(ordered)) for ordered in orders(value))
         assert found == valid, draft
+        # The library ignores `dependencies` in newer drafts, and in 2019-09 it includes matches of
+        # `contains` in `unevaluatedItems`.
+        unlike = set() if draft in OLD else {"dependencies", "unevaluatedItems"}
+        if draft and valid is not None and (schema is True or not unlike & schema.keys()):
+            agree(schema, POOL, draft=draft)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_draft_is_what_schema_names_unless_it_is_asked_for(draft: str) -> None:
     uri = VALIDATORS[draft].META_SCHEMA["$schema"]
-    found = draft_of(uri)
-    assert (
-        found
-        is DRAFTS[draft]
-        is draft_of(uri.rstrip("#"))
-        is draft_of(uri.replace("http:", "https:"))
-    )
+    for written in (uri, uri.rstrip("#"), uri.replace("http:", "https:")):
+        assert draft_of(written) is DRAFTS[draft]
     schema = {"$schema": uri, "dependentRequired": {"a": ["b"]}}
     assert gcd.json_schema(schema, unknown="ignore").accepts('{"a":1}') == (draft in OLD)
     assert gcd.json_schema(schema, unknown="ignore", draft="7").accepts('{"a":1}')
@@ -209,32 +103,10 @@ def test_a_resource_inside_may_be_of_another_draft() -> None:
         "$defs": {"d": {**inner, "minimum": 1, "exclusiveMinimum": True, "const": 7}},
     }
     language = gcd.json_schema(schema, unknown="ignore")
-    assert language.accepts("[3,2]")
-    assert not language.accepts("[1,2]")
-    assert not language.accepts("[3,3]")
+    assert [text for text in ("[3,2]", "[1,2]", "[3,3]") if language.accepts(text)] == ["[3,2]"]
     assert gcd.ignored_keywords(schema) == (
         gcd.IgnoredKeyword("/$defs/d", "const", "is not a keyword of draft 4"),
     )
-
-
-def test_messages_speak_of_the_document_as_it_is_written() -> None:
-    for schema, keyword, pointer in (
-        ({"items": [{"pattern": r"(a)\1", "type": "string"}]}, "pattern", "/items/0"),
-        ({"dependencies": {"a": {"extends": {}}}}, "extends", "/dependencies/a"),
-        ({"items": [True], "additionalItems": {"disallow": 1}}, "disallow", "/additionalItems"),
-    ):
-        with pytest.raises(gcd.UnsupportedSchemaError) as caught:
-            gcd.json_schema(schema)
-        assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
-    for schema, message in (
-        ({"items": [3]}, "the schema at '/items/0'"),
-        ({"dependencies": 3}, "'dependencies' at the root"),
-        ({"items": [True], "prefixItems": [True]}, "beside prefixItems"),
-        ({"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["c"]}}, "has 'a'"),
-        ({"minimum": "x", "exclusiveMinimum": True}, "'minimum'"),
-    ):
-        with pytest.raises(gcd.ConstraintError, match=message):
-            gcd.json_schema(schema)
 
 
 # -- ignored keywords ------------------------------------------------------------------------
@@ -249,40 +121,32 @@ UNKNOWN = {
 }
 
 
-def test_what_is_ignored_is_said_once_and_listed() -> None:
+def test_what_is_ignored_is_said_once_and_listed_or_refused() -> None:
     listed = gcd.ignored_keywords(UNKNOWN)
     assert [(k.pointer, k.keyword) for k in listed] == [
         ("", "nullable"),
         ("/properties/a~1b", "format"),
         ("/properties/a~1b", "minLenth"),
     ]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with pytest.warns(gcd.IgnoredKeywordWarning, match="'minLenth' at '/prop.*/a~1b'") as caught:
         language = gcd.json_schema(UNKNOWN)
+    (warning,) = caught
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert gcd.json_schema(UNKNOWN, unknown="ignore") == language
         assert gcd.json_schema({"type": "object", "title": "t"}).accepts("{}")
-    (warning,) = caught
-    assert isinstance(warning.message, gcd.IgnoredKeywordWarning)
-    assert warning.message.ignored == listed
-    assert "'minLenth' at '/properties/a~1b'" in str(warning.message)
+    assert warning.message.ignored == listed  # type: ignore[union-attr]
     assert language.accepts('{"a/b":"x"}')
-
-
-def test_what_is_ignored_is_refused_if_asked_for() -> None:
-    with pytest.raises(gcd.UnsupportedSchemaError) as caught:
+    many = {"type": "string", **{f"unknown {i}": i for i in range(30)}}
+    with pytest.warns(gcd.IgnoredKeywordWarning, match="and 25 more") as caught:
+        gcd.json_schema(many)
+    assert len(caught[0].message.ignored) == 30  # type: ignore[union-attr]
+    with pytest.raises(gcd.UnsupportedSchemaError, match="'nullable' at the root"):
         gcd.json_schema(UNKNOWN, unknown="refuse")
-    assert (caught.value.keyword, caught.value.pointer) == ("nullable", "")
     with pytest.raises(gcd.UnsupportedSchemaError, match=r"beside \$ref in draft 7"):
         gcd.json_schema({"$ref": R, "definitions": D, "minLength": 3}, draft="7", unknown="refuse")
     described = {"$ref": R, "definitions": D, "description": "d", "default": None}
     assert gcd.json_schema(described, draft="7", unknown="refuse").accepts("null")
-
-
-def test_a_long_list_is_cut_in_the_message_only() -> None:
-    schema = {"type": "string", **{f"unknown {i}": i for i in range(30)}}
-    with pytest.warns(gcd.IgnoredKeywordWarning, match="and 25 more") as caught:
-        gcd.json_schema(schema)
-    assert len(caught[0].message.ignored) == 30  # type: ignore[union-attr]
 
 
 def test_formats_that_only_describe_are_not_ignored_keywords() -> None:
@@ -299,7 +163,7 @@ def test_formats_that_only_describe_are_not_ignored_keywords() -> None:
 
 def test_tool_lists_are_read_alike() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "integer", "nullable": True}}}
-    tools = [{"name": "f", "parameters": parameters}, {"name": "g", "parameters": parameters}]
+    tools = [{"name": name, "parameters": parameters} for name in "fg"]
     with pytest.warns(gcd.IgnoredKeywordWarning) as caught:
         gcd.tool_calls(tools)
     ignored = caught[0].message.ignored  # type: ignore[union-attr]
@@ -327,31 +191,3 @@ def test_tool_lists_are_read_alike() -> None:
 def test_descriptions_of_openapi_are_quiet(schema: Any) -> None:
     assert gcd.ignored_keywords(schema) == ()
     gcd.json_schema(schema, unknown="refuse")
-
-
-@pytest.mark.parametrize(
-    ("schema", "named"),
-    [
-        ({"required": ["a", "b"], "properties": {"a": True}, "additionalProperties": False}, "'b'"),
-        ({"required": ["ab"], "patternProperties": {"^a": False}}, "'patternProperties' at the"),
-        ({"required": ["ab"], "propertyNames": {"pattern": "^b"}}, "'propertyNames' at the root"),
-        (
-            {
-                "$defs": {
-                    "n": {
-                        "type": "object",
-                        "properties": {"v": {"enum": []}, "next": {"$ref": "#/$defs/n"}},
-                        "required": ["v", "next"],
-                    }
-                },
-                "$ref": "#/$defs/n",
-            },
-            "the part at '/$defs/n/properties/v' has no values",
-        ),
-        ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "a way to end"),
-    ],
-)
-def test_why_no_value_satisfies_a_schema(schema: Any, named: str) -> None:
-    with pytest.raises(gcd.EmptyLanguageError) as caught:
-        gcd.json_schema({"type": "object", **schema})
-    assert named in str(caught.value)

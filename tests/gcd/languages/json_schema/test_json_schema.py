@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -18,26 +17,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd import (
-    ConstraintError,
-    EmptyLanguageError,
-    StateLimitError,
-    UnsupportedSchemaError,
-    WorkLimitError,
-    json_schema,
-    state_limit,
-    work_limit,
-)
+from gcd import ConstraintError, StateLimitError, WorkLimitError, json_schema, work_limit
 from gcd._languages.json_schema import choices as schema_choices
 from gcd._languages.json_schema.keywords import HONORED
 from gcd._languages.json_schema.schema import check_depth
-from tests.gcd.languages.json_schema.strategies import (
-    SCHEMAS,
-    STYLES,
-    VALUES,
-    agree,
-    compact,
-)
+from tests.gcd.languages.json_schema.strategies import SCHEMAS, STYLES, VALUES, agree, compact
 from tests.gcd.random_strings import random_strings
 
 
@@ -138,6 +122,11 @@ OF_NOTE: list[Any] = [
         "properties": {"a": {"type": "boolean"}},
         "additionalProperties": {"type": ["integer", "null"]},
     },
+    # Repeats that harm nothing.
+    {"required": ["a", "a"], "properties": {"a": True}},
+    {"type": ["string", "null", "string"], "enum": ["a", 1, "a"]},
+    {"dependentRequired": {"a": ["b", "b"]}, "properties": {"a": True, "b": True}},
+    *({k: [{"$ref": "#/$defs/d"}] * 2, "$defs": {"d": {"const": 1}}} for k in ("allOf", "anyOf")),
     *(
         {keyword: branches, "$defs": {"a": {"const": "a", "description": "first"}}}
         for keyword in ("oneOf", "anyOf")
@@ -148,285 +137,124 @@ OF_NOTE: list[Any] = [
 
 @pytest.mark.parametrize("schema", OF_NOTE)
 def test_schemas_of_note_follow_the_standard(schema: Any) -> None:
-    for undeclared, few_cases in product(("open", "closed"), (1, _FEW_CASES)):
+    for undeclared, few_cases in (("open", _FEW_CASES), ("closed", 1)):
         with mock.patch.object(schema_choices, "_FEW_CASES", few_cases):
             agree(schema, POOL, undeclared=undeclared, count=20)
 
 
 def test_whitespace_styles() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {"type": "null"}},
-    }
     value = {"a": [1, 2], "b": None}
-    texts = {
-        "compact": '{"a":[1,2],"b":null}',
-        "spaced": json.dumps(value),
-        "flexible": "\n" + json.dumps(value, indent="\t") + " \r\n",
-    }
-    for style in ("compact", "spaced", "flexible"):
-        language = json_schema(schema, whitespace=style)
+    schema = {"properties": {"a": {"items": {"type": "integer"}}, "b": {"type": "null"}}}
+    texts = {style: json.dumps(value, **options) for style, options in STYLES.items()}
+    texts["flexible"] = f"\n{texts['flexible']} \r\n"
+    for style in STYLES:
+        language = json_schema({"const": value, **schema}, whitespace=style)
         accepted = {name for name, text in texts.items() if language.accepts(text)}
         assert accepted == (set(texts) if style == "flexible" else {style})
-    assert not json_schema(schema, whitespace="flexible").accepts('{"a":[1 2]}')
-    assert not json_schema(schema, whitespace="flexible").accepts('{"a":[1\u00a0]}')
+    flexible = json_schema(schema | {"type": "object"}, whitespace="flexible")
+    assert flexible.accepts('{"a" : [1\t,\n2 ] }')
+    assert not any(map(flexible.accepts, ('{"a":[1 2]}', '{"a":[1\u00a0]}')))
 
 
-def test_declared_order_and_optional_members() -> None:
-    names = [f"p{i}" for i in range(6)]
-    schema = {
-        "type": "object",
-        "properties": {name: {"const": 0} for name in names},
-        "required": ["p2", "p4"],
-    }
-    language = json_schema(schema)
-    assert language.count(200) == 2**4
+def test_optional_members_come_in_their_order_and_cost_linear_size() -> None:
+    def members(count: int) -> Any:
+        return {
+            "type": "object",
+            "properties": {f"property_{i}": {"const": 0} for i in range(count)},
+        }
+
+    language = json_schema({**members(6), "required": ["property_2", "property_4"]})
     texts = [text.decode() for text in language]
-    assert len(texts) == 2**4
+    assert len(texts) == language.count(200) == 2**4
     for text in texts:
         keys = list(json.loads(text))
         assert keys == sorted(keys)
-        assert {"p2", "p4"} <= set(keys)
-
-
-def test_many_optional_members_cost_linear_size() -> None:
-    def states(count: int) -> int:
-        properties = {f"property_{i}": {"type": "string"} for i in range(count)}
-        return json_schema({"type": "object", "properties": properties}).num_states
-
-    assert states(40) < 2.5 * states(20)
+        assert {"property_2", "property_4"} <= set(keys)
+    assert json_schema(members(40)).num_states < 2.5 * json_schema(members(20)).num_states
 
 
 def test_undeclared_members() -> None:
     declared = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    open_text, twice = '{"a":1,"z":{"y":[]}}', '{"z":1,"a":2}'
-    closed = json_schema(declared)
-    assert closed.accepts('{"a":1}')
-    assert not closed.accepts(open_text)
-    for language in (
-        json_schema({**declared, "additionalProperties": True}),
-        json_schema(declared, additional_properties="open"),
-    ):
-        assert language.accepts(open_text)
-        assert language.accepts('{"z":1}')
-        assert not language.accepts(twice), "a declared name comes in its place or not at all"
-        assert not language.accepts('{"a":1,"\\u0061":"no integer"}'), "in any spelling"
-        assert not language.accepts('{"\\u0061":"no integer"}')
-    free = json_schema({"type": "object"})
-    assert free.accepts('{"any":[{"thing":1}]}')
+    text = '{"a":1,"z":{"y":[]}}'
+    assert not json_schema(declared).accepts(text)
+    language = json_schema({**declared, "additionalProperties": True})
+    assert language == json_schema(declared, additional_properties="open")
+    assert language.accepts(text)
+    assert language.accepts('{"z":1}')
+    # A declared name comes in its place or not at all, in any spelling.
+    for text in ('{"z":1,"a":2}', '{"a":1,"\\u0061":"x"}', '{"\\u0061":"x"}'):
+        assert not language.accepts(text)
 
 
 def test_a_convention_never_leaves_a_value_nothing() -> None:
-    alone = json_schema(ONE_OF_TWO)
-    assert alone == json_schema(ONE_OF_TWO, additional_properties="open")
-    assert alone.accepts('{"a":1}')
-    assert not alone.accepts('{"a":"x"}')
-    for inside, texts in (
-        ({"properties": {"x": ONE_OF_TWO}}, ('{"x":{"a":1}}', "{}")),
-        ({"properties": {"x": ONE_OF_TWO}, "required": ["x"]}, ('{"x":{"b":1}}',)),
-        ({"properties": {"x": {"anyOf": [{"type": "null"}, ONE_OF_TWO]}}}, ('{"x":{"a":1}}',)),
-    ):
-        language = json_schema({"type": "object", **inside})
-        assert all(map(language.accepts, texts))
-        assert not language.accepts('{"x":{"a":"x"}}')
-        assert not language.accepts('{"y":1}'), "the convention stays in force around it"
+    """Objects are closed, except where this would exclude every value."""
+    some = {"anyOf": [{"type": "null"}, ONE_OF_TWO]}
     counted = {"type": "array", "items": STRINGS[0], "contains": {"required": ["z"]}}
-    assert json_schema(counted).accepts('[{"z":1}]')
     many = {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 2}
-    assert json_schema(many).accepts('{"a":null,"z":1}')
-    with pytest.raises(EmptyLanguageError):
-        json_schema({**many, "additionalProperties": False})
+    assert json_schema(ONE_OF_TWO) == json_schema(ONE_OF_TWO, additional_properties="open")
+    for schema, accepted, refused in (
+        (ONE_OF_TWO, ['{"a":1}'], ['{"a":"x"}']),
+        (an_object(ONE_OF_TWO), ['{"x":{"a":1}}', "{}"], ['{"x":{"a":"x"}}', '{"y":1}']),
+        (an_object(ONE_OF_TWO, "x"), ['{"x":{"b":1}}'], ['{"x":{"a":"x"}}', '{"y":1}']),
+        (an_object(some), ['{"x":{"a":1}}'], ['{"x":{"a":"x"}}', '{"y":1}']),
+        (counted, ['[{"z":1}]'], []),
+        (many, ['{"a":null,"z":1}'], []),
+    ):
+        language = json_schema(schema)
+        assert all(map(language.accepts, accepted))
+        assert not any(map(language.accepts, refused))
+
+
+def an_object(x: Any, *required: str) -> Any:
+    return {"type": "object", "properties": {"x": x}, "required": list(required)}
 
 
 def test_spellings_of_keys_and_constants() -> None:
     schema = {"type": "object", "properties": {"é": {"const": "a/b"}}, "required": ["é"]}
     canonical, every = json_schema(schema), json_schema(schema, escapes="all")
-    assert canonical.accepts('{"é":"a/b"}')
-    assert canonical.accepts('{"\\u00e9":"a/b"}')
-    for other in ('{"\\u00E9":"a/b"}', '{"é":"a\\/b"}', '{"é":"\\u0061/b"}'):
-        assert not canonical.accepts(other)
-        assert every.accepts(other)
+    for text in ('{"é":"a/b"}', '{"\\u00e9":"a/b"}'):
+        assert canonical.accepts(text)
+        assert every.accepts(text)
+    for text in ('{"\\u00E9":"a/b"}', '{"é":"a\\/b"}', '{"é":"\\u0061/b"}'):
+        assert not canonical.accepts(text)
+        assert every.accepts(text)
     assert not every.accepts('{"é":"a/c"}')
-
-
-@pytest.mark.parametrize(
-    ("value", "texts"),
-    [(1, {"1"}), (1.0, {"1", "1.0"}), (1e23, {"1e+23", "1" + "0" * 23}), (0.1, {"0.1"})],
-)
-def test_numeric_constants(value: float, texts: set[str]) -> None:
-    assert {t.decode() for t in json_schema({"const": value})} == texts
+    large = 10**350
+    for constant, texts in (
+        ({"const": 1}, {"1"}),
+        ({"const": 1.0}, {"1", "1.0"}),
+        ({"const": 1e23}, {"1e+23", f"{10**23}"}),
+        ({"const": 0.1}, {"0.1"}),
+        ({"enum": [large]}, {f"{large}"}),
+        ({"type": "integer", "minimum": large, "maximum": large + 1}, {f"{large}", f"{large + 1}"}),
+    ):
+        assert {text.decode() for text in json_schema(constant)} == texts
 
 
 # -- recursion -------------------------------------------------------------------------------
 
-LIST = {
-    "type": "object",
-    "properties": {"v": {"type": "integer"}, "next": {"$ref": "#"}},
-    "required": ["v"],
-}
+LIST = {**an_object({"type": "integer"}, "x"), "type": "object"}
+LIST["properties"]["next"] = {"$ref": "#"}
 TREE = {
     "$ref": "#/$defs/tree",
-    "$defs": {
-        "tree": {
-            "type": "object",
-            "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
-            "required": ["kids"],
-        }
-    },
+    "$defs": {"tree": an_object({"type": "array", "items": {"$ref": "#/$defs/tree"}}, "x")},
 }
 
 
 @pytest.mark.parametrize("max_depth", [1, 2, 4])
 def test_recursion_is_unrolled_to_the_stated_depth(max_depth: int) -> None:
     linked, tree = json_schema(LIST, max_depth=max_depth), json_schema(TREE, max_depth=max_depth)
-    chain: dict[str, Any] = {"v": 1}
-    branch: dict[str, Any] = {"kids": []}
+    chain: dict[str, Any] = {"x": 1}
+    branch: dict[str, Any] = {"x": []}
     for entered in range(1, 7):
         assert linked.accepts(compact(chain)) == (entered <= max_depth)
         assert tree.accepts(compact(branch)) == (entered <= max_depth)
-        chain, branch = {"v": 1, "next": chain}, {"kids": [{"kids": []}, branch]}
+        chain, branch = {"x": 1, "next": chain}, {"x": [{"x": []}, branch]}
     for text in random_strings(tree, 30):
         assert Draft202012Validator(TREE).is_valid(json.loads(text))
 
 
-def test_a_recursion_that_cannot_end_is_empty() -> None:
-    endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-    with pytest.raises(EmptyLanguageError, match="max_depth=3"):
-        json_schema(endless)
-    with pytest.raises(EmptyLanguageError, match="max_depth=0"):
-        json_schema(TREE, max_depth=0)
-
-
-def test_integers_beyond_every_float_are_exact() -> None:
-    large = 10**350
-    language = json_schema({"type": "integer", "minimum": large, "maximum": large + 1})
-    assert {int(text) for text in language} == {large, large + 1}
-    assert {int(text) for text in json_schema({"enum": [large]})} == {large}
-    for larger in (10**401, -(10**401), 10**5000):
-        for schema in ({"minimum": larger}, {"enum": [larger]}, {"minLength": larger}):
-            with pytest.raises(ConstraintError):
-                json_schema(schema)
-
-
-# -- bad input -------------------------------------------------------------------------------
-
-NEWEST = "https://json-schema.org/draft/2020-12/schema"
-
-
-@pytest.mark.parametrize(
-    ("schema", "keyword", "pointer"),
-    [
-        ({"type": "string", "pattern": r"(a)\1"}, "pattern", ""),
-        (
-            {"properties": {"a/b": {"items": {"disallow": {}}}}},
-            "disallow",
-            "/properties/a~1b/items",
-        ),
-        ({"anyOf": [{"type": "null"}, {"extends": []}]}, "extends", "/anyOf/1"),
-        ({"$ref": "#/$defs/d", "$defs": {"d": {"divisibleBy": 2}}}, "divisibleBy", "/$defs/d"),
-        ({"items": {"uniqueItems": True}}, "uniqueItems", "/items"),
-        ({"patternProperties": {r"(x)\1": True}}, "patternProperties", ""),
-        ({"items": {"$ref": "https://example.com/schema"}}, "$ref", "/items"),
-        (
-            {
-                "$defs": {
-                    "x": {"$id": "x", "$dynamicAnchor": "n"},
-                    "y": {"$id": "y", "$dynamicAnchor": "n"},
-                },
-                "items": {"$dynamicRef": "x#n"},
-            },
-            "$dynamicRef",
-            "/items",
-        ),
-        (
-            {
-                "$defs": {
-                    "x": {"$id": "x", "$recursiveAnchor": True, "not": {"$recursiveRef": "#"}},
-                    "y": {"$id": "y", "$recursiveAnchor": True},
-                },
-                "items": {"$ref": "x"},
-            },
-            "$recursiveRef",
-            "/$defs/x/not",
-        ),
-        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema", ""),
-        ({"$schema": "https://example.com/dialect"}, "$schema", ""),
-        (
-            {
-                "$schema": "http://json-schema.org/draft-07/schema#",
-                "not": {"$schema": "http://json-schema.org/draft-04/schema#"},
-            },
-            "$schema",
-            "/not",
-        ),
-        (
-            {"items": {"$ref": "a"}, "$defs": {"b": {"$id": "a"}, "c": {"$id": "a"}}},
-            "$ref",
-            "/items",
-        ),
-        (
-            {"items": {"$ref": "#a"}, "$defs": {"b": {"$anchor": "a"}, "c": {"$anchor": "a"}}},
-            "$ref",
-            "/items",
-        ),
-    ],
-)
-def test_what_is_not_honored_is_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
-    with pytest.raises(UnsupportedSchemaError, match=keyword.replace("$", r"\$")) as caught:
-        json_schema(schema, unsupported="refuse")
-    assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"properties": []}, "'properties' at the root"),
-        ({"properties": {"a": 3}}, "the schema at '/properties/a'"),
-        ({"items": {"type": "text"}}, "'type' at '/items'"),
-        ({"type": []}, "'type'"),
-        ({"maxLength": -1}, "'maxLength'.*-1"),
-        ({"minItems": 1.5}, "'minItems'.*1.5"),
-        ({"minimum": "3"}, "'minimum'"),
-        ({"maximum": float("nan")}, "'maximum'"),
-        ({"required": ["a", 1]}, "'required'"),
-        ({"enum": "abc"}, "'enum'"),
-        ({"enum": [float("inf")]}, "'enum'"),
-        ({"const": object()}, "'const'"),
-        ({"anyOf": []}, "'anyOf'"),
-        ({"oneOf": []}, "'oneOf'"),
-        ({"not": 3}, "'not'"),
-        ({"multipleOf": 0}, "'multipleOf'.*0"),
-        ({"uniqueItems": 1}, "'uniqueItems'"),
-        ({"dependentRequired": {"a": "b"}}, "'dependentRequired'"),
-        ({"$ref": "#nowhere"}, "add an .anchor"),
-        ({"$ref": "#/$defs/none"}, "has no target"),
-        ({"$ref": "#/title", "title": "t"}, "to be an object or a boolean"),
-        ({"$ref": "#"}, "leads back to itself"),
-        (
-            {
-                "$ref": "#/$defs/a",
-                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
-            },
-            "leads back to itself",
-        ),
-        ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "leads back to itself"),
-        ({"allOf": [True], "$ref": "#/allOf/-1"}, "has no target"),
-        ({"$id": "http://x/", "items": {"$id": "//[y"}}, "expected a URI reference"),
-        ({"$schema": NEWEST, "$id": "#foo"}, "anchor"),
-        ({"$schema": NEWEST, "properties": {"a": {"$id": "x#y"}}}, "/properties/a"),
-        ("string", "expected a JSON schema .* got the text"),
-        ('"string"', "to be an object or a boolean"),
-        (None, "to be an object or a boolean"),
-    ],
-)
-def test_malformed_schemas_are_reported_with_the_problem(schema: Any, message: str) -> None:
-    with pytest.raises(ConstraintError, match=message):
-        json_schema(schema)
-
-
-def test_large_enums_are_compiled_at_once() -> None:
-    language = json_schema({"enum": [f"value {i}" for i in range(5000)] + list(range(5000))})
-    assert language.count(30) == 10_000
+# -- limits ----------------------------------------------------------------------------------
 
 
 def _nested_negations(depth: int) -> Any:
@@ -441,29 +269,11 @@ def test_limits_are_respected() -> None:
     assert json_schema({"type": "string", "allOf": [many] * 5}) == json_schema({"type": "string"})
     with work_limit(50_000_000), pytest.raises(WorkLimitError, match="keyword 'not' at the root"):
         json_schema(_nested_negations(8))
-    with state_limit(50), pytest.raises(StateLimitError):
-        json_schema({"type": "string", "maxLength": 97}, unsupported="refuse")
-    for depth in (-1, 1000):
-        with pytest.raises(ConstraintError, match="max_depth"):
-            json_schema({}, max_depth=depth)
-    for no_depth in (2.5, "3", True, None):
+    for depth in (-1, 1000, 2.5, "3", True, None):
         with pytest.raises(ConstraintError, match="expected max_depth to be a whole number"):
-            check_depth(no_depth)
+            check_depth(depth)
     with pytest.raises(StateLimitError, match="depth of 20"):
         json_schema({}, max_depth=20)
-    doubled: Any = {}
-    for _ in range(30):
-        doubled = {"properties": {"a": doubled, "b": doubled}}
-    with pytest.raises(ConstraintError, match="at most 50000 schemas"):
-        json_schema(doubled)
-    nested: dict[str, Any] = {}
-    for _ in range(200):
-        nested = {"items": nested}
-    with pytest.raises(ConstraintError, match=r"expected at most .* nested schemas"):
-        json_schema(nested)
-    choices = {"anyOf": [{"properties": {f"p{i}": True}} for i in range(20)]}
-    with pytest.raises(ConstraintError, match="alternatives"):
-        json_schema({"allOf": [choices] * 5})
 
 
 OLDER = ("id", "definitions", "additionalItems", "dependencies", "$recursiveRef", "$schema")
@@ -485,65 +295,7 @@ def test_hostile_schemas_end_in_a_language_or_a_named_refusal(schema: Any) -> No
         assert not json_schema(schema, unknown="ignore").is_empty
 
 
-LETTERS = "abcdefgh"
-HUGE: dict[str, Any] = {
-    "excluded texts": {"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}},
-    "excluded numbers": {"type": "integer", "not": {"enum": list(range(10_000))}},
-    "different elements": {
-        "type": "array",
-        "items": {"enum": list("abcdefghij")},
-        "uniqueItems": True,
-    },
-    "patterns of names": {
-        "type": "object",
-        "patternProperties": {f"^{letter}": {"type": "null"} for letter in LETTERS},
-    },
-    "one of many": {
-        "oneOf": [
-            {
-                "type": "object",
-                "properties": {"kind": {"const": i}, f"field {i}": {"type": "string"}},
-                "required": ["kind"],
-            }
-            for i in range(20)
-        ]
-    },
-    "conditions": {
-        "type": "object",
-        "properties": {letter: {"enum": [1, 2]} for letter in LETTERS},
-        "allOf": [
-            {
-                "if": {"properties": {a: {"const": 1}}, "required": [a]},
-                "then": {"required": [b]},
-            }
-            for a, b in zip(LETTERS, LETTERS[1:] + "a", strict=True)
-        ],
-    },
-    "negations": _nested_negations(4) | {"type": "object"},
-    "counted members": {"type": "object", "minProperties": 10**6},
-    "counted elements": {"contains": {"type": "null"}, "minContains": 10**6, "type": "array"},
-    "an exploding pattern": {"type": "string", "pattern": "(a|b)*a(a|b){22}"},
-    "a long pattern": {"type": "string", "pattern": r"(\w{50}){50}"},
-    "a fine divisor": {"type": "number", "multipleOf": 0.123456789},
-    "choices beside choices": {
-        "allOf": [
-            {"anyOf": [{"properties": {f"{i} {j}": True}} for i in range(20)]} for j in range(6)
-        ]
-    },
-}
-
-
-@pytest.mark.parametrize("name", HUGE)
-def test_huge_schemas_end_in_a_language_or_a_named_refusal(name: str) -> None:
-    with suppress(ConstraintError):
-        assert not json_schema(HUGE[name]).is_empty
-
-
 def test_what_excluded_constants_leave() -> None:
-    texts = json_schema({"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}})
-    assert not texts.accepts('"v9999"')
-    assert not texts.accepts('"\\u00769999"')
-    assert texts.accepts('"v10000"')
     numbers = json_schema({"not": {"enum": [7, 2.5, 0]}})
     for text in ("7", "7.0", "7.00", "2.5", "2.50", "0", "-0", "0.0", "-0.0", "7e0", "0e9"):
         assert not numbers.accepts(text), text
@@ -569,26 +321,22 @@ _OF_NUMBERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", _OF_NUMBERS)
-@pytest.mark.parametrize("form", [{}, {"not": {"const": 9}}, {"not": {"not": True}}])
-def test_zero_is_written_without_a_sign(schema: Any, form: Any) -> None:
-    language = json_schema(schema | form)
+def test_zero_is_written_without_a_sign_and_with_one_is_the_same_value(schema: Any) -> None:
     validator = Draft202012Validator(schema)
-    for text in ("0", "-1", "1", "-5", "3", "0.5", "1.5", "-7", "7"):
-        is_whole = "." not in text or schema.get("type") != "integer"
-        assert language.accepts(text) == (is_whole and validator.is_valid(json.loads(text))), text
-    assert not language.accepts("-0")
-    if schema.get("minimum", -1) >= 0:
-        assert language.run("-") < 0  # a sign would only lead to zero
-
-
-@pytest.mark.parametrize("schema", _OF_NUMBERS)
-def test_zero_with_a_sign_is_the_same_value(schema: Any) -> None:
-    is_valid = Draft202012Validator(schema).is_valid(0)
+    for form in ({}, {"not": {"const": 9}}, {"not": {"not": True}}):
+        language = json_schema(schema | form)
+        for text in ("0", "-1", "1", "-5", "3", "0.5", "1.5", "-7", "7"):
+            is_whole = "." not in text or schema.get("type") != "integer"
+            is_valid = is_whole and validator.is_valid(json.loads(text))
+            assert language.accepts(text) == is_valid, text
+        assert not language.accepts("-0")
+        if schema.get("minimum", -1) >= 0:
+            assert language.run("-") < 0  # a sign would only lead to zero
     others = json_schema({"type": ["number", "null"], "not": schema})
     without = json_schema({"anyOf": [schema, {"type": "null"}], "not": {"const": 0}})
-    assert others.accepts("0") != is_valid
+    assert others.accepts("0") != validator.is_valid(0)
     for text in ("0", "-0", "0.0", "-0.0", "-0.000"):
-        assert not (is_valid and others.accepts(text)), text
+        assert not (validator.is_valid(0) and others.accepts(text)), text
         assert not without.accepts(text), text
 
 
@@ -611,27 +359,3 @@ def test_any_order() -> None:
         json_schema(schema, any_order=9)
     without = json_schema({**schema, "not": {"required": ["c"]}}, any_order=3)
     assert {t.decode() for t in without} == {'{"b":1}', '{"a":1,"b":1}', '{"b":1,"a":1}'}
-
-
-def test_more_members_than_there_can_be() -> None:
-    for fewest in (3, 10**6, 10**300):
-        schema = {"type": "object", "additionalProperties": False, "minProperties": fewest}
-        with pytest.raises(EmptyLanguageError):
-            json_schema(schema)
-
-
-def test_an_empty_schema_names_the_innermost_part_that_every_value_needs() -> None:
-    none = {"type": "string", "minLength": 3, "maxLength": 2}
-    within = {"type": "object", "properties": {"k": none, "free": none}, "required": ["k"]}
-    listed = {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}
-    outer = {"type": "object", "properties": {"a": {}, "b": listed}, "required": ["a", "b"]}
-    with pytest.raises(
-        EmptyLanguageError, match=r"[$]defs/x/properties/k' has no values, because .*; correct it$"
-    ):
-        json_schema({**outer, "$defs": {"x": within}})
-    with pytest.raises(
-        EmptyLanguageError,
-        match="schema: type, minLength and maxLength exclude each other; correct the",
-    ):
-        json_schema(none)
-    assert json_schema({**outer, "required": ["a"], "$defs": {"x": within}}).accepts('{"a":1}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -27,7 +28,7 @@ from tests.gcd.languages.json_schema.strategies import compact
 from tests.gcd.random_strings import random_strings
 
 pydantic = pytest.importorskip("pydantic")
-Field = pydantic.Field
+Field, After, Before = pydantic.Field, pydantic.AfterValidator, pydantic.BeforeValidator
 
 
 class Color(enum.Enum):
@@ -58,9 +59,9 @@ def language(annotation: Any, **config: Any) -> gcd.Automaton:
     return gcd.json_schema(model(annotation, **config), unknown="refuse")
 
 
-def is_valid(kind: Any, text: str | bytes) -> bool:
+def is_valid(validate: Any, value: Any) -> bool:
     try:
-        kind.model_validate_json(text)
+        validate(value)
     except pydantic.ValidationError:
         return False
     return True
@@ -124,21 +125,22 @@ class Rechecked(pydantic.BaseModel):
 Alias = typing_extensions.TypeAliasType("Alias", Annotated[int, Field(gt=3)])
 
 
+MAY = "2024-05-01T10:20:30"
+URLS = [
+    "https://u:pw@example.org:80/a/b?c=d#e",
+    "mailto:a@b.org",
+    "x:",
+    "file:///a",
+    "http://[::1]/",
+]
 # Types, and values in their languages.
 TYPES: list[tuple[Any, list[Any]]] = [
-    (
-        datetime.datetime,
-        ["2024-05-01T10:20:30Z", "0001-01-01T00:00:00+23:59", "2024-05-01T10:20:30.123456"],
-    ),
-    (pydantic.NaiveDatetime, ["2024-05-01T10:20:30", "2024-05-01T10:20:30.5"]),
-    (pydantic.AwareDatetime, ["2024-05-01T10:20:30Z", "2024-05-01T10:20:30-01:00"]),
-    (pydantic.PastDatetime, ["2020-05-01T10:20:30Z"]),
+    (datetime.datetime, ["2024-05-01T10:20:30Z", "0001-01-01T00:00:00+23:59", f"{MAY}.123456"]),
+    (pydantic.NaiveDatetime, [MAY, f"{MAY}.5"]),
+    (pydantic.AwareDatetime, [f"{MAY}Z", f"{MAY}-01:00"]),
     (Date, ["2024-02-29", "0001-01-01"]),
     (pydantic.PastDate, ["2020-12-31"]),
-    (
-        Annotated[Date, Field(gt=Date(2023, 12, 31), le=Date(2024, 3, 9))],
-        ["2024-01-01", "2024-03-09"],
-    ),
+    (pydantic.condate(gt=Date(2023, 12, 31), le=Date(2024, 3, 9)), ["2024-01-01", "2024-03-09"]),
     (Time, ["10:20:30", "10:20:30.25", "10:20:30Z"]),
     (Delta, ["P1DT2H", "PT1.5S", "-P1D", "P999999999DT23H59M59S", "P142857142W", "PT0S", "P1Y2M"]),
     (Annotated[Delta, Field(gt=Delta(0))], ["PT1S"]),
@@ -155,26 +157,14 @@ TYPES: list[tuple[Any, list[Any]]] = [
     ),
     (ipaddress.IPv4Address, ["127.0.0.1"]),
     (ipaddress.IPv6Address, ["::1", "fe80::1:2"]),
-    (ipaddress.IPv4Interface, ["127.0.0.1/8"]),
     (ipaddress.IPv6Interface, ["::1/128"]),
-    (ipaddress.IPv4Network, ["10.0.0.0/8", "10.128.0.0/9"]),
     (ipaddress.IPv6Network, ["fe80::/16", "::/0"]),
     (pydantic.IPvAnyAddress, ["127.0.0.1", "::1"]),
     (pydantic.IPvAnyInterface, ["127.0.0.1/8", "::1/8"]),
-    (pydantic.IPvAnyNetwork, ["10.0.0.0/8", "::/0"]),
-    (
-        pydantic.AnyUrl,
-        [
-            "https://u:pw@example.org:80/a/b?c=d#e",
-            "mailto:a@b.org",
-            "x:",
-            "file:///a",
-            "http://[::1]/",
-        ],
-    ),
+    (pydantic.IPvAnyNetwork, ["10.0.0.0/8", "10.128.0.0/9", "::/0"]),
+    (pydantic.AnyUrl, URLS),
     (pydantic.AnyHttpUrl, ["http://a.b/c"]),
     (pydantic.PostgresDsn, ["postgres://a:b@c:5432/d"]),
-    (pydantic.RedisDsn, ["redis://localhost:6379/0"]),
     (pydantic.Json, ["[1]", '{"a":null}']),
     (pydantic.Json[list[int]], ["[1,2]"]),
     (pydantic.Json[Inner], ['{"code":"1A"}']),
@@ -186,7 +176,6 @@ TYPES: list[tuple[Any, list[Any]]] = [
     (pydantic.FiniteFloat, [1.5, -3]),
     (Annotated[float, Field(gt=0, lt=1)], [0.5]),
     (int, [1, -3]),
-    (pydantic.StrictInt, [1]),
     (pydantic.StrictStr, ["a"]),
     (pydantic.StrictBool, [True]),
     (Annotated[int, Field(multiple_of=3, ge=-9)], [-9, 0]),
@@ -204,10 +193,7 @@ TYPES: list[tuple[Any, list[Any]]] = [
     (dict[pydantic.UUID4, int], [{}]),
     (dict[Color, int], [{"red": 1}]),
     (dict[Annotated[str, Field(pattern="\\A\\pL\\z")], int], [{"é": 1}]),
-    (
-        Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=2)],
-        ["ab", "a b"],
-    ),
+    (pydantic.constr(strip_whitespace=True, min_length=2), ["ab", "a b"]),
     (Inner, [{"code": "1A"}, {"code": "١Z"}]),
     (Annotated[int | float, Field(gt=3, le=8)], [4, 3.5, 8]),
     (Annotated[str | list[int], Field(max_length=2)], ["ab", [1, 2]]),
@@ -215,13 +201,8 @@ TYPES: list[tuple[Any, list[Any]]] = [
     (Person, [{"name": "A"}, {"name": "A", "age": 3}]),
     (Book, [{"title": "A"}, {"title": "A", "year": 3}]),
     (Code, [{"code": "12"}]),
-    (list[Person], [[], [{"name": "A"}]]),
-    (int | None, [1, None]),
-    (Annotated[int, Field(gt=3)], [4]),
-    (dict[str, Code], [{"a": {"code": "12"}}]),
     (pydantic.TypeAdapter(list[Code]), [[{"code": "12"}]]),
     (Hooked, [{"a": 3, "b": 5}]),
-    (list[Hooked], [[{"a": 3, "b": 5}]]),
     (Annotated[int, pydantic.WithJsonSchema({"maximum": 3})], [3]),
     (Rechecked, [{"a": 6}, {"a": 6, "b": 7}]),
     (Alias, [4]),
@@ -233,7 +214,6 @@ TYPES: list[tuple[Any, list[Any]]] = [
     (Annotated[int | float | None, Field(gt=2)], [3, 2.5]),
     (dict[Any, int], [{"a": 1}]),
     (Fruit, [{"kind": "apple"}, {"kind": "pear"}]),
-    (Fruit | None, [None, {"kind": "pear"}]),
     (list[Fruit], [[], [{"kind": "pear"}]]),
     (Annotated[Basket | Apple, Field(discriminator="kind")], [{"kind": "apple", "size": 1}]),
     (collections.OrderedDict[int, int], [{"1": 1}]),
@@ -279,8 +259,8 @@ def test_the_language_of_a_type_has_values_of_it(kind: Any, values: list[Any]) -
         (pydantic.condecimal(max_digits=2, decimal_places=2), ["0", "0.0", '"0"', '"0.0"', "0.5"]),
         (pydantic.condecimal(max_digits=4, decimal_places=2), ["0", '"0"', "12.34", "123.4"]),
         (Annotated[int | float, Field(ge=2**60 + 1)], [str(2**60), str(2**60 + 1)]),
-        (Annotated[Date, Field(gt=Date.max)], ['"9999-12-31"']),
-        (Annotated[Date, Field(lt=Date.min)], ['"0001-01-01"']),
+        (pydantic.condate(gt=Date.max), ['"9999-12-31"']),
+        (pydantic.condate(lt=Date.min), ['"0001-01-01"']),
         (
             Annotated[pydantic.AnyUrl, pydantic.UrlConstraints(host_required=True)],
             ['"a:b"', '"file:///x"', '"a://b"', '"http://a.b/"'],
@@ -290,20 +270,17 @@ def test_the_language_of_a_type_has_values_of_it(kind: Any, values: list[Any]) -
 def test_values_at_the_edge_of_a_type_are_judged_as_pydantic_does(
     annotation: Any, texts: list[str]
 ) -> None:
-    try:
+    found = gcd.Automaton.empty()
+    with contextlib.suppress(gcd.EmptyLanguageError):
         found = gcd.json_schema(annotation)
-    except gcd.EmptyLanguageError:
-        found = gcd.Automaton.empty()
-    whole = model(annotation)
-    assert [found.accepts(text) for text in texts] == [
-        is_valid(whole, f'{{"x":{text}}}') for text in texts
-    ]
+    validate = pydantic.TypeAdapter(annotation).validate_json
+    assert [found.accepts(text) for text in texts] == [is_valid(validate, text) for text in texts]
 
 
-@pytest.mark.parametrize("kind", [Decimal, pydantic.FiniteFloat])
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 310 + ".5"])
-def test_numbers_that_are_infinite_to_a_float_are_left_out(kind: Any, number: str) -> None:
-    assert not gcd.json_schema(kind).accepts(number)
+def test_numbers_that_are_infinite_to_a_float_are_left_out() -> None:
+    for kind in (Decimal, pydantic.FiniteFloat):
+        found = gcd.json_schema(kind)
+        assert not any(map(found.accepts, ("1e999", "-1e999", "1" * 310 + ".5")))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +288,6 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(kind: Any, number: st
     [
         (pydantic.FilePath, "file system"),
         (pydantic.DirectoryPath, "file system"),
-        (pydantic.NewPath, "file system"),
         (pydantic.FutureDate, "clock"),
         (pydantic.FutureDatetime, "clock"),
         (pydantic.ImportString, "imported"),
@@ -320,20 +296,14 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(kind: Any, number: st
         (Annotated[Time, Field(gt=Time(1))], "bounds"),
         (Annotated[Delta, Field(gt=Delta(1))], "bounds"),
         (Annotated[Delta, Field(multiple_of=Delta(1))], "multiple_of"),
-        (Annotated[pathlib.Path, Field(max_length=3)], "bound"),
         (Annotated[pydantic.Secret[int], Field(gt=2)], "bound"),
         (Annotated[bool, Field(gt=0)], "bound"),
-        (Annotated[uuid.UUID, Field(max_length=99)], "bound"),
         (Annotated[Inner, Field(min_length=1)], "bound"),
-        (Annotated[list[int] | Inner, Field(min_length=1)], "bound"),
         (Annotated[Date | int, Field(gt=3)], "bound"),
         (Annotated[bytes | list[int], Field(max_length=2)], "bound"),
         (Annotated[pydantic.AnyUrl, Field(max_length=12)], "bound"),
-        (Annotated[int, pydantic.BeforeValidator(abs), Field(gt=3)], "Python code changes"),
-        (
-            Annotated[int, pydantic.AfterValidator(partial(max, ge=1)), Field(gt=3)],
-            "Python code changes",
-        ),
+        (Annotated[int, Before(abs), Field(gt=3)], "Python code changes"),
+        (Annotated[int, After(partial(max, ge=1)), Field(gt=3)], "Python code changes"),
         (Annotated[set[int | bool], Field(min_length=2)], "minimum size"),
         (Annotated[dict[float, int], Field(min_length=2)], "minimum size"),
         (set[Inner], "hash"),
@@ -349,7 +319,6 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(kind: Any, number: st
         (Hashable, "custom-error"),
         (dict[bool, int], "keys"),
         (dict[Decimal, int], "keys"),
-        (Annotated[pydantic.SecretStr, Field(min_length=2)], "bound"),
         (pydantic.Json[pydantic.Json[int]], "another Json"),
         (Annotated[list[int], pydantic.WithJsonSchema({"type": "string"})], "no value"),
         (Annotated[pydantic.Json[list[int]], Field(min_length=2)], "cannot compile the type"),
@@ -386,39 +355,22 @@ def test_patterns_are_rusts(pattern: str) -> None:
     validate = pydantic.TypeAdapter(annotation).validate_python
     texts = language(annotation)
     for string in STRINGS:
-        try:
-            validate(string)
-            expected = True
-        except pydantic.ValidationError:
-            expected = False
-        text = json.dumps({"x": string}, ensure_ascii=False, separators=(",", ":"))
-        assert texts.accepts(text) == expected, string
+        assert texts.accepts(compact({"x": string})) == is_valid(validate, string), string
 
 
 @pytest.mark.parametrize(
     "pattern",
     [
-        r"a$",
-        r"a\Z",
-        r"^\D\W?$",
-        r"(?=.1)[a-c]",
-        r"(?<!a)B",
-        r"[[:a]B",
-        r"(?i)k\b",
-        r"[a&&1]-",
+        r"a$", r"a\Z", r"^\D\W?$", r"(?=.1)[a-c]", r"(?<!a)B", r"[[:a]B", r"(?i)k\b", r"[a&&1]-",
         r"(?a)\W$",
     ],
-)
-@pytest.mark.parametrize("how", ["config", "compiled"])
-def test_patterns_are_pythons_if_the_class_asks_for_it(pattern: str, how: str) -> None:
-    if how == "config":
-        texts = language(Annotated[str, Field(pattern=pattern)], regex_engine="python-re")
-    else:
-        texts = language(Annotated[str, Field(pattern=re.compile(pattern))])
+)  # fmt: skip
+def test_patterns_are_pythons_if_the_class_asks_for_it(pattern: str) -> None:
+    texts = language(Annotated[str, Field(pattern=pattern)], regex_engine="python-re")
+    assert texts == language(Annotated[str, Field(pattern=re.compile(pattern))])
     found = re.compile(pattern).search
     for string in STRINGS:
-        text = json.dumps({"x": string}, ensure_ascii=False, separators=(",", ":"))
-        assert texts.accepts(text) == (found(string) is not None), string
+        assert texts.accepts(compact({"x": string})) == (found(string) is not None), string
 
 
 def test_only_classes_have_rusts_patterns() -> None:
@@ -431,23 +383,8 @@ def test_the_config_of_a_class_holds() -> None:
     with pytest.raises(gcd.ConstraintError, match="bytes value in hex"):
         language(bytes, val_json_bytes="hex")
     texts = language(str, str_min_length=2, str_strip_whitespace=True, str_max_length=3)
-    accepted = [
-        s
-        for s in ("a", "ab", " a", "abcd")
-        if texts.accepts(json.dumps({"x": s}).replace(": ", ":"))
-    ]
-    assert accepted == ["ab"]
-
-
-def test_recursive_classes() -> None:
-    class Node(pydantic.BaseModel):
-        at: pydantic.NaiveDatetime
-        next: "Node | None" = None
-
-    Node.model_rebuild(_types_namespace={"Node": Node})
-    texts = gcd.json_schema(Node)
-    assert texts.accepts('{"at":"2024-01-01T00:00:00","next":{"at":"2024-01-01T00:00:00"}}')
-    assert not texts.accepts('{"at":"2024-01-01T00:00:00Z"}')
+    found = [s for s in ("a", "ab", " a", "abcd") if texts.accepts(compact({"x": s}))]
+    assert found == ["ab"]
 
 
 def pick(value: Any) -> str:
@@ -464,54 +401,48 @@ def test_a_union_told_apart_by_a_function_is_a_union() -> None:
     """The function is left to a check; a value that fits several members is not excluded."""
     with pytest.warns(gcd.CaveatWarning, match=r"validator pick at '/items'"):
         found = gcd.json_schema(list[Picked])
-    for text in ('[{"kind":"apple"}]', '[{"kind":"pear"}]', "[]"):
-        assert found.accepts(text)
-    assert not found.accepts("[1]")
+    texts = ['[{"kind":"apple"}]', '[{"kind":"pear"}]', "[]", "[1]"]
+    assert [found.accepts(text) for text in texts] == [True, True, True, False]
     same = Annotated[
         Annotated[int, pydantic.Tag("a")] | Annotated[float, pydantic.Tag("b")],
         pydantic.Discriminator(lambda value: "a"),
     ]
     assert gcd.json_schema(same, unsupported="ignore").accepts("1")
-    with pytest.raises(
-        gcd.UnsupportedSchemaError, match=r"'validator' at '/items'.*pick is Python"
-    ):
+    with pytest.raises(gcd.UnsupportedSchemaError, match=r"at '/items'.*pick is Python"):
         gcd.json_schema(list[Picked], unsupported="refuse")
 
 
 def test_an_unsupported_type_is_named_without_a_keyword_that_the_class_does_not_have() -> None:
     late = Annotated[datetime.datetime, Field(gt=datetime.datetime(2020, 1, 1))]
-    with pytest.raises(gcd.UnsupportedSchemaError) as caught:
-        gcd.json_schema(pydantic.create_model("M", d=(late, ...)))
-    expected = "cannot compile the type at '/properties/d': a datetime with bounds is not supported"
-    assert str(caught.value).startswith(expected)
-    never = Annotated[datetime.date, Field(gt=datetime.date.max - datetime.timedelta(1))]
-    never = Annotated[never, Field(lt=datetime.date.min + datetime.timedelta(1))]
-    with pytest.raises(gcd.EmptyLanguageError, match=r"because the type date\(.*\) .* exclude"):
-        gcd.json_schema(pydantic.create_model("M", d=(never, ...)))
-    dated = pydantic.create_model("M", d=(datetime.date, ...))
-    with pytest.raises(
-        gcd.UnsupportedSchemaError, match=r"cannot compile the type at .*style=.json"
+    never = Annotated[pydantic.condate(gt=Date.max - Delta(1)), Field(lt=Date.min + Delta(1))]
+    for read, kind, said in (
+        (language, late, "^cannot compile the type at '/properties/x': a datetime with bounds is"),
+        (language, never, r"because the type date\(.*\) .* exclude"),
+        (lambda kind: gcd.tool_calls([model(kind)], style="python"), Date, "compile .*style=.json"),
+        (gcd.json_schema, Exception, "pydantic cannot parse the type Exception"),
+        (gcd.json_schema, pydantic.json_schema.SkipJsonSchema[int], "it has no JSON schema"),
+        (gcd.json_schema, Annotated[int, Field(gt=2.5)], "pydantic cannot parse the type"),
+        (language, Callable, "expected types that JSON can represent"),
+        (gcd.json_schema, Skipped, "SkipJsonSchema"),
+        (gcd.json_schema, Extra, "__pydantic_extra__"),
     ):
-        gcd.tool_calls([dated], style="python")
+        with pytest.raises(gcd.ConstraintError, match=said):
+            read(kind)
 
 
-def test_a_type_that_pydantic_cannot_read_is_named() -> None:
-    with pytest.raises(gcd.ConstraintError, match="pydantic cannot parse the type Exception"):
-        gcd.json_schema(Exception)
-    with pytest.raises(gcd.ConstraintError, match="it has no JSON schema"):
-        gcd.json_schema(pydantic.json_schema.SkipJsonSchema[int])
-    with pytest.raises(gcd.ConstraintError, match="pydantic cannot parse the type"):
-        gcd.json_schema(Annotated[int, Field(gt=2.5)])
-    with pytest.raises(gcd.ConstraintError, match="expected types that JSON can represent"):
-        language(Callable)
+class Skipped(pydantic.BaseModel):
+    a: pydantic.json_schema.SkipJsonSchema[int]
+
+
+class Extra(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Annotated[str, Field(pattern="^x")], int]
 
 
 # -- Python code ------------------------------------------------------------------------------
 
 
 def positive(value: Any) -> Any:
-    if value <= 0:
-        raise ValueError("not positive")
     return value
 
 
@@ -525,8 +456,6 @@ class Even(pydantic.BaseModel):
     @pydantic.field_validator("n")
     @classmethod
     def is_even(cls, value: int) -> int:
-        if value % 2:
-            raise ValueError("odd")
         return value
 
 
@@ -535,8 +464,6 @@ class Tree(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def is_small(self) -> Any:
-        if len(self.children) > 1:
-            raise ValueError("many")
         return self
 
 
@@ -593,57 +520,33 @@ class Made(pydantic.BaseModel):
         super().__init__(n=positive(n))
 
 
+X = "/properties/x"
+INTEGERS = pydantic.TypeAdapter(int)
+
+
 @pytest.mark.parametrize(
     ("annotation", "code", "pointer"),
     [
-        (Annotated[int, pydantic.AfterValidator(positive)], "positive", "/properties/x"),
-        (Annotated[int, pydantic.BeforeValidator(positive)], "positive", "/properties/x"),
-        (Annotated[str, pydantic.BeforeValidator(str.strip)], "str.strip", "/properties/x"),
-        (Annotated[int, pydantic.PlainValidator(int)], "int", "/properties/x"),
-        (
-            Annotated[int, pydantic.AfterValidator(positive), pydantic.BeforeValidator(itself)],
-            "positive, itself",
-            "/properties/x",
-        ),
-        (Positive, "positive", "/properties/x"),
-        (
-            list[Annotated[int, pydantic.AfterValidator(positive)]],
-            "positive",
-            "/properties/x/items",
-        ),
-        (
-            dict[Annotated[int, pydantic.AfterValidator(positive)], int],
-            "positive",
-            "/properties/x/propertyNames",
-        ),
+        (Annotated[int, After(positive)], "positive", X),
+        (Annotated[int, Before(positive)], "positive", X),
+        (Annotated[str, Before(str.strip)], "str.strip", X),
+        (Annotated[int, pydantic.PlainValidator(int)], "int", X),
+        (Annotated[int, After(positive), Before(itself)], "positive, itself", X),
+        (Positive, "positive", X),
+        (list[Annotated[int, After(positive)]], "positive", f"{X}/items"),
+        (dict[Annotated[int, After(positive)], int], "positive", f"{X}/propertyNames"),
         (Even, "Even.is_even", "/$defs/Even/properties/n"),
-        (
-            Annotated[str, pydantic.AfterValidator(ipaddress.ip_address)],
-            "ip_address",
-            "/properties/x",
-        ),
-        (
-            Annotated[dict[str, int], pydantic.AfterValidator(Even.model_validate)],
-            "BaseModel.model_validate",
-            "/properties/x",
-        ),
-        (
-            Annotated[str, pydantic.AfterValidator(pydantic.TypeAdapter(int).validate_python)],
-            "TypeAdapter.validate_python",
-            "/properties/x",
-        ),
+        (Annotated[str, After(ipaddress.ip_address)], "ip_address", X),
+        (Annotated[dict[str, int], After(Even.model_validate)], "BaseModel.model_validate", X),
+        (Annotated[str, After(INTEGERS.validate_python)], "TypeAdapter.validate_python", X),
         (Tree, "Tree.is_small", "/$defs/Tree"),
         (Checked, "Checked.__post_init__", "/$defs/Checked"),
         (CheckedModel, "CheckedModel.model_post_init", "/$defs/CheckedModel"),
         (Made, "Made.__init__", "/$defs/Made"),
         (New, "New.__new__", "/$defs/New"),
         (Pair, "Pair.__new__", "/$defs/Pair"),
-        (Chained, "positive", "/properties/x"),
-        (
-            pydantic.Json[list[Annotated[int, pydantic.AfterValidator(positive)]]],
-            "positive",
-            "/properties/x",
-        ),
+        (Chained, "positive", X),
+        (pydantic.Json[list[Annotated[int, After(positive)]]], "positive", X),
     ],
 )
 def test_code_that_no_automaton_runs_is_a_caveat(annotation: Any, code: str, pointer: str) -> None:
@@ -659,23 +562,6 @@ def test_code_that_no_automaton_runs_is_a_caveat(annotation: Any, code: str, poi
     assert refused.value.pointer == pointer
 
 
-def test_code_for_the_whole_class_is_a_caveat_at_the_root() -> None:
-    found = gcd.json_schema(Tree, unsupported="ignore")
-    assert [(c.pointer, c.value) for c in found.caveats] == [("/$defs/Tree", "Tree.is_small")]
-
-    class Pair(pydantic.BaseModel):
-        a: int
-        b: int
-
-        @pydantic.model_validator(mode="after")
-        def rises(self) -> Any:
-            return self
-
-    found = gcd.json_schema(Pair, unsupported="ignore")
-    assert [c.pointer for c in found.caveats] == [""]
-    assert found.accepts('{"a":2,"b":1}')
-
-
 def test_private_attributes_and_plain_dataclasses_have_no_code() -> None:
     class Private(pydantic.BaseModel):
         n: int
@@ -689,17 +575,3 @@ def test_a_pattern_of_a_union_leaves_its_strings() -> None:
     kind = Annotated[str | int, Field(pattern="^a+$")]  # pydantic raises TypeError for numbers
     found = gcd.json_schema(kind, unsupported="refuse")
     assert all(re.fullmatch("a+", json.loads(text)) for text in random_strings(found, 20))
-
-
-def test_a_required_member_without_a_schema_is_refused() -> None:
-    class Skipped(pydantic.BaseModel):
-        a: pydantic.json_schema.SkipJsonSchema[int]
-
-    class Extra(pydantic.BaseModel):
-        model_config = pydantic.ConfigDict(extra="allow")
-        __pydantic_extra__: dict[Annotated[str, Field(pattern="^x")], int]
-
-    with pytest.raises(gcd.UnsupportedSchemaError, match="SkipJsonSchema"):
-        gcd.json_schema(Skipped)
-    with pytest.raises(gcd.UnsupportedSchemaError, match="__pydantic_extra__"):
-        gcd.json_schema(Extra)

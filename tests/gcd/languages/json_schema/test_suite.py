@@ -44,14 +44,18 @@ def test_the_golden_file_covers_the_required_part(draft: str) -> None:
     assert {(draft, name) for name in suite_files(SUITE, draft)} <= set(FILES)
 
 
+@pytest.mark.skipif(not SUITE.is_dir(), reason="the official test suite is not there")
+def test_optional_patterns_are_compiled() -> None:
+    names = ["optional/ecmascript-regex.json", "optional/non-bmp-regex.json"]
+    found = outcomes(SUITE, "2020-12", names)
+    assert len(found) == 22
+    assert set(found.values()) == {"compiled"}
+
+
 def test_a_value_is_found_in_whichever_order_its_members_are_admitted() -> None:
     inner = {"type": "object", "properties": {"x": {"const": 1}, "y": {"const": 2}}}
-    language = gcd.json_schema(
-        {
-            "type": "object",
-            "properties": {"b": {"items": inner, "type": "array"}, "a": {"const": 0}},
-        }
-    )
+    members = {"b": {"items": inner, "type": "array"}, "a": {"const": 0}}
+    language = gcd.json_schema({"type": "object", "properties": members})
     value = {"a": 0, "b": [{"y": 2, "x": 1.0}, {}]}
     assert accepts(language, value)
     assert not accepts(language, value, any_order=False)

@@ -1,134 +1,30 @@
-"""Patterns of JSON Schema: the official suite, Python's `re` on all short texts, refusals."""
+"""Characters and texts of the patterns of JSON Schema; test_regex.py has the rest."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
 import unicodedata
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
 
-from gcd import Automaton, ConstraintError, regex
+from gcd import Automaton, literal, regex
 from gcd._languages.text.code_points import complement, one_of, ranges, texts
 from gcd._languages.text.dialects import search_language as ecma_pattern
 from gcd._languages.text.regex import MAX_NESTING
 from gcd._languages.text.unicode_tables import BINARY, GENERAL_CATEGORIES, ecma_property
-from tests.gcd.languages.text.patterns import patterns
-
-ROOT = Path(__file__).resolve().parents[4]
-SUITE = ROOT.parent / "shared" / "data" / "json_schema_test_suite" / "draft2020-12"
-STRINGS = ["".join(s) for n in range(6) for s in itertools.product("ab\n", repeat=n)]
 
 
-# -- the official suite --------------------------------------------------------------------------
-
-
-def _cases() -> list[Any]:
-    found = []
-    for name in ("pattern", "optional/ecmascript-regex", "optional/non-bmp-regex"):
-        path = SUITE / f"{name}.json"
-        groups = json.loads(path.read_text()) if path.exists() else []
-        for group in groups:
-            schema = group["schema"]
-            for pattern in [schema.get("pattern"), *schema.get("patternProperties", ())]:
-                for test in group["tests"] if pattern is not None else ():
-                    label = f"{group['description']}: {test['description']}"
-                    found.append(pytest.param(pattern, schema, test, id=label))
-    return found
-
-
-@pytest.mark.skipif(not SUITE.exists(), reason="the official suite is not here")
-def test_the_suite_is_read() -> None:
-    assert len(_cases()) > 60
-
-
-@pytest.mark.parametrize(("pattern", "schema", "test"), _cases())
-def test_official_suite(pattern: str, schema: dict[str, Any], test: dict[str, Any]) -> None:
-    language = ecma_pattern(pattern)
-    data = test["data"]
-    if "pattern" in schema and isinstance(data, str):
-        assert language.accepts(data) == test["valid"]
-    elif isinstance(data, dict) and schema.get("additionalProperties") is False:
-        assert all(map(language.accepts, data)) == test["valid"]
-    elif isinstance(data, dict) and "patternProperties" in schema:
-        inner = schema["patternProperties"][pattern]
-        if inner == {"type": "integer"}:
-            fits = [isinstance(v, int) for k, v in data.items() if language.accepts(k)]
-            assert all(fits) == test["valid"]
-    else:
-        assert test["valid"]  # a pattern doesn't constrain values other than strings
-
-
-# -- anchors, alternatives, repetitions: against Python ---------------------------------------
-
-
-ATOMS = ["a", "b", "^", "$", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"[^\S]"]
-SIGNS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}", "{2,}"]
-PLAIN = [atom for atom in ATOMS if atom not in "^$"]
-
-
-def _python(pattern: str) -> re.Pattern[str]:
-    """Compile with ECMA's `$`, which does not match before a final line feed."""
-    return re.compile(pattern.replace("$", r"\Z"), re.ASCII)
-
-
-@settings(max_examples=200)
-@given(patterns(ATOMS, SIGNS))
-@example("^a|b$")
-@example("(^|,)a(b|$)")
-@example("(^|b)a(b|$)")
-@example("^^a$$")
-@example("$^")
-@example("a$b|b^a|")
-@example("(a|^)b")
-@example("(?:^a|b)*$")
-@example("(?:(?:^|a)(?:$|b)){2}")
-@example("a(?:$)+")
-@example("(?:^){3}a")
-@example("(?:^|$){0,2}")
-@example("a*?$")
-@example("a|ab|b^")
-def test_search_as_in_python(pattern: str) -> None:
-    automaton = ecma_pattern(pattern)
-    compiled = _python(pattern)
-    state = {"": 0}
-    for string in STRINGS[1:]:
-        before = state[string[:-1]]
-        state[string] = automaton.run(string[-1], before) if before >= 0 else -1
-    for string, reached in state.items():
-        accepted = reached >= 0 and bool(automaton.accepting[reached])
-        assert accepted == bool(compiled.search(string)), string
-
-
-@settings(max_examples=40)
-@given(patterns(PLAIN, SIGNS, max_leaves=3))
-def test_unanchored_patterns_are_surrounded_by_anything(pattern: str) -> None:
-    rust = pattern.replace(r"\w", "[0-9A-Za-z_]").replace(".", r"[^\n\r\x{2028}\x{2029}]")
-    rust = rust.replace(r"[^\S]", r"[\s\x{FEFF}--\x{85}]")
-    inner = regex(rust)
-    assert ecma_pattern(f"^(?:{pattern})$") == inner
-    assert ecma_pattern(pattern) == Automaton.concatenate([texts(), inner, texts()])
-    assert ecma_pattern(f"^(?:{pattern})") == inner + texts()
-    assert ecma_pattern(f"(?:{pattern})$") == texts() + inner
-
-
-def test_only_texts_match() -> None:
-    assert ecma_pattern("") == texts()
-    assert ecma_pattern("a") == texts() - regex("(?s:[^a]*)")
-    assert ecma_pattern("^$") == Automaton.epsilon()
-    for bad in (b"a\xff", b"\xc0\x80a", b"a\xed\xa0\x80", b"\xe2\x82"):
-        assert not ecma_pattern("a|$").accepts(bad)
-
-
-def test_noncharacters_are_characters() -> None:
+def test_only_texts_match_and_noncharacters_are_characters() -> None:
     for text in ("\U0010fffe", "\U0010ffff", "\ufffe"):
         assert ecma_pattern("(^|,).(,|$)").accepts(text)
         assert ecma_pattern("^[^a]($|b)").accepts(text)
         assert not ecma_pattern("a").accepts(text)
+    assert ecma_pattern("") == texts()
+    assert ecma_pattern("a") == texts() - regex("(?s:[^a]*)")
+    assert ecma_pattern("^$") == Automaton.epsilon()
+    for bad in (b"a\xff", b"\xc0\x80a", b"a\xed\xa0\x80", b"\xe2\x82", "a\ud800"):
+        assert not ecma_pattern("a|$").accepts(bad)
+        assert not regex("(?s:.*)").accepts(bad)
+    assert not (~literal("a")).accepts("\ud800")
 
 
 # -- characters ---------------------------------------------------------------------------------
@@ -190,117 +86,29 @@ def _others(code_points: set[int]) -> Automaton:
         (r"\p{General_Category=Decimal_Number}", regex(r"\p{Nd}")),
         (r"\p{Alphabetic}", regex(r"\p{Alphabetic}")),
         (r"\p{Any}", regex("(?s:.)")),
+        (r"\t\n\v\f\r", literal("\t\n\v\f\r")),
+        (r"\0\x41\u0042\u{43}\u{1F600}\uD83D\uDE00", literal("\0ABC😀😀")),
+        (r"\cA\cz\cJ", literal("\x01\x1a\n")),
+        (r"\/\-\.\^\$\*\+\?\(\)\[\]\{\}\|\\\"", literal('/-.^$*+?()[]{}|\\"')),
+        (r"\'\@\#\ \~\&\é", literal("'@# ~&é")),
+        ("]}{a{b}{x", literal("]}{a{b}{x")),
+        (r"\${x}", literal("${x}")),
+        ("# no comment", literal("# no comment")),
+        ("(?<name>a)(?<$é1>b)(c)(?:d)", literal("abcd")),
+        ("(?:)", literal("")),
+        ("a{0}b{1}c{0,0}", literal("b")),
+        ("a{003}", literal("aaa")),
+        ("(" * MAX_NESTING + "a" + ")" * MAX_NESTING, literal("a")),
+        # Empty repetitions cost nothing.
+        ("(?:){1000000000}(?:(?:^)+){1000000000}a", literal("a")),
+        ("(?:$|){5,1000000000}a", literal("a")),
     ],
 )
-def test_one_character(pattern: str, wanted: Automaton) -> None:
+def test_one_character_or_text(pattern: str, wanted: Automaton) -> None:
     assert ecma_pattern(f"^{pattern}$") == wanted
-
-
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        (r"\t\n\v\f\r", "\t\n\v\f\r"),
-        (r"\0\x41\u0042\u{43}\u{1F600}\uD83D\uDE00", "\0ABC😀😀"),
-        (r"\cA\cz\cJ", "\x01\x1a\n"),
-        (r"\/\-\.\^\$\*\+\?\(\)\[\]\{\}\|\\\"\'\@\#\ \~\&\é", "/-.^$*+?()[]{}|\\\"'@# ~&é"),
-        ("]}{a{b}{x", "]}{a{b}{x"),
-        ("{a}", "{a}"),
-        (r"\${x}", "${x}"),
-        ("# no comment", "# no comment"),
-        ("(?<name>a)(?<$é1>b)(c)(?:d)", "abcd"),
-        ("", ""),
-        ("(?:)", ""),
-        ("a{0}b{1}c{0,0}", "b"),
-        ("a{003}", "aaa"),
-    ],
-)
-def test_one_text(pattern: str, text: str) -> None:
-    assert ecma_pattern(f"^{pattern}$") == Automaton.literal(text)
 
 
 def test_every_named_property_is_known() -> None:
     names = sorted(GENERAL_CATEGORIES - {"cntrl", "punct"})[::16] + sorted(BINARY)[::14]
     for name in [*names, "cntrl", "digit", "punct", "Assigned", "ASCII", "Emoji", "Cn"]:
         assert ecma_property(name), name
-
-
-# -- refused ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("pattern", "named"),
-    [
-        (r"(a)\1", "a back-reference is .*at position 3 "),
-        (r"(?<x>a)\k<x>", "a back-reference"),
-        (r"[\1]", "an octal escape"),
-        (r"\01", "an octal escape"),
-        (r"[\B]", r"the escape `\\B`"),
-        (r"\a", r"the escape `\\a`"),
-        (r"\Aab\Z", r"the anchor `\\A` .* write `\^`"),
-        (r"ab\Z", r"the anchor `\\Z` .* write `\$`"),
-        (r"ab\z", r"the anchor `\\z` .* write `\$`"),
-        (r"[\Z]", r"the escape `\\Z`"),
-        (r"[\k]", r"the escape `\\k`"),
-        (r"\uD83D", "a lone surrogate"),
-        (r"\uDE00\uD83D", "a lone surrogate"),
-        (r"\u{DE00}", "a lone surrogate"),
-        ("a\ud83d", "a lone surrogate"),
-        (r"\u{110000}", "an escape"),
-        (r"\u{}", r"`\\u{`"),
-        (r"\u12", r"`\\u1`"),
-        (r"\x4", r"`\\x4`"),
-        (r"\c", r"`\\c`"),
-        (r"\c1", r"`\\c`"),
-        ("a\\", "after the backslash, got the end"),
-        ("[a\\", "after the backslash, got the end"),
-        ("(?i)a", r"the group `\(\?i"),
-        ("(?ii:a)", r"the group `\(\?ii` .*at position 0 "),
-        ("(?-:a)", r"the group `\(\?-:` .*at position 0 "),
-        ("(?x:a)", r"the group `\(\?x"),
-        ("(?=a)*", r"got `\(\?=a\)\*`.*at position 0 "),
-        (r"\b+", r"got `\\b\+`.*at position 0 "),
-        ("(?P<x>a)", r"the group `\(\?P"),
-        ("(?>a)", r"the group `\(\?>"),
-        ("(?#a)", r"the group `\(\?#"),
-        ("(?<1>a)", r"the group `\(\?<"),
-        ("(a", r"a `\(` without"),
-        ("a)", r"a `\)` without"),
-        ("[a", r"a `\[` without"),
-        ("*", "a quantifier has nothing to repeat"),
-        ("a|+", "a quantifier has nothing to repeat"),
-        ("(?", r"the group `\(\?"),
-        ("a**", "a quantifier has nothing to repeat"),
-        ("a++", "a quantifier has nothing to repeat"),
-        ("a{2}{3}", "a quantifier has nothing to repeat"),
-        ("{2}", "a quantifier has nothing to repeat"),
-        ("a{,3}", "`{,n}`"),
-        ("a{3,1}", r"`\{3,1\}`"),
-        ("^*a", r"`\^\*`"),
-        ("a${2}", r"`\$\{2\}`"),
-        ("[b-a]", "the range `b-a`"),
-        (r"\p{Greek}", r"the property `\\p{Greek}`"),
-        (r"\p{letter}", r"the property `\\p{letter}`"),
-        (r"\p{Script=Nonsense}", "the property"),
-        (r"\p{Script=L}", "the property"),
-        (r"\p{gc=Greek}", "the property"),
-        (r"\p{foo=L}", "the property"),
-        (r"\pL", r"the property `\\p`"),
-        (r"\p{^L}", r"the property `\\p`"),
-        (r"[\p{}]", r"the property `\\p`"),
-        ("(" * (MAX_NESTING + 1) + ")" * (MAX_NESTING + 1), "at most 50 nested"),
-        ("(" * 100_000, "at most 50 nested"),
-    ],
-)
-def test_refused_by_name(pattern: str, named: str) -> None:
-    with pytest.raises(ConstraintError, match=named) as caught:
-        ecma_pattern(pattern)
-    assert "of the pattern" in str(caught.value)
-
-
-def test_groups_may_be_nested() -> None:
-    assert ecma_pattern("^" + "(" * MAX_NESTING + "a" + ")" * MAX_NESTING) == ecma_pattern("^a")
-
-
-def test_empty_repetitions_cost_nothing() -> None:
-    assert ecma_pattern("^(?:){1000000000}(?:(?:^)+){1000000000}a") == ecma_pattern("^a")
-    assert ecma_pattern("^(?:$|){5,1000000000}a") == ecma_pattern("^a")

@@ -46,47 +46,28 @@ def test_official_suite(name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_narrow_lies_within_wide(name):
+def test_narrow_lies_within_wide_and_only_pointers_leave_ascii(name):
     assert (known(name) - known(name, widest=True)).is_empty
+    is_free = "pointer" in name or name == "uri-template"
+    assert is_free or (known(name, widest=True) - regex(r"[\x00-\x7f]*")).is_empty
 
 
 def test_where_the_readings_differ():
-    differ = {name for name in FORMATS if text_format(name) != text_format(name, widest=True)}
-    assert differ == {
-        "time",
-        "date-time",
-        "duration",
-        "email",
-        "hostname",
-        "relative-json-pointer",
-    }
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_only_ascii_outside_of_pointers(name):
-    is_free = "pointer" in name or name == "uri-template"
-    characters = regex("(?s:.*)") if is_free else regex(r"[\x00-\x7f]*")
-    assert (known(name, widest=True) - characters).is_empty
+    differ = {name for name in FORMATS if known(name) != known(name, widest=True)}
+    narrower = {"time", "date-time", "duration", "email", "hostname", "relative-json-pointer"}
+    assert differ == narrower
+    for name in ("regex", "idn-email", "iri", "Date", ""):
+        assert text_format(name) is text_format(name, widest=True) is None
 
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_what_is_generated_passes_the_checkers_of_jsonschema(name):
+    assert {"date", "email", "ipv4", "ipv6", "uuid"} <= set(CHECKED)
     automaton = known(name)
     if name in ("date", "date-time"):
         automaton -= regex("(?s)0000.*")  # Python's calendar begins with the year 1
-    texts = automaton.enumerate(300) + random_strings(automaton, 300)
-    for text in texts:
+    for text in automaton.enumerate(300) + random_strings(automaton, 300):
         assert CHECKER.conforms(text.decode(), name), text
-
-
-def test_checkers_are_there():
-    assert {"date", "email", "ipv4", "ipv6", "uuid"} <= set(CHECKED)
-
-
-@pytest.mark.parametrize("name", ["regex", "idn-email", "iri", "Date", ""])
-def test_other_names_have_no_automaton(name):
-    assert text_format(name) is None
-    assert text_format(name, widest=True) is None
 
 
 # -- pointers -------------------------------------------------------------------------------
@@ -139,33 +120,16 @@ def test_ipv6_forms():
     verdict = is_address(ipaddress.IPv6Address)
     shapes = ["".join(s) for n in range(16) for s in itertools.product("1:", repeat=n)]
     agrees("ipv6", verdict, shapes)
-    agrees("ipv6", verdict, [f"{shape}1.2.3.4" for shape in shapes if len(shape) < 11])
+    agrees("ipv6", verdict, [f"{shape}1.2.3.4" for shape in shapes if len(shape) < 13])
     agrees(
         "ipv6", verdict, [f"::{s}" for s in ("aF09", "g", "00000", "0000", "1.2.3.256", "1.2.3")]
     )
 
 
-@settings(max_examples=300)
-@given(st.lists(st.sampled_from(["", "", "0", "aBc", "ffff", "1.2.3.4", "10000"]), max_size=10))
-@example(["1"] * 7 + ["", ""])
-@example(["", ""] + ["1"] * 7)
-@example(["1"] * 4 + [""] + ["1"] * 4)
-@example(["1"] * 6 + ["1.2.3.4"])
-def test_ipv6_groups(groups):
-    text = ":".join(groups)
-    assert known("ipv6").accepts(text) == is_address(ipaddress.IPv6Address)(text)
-
-
-@given(st.uuids(), st.booleans())
-def test_uuids(value, upper):
-    text = str(value).upper() if upper else str(value)
-    assert known("uuid").accepts(text)
-    assert not known("uuid").accepts(value.hex)
-
-
-def test_uuids_are_no_more_than_that():
+def test_uuids():
     assert known("uuid").count(100) == 22**32
-    assert all(uuid.UUID(text.decode()) for text in random_strings(known("uuid"), 100))
+    for text in random_strings(known("uuid"), 100):
+        assert str(uuid.UUID(text.decode())) == text.decode().lower()
 
 
 def hostname(text: str) -> bool:
@@ -292,21 +256,22 @@ def uri(text: str) -> bool:
 
 def test_uris_by_their_components():
     texts = ["".join(s) for n in range(5) for s in itertools.product("a1:/?#@[]", repeat=n)]
+    pieces = [
+        "u:p@",
+        "[v7.a:b]",
+        "[::1]",
+        "[v.a]",
+        "[1::1.2.3.4]",
+        ":80",
+        "/%4f",
+        "%4",
+        "|",
+        "\n",
+        "é",
+        "?#/?",
+    ]
+    texts += [
+        "http://" + "".join(s) for n in (1, 2, 3) for s in itertools.product(pieces, repeat=n)
+    ]
     agrees("uri", uri, texts)
     agrees("uri-reference", reference, texts)
-
-
-uri_pieces = st.lists(
-    st.sampled_from([*"a5:/?#@[]%|~é \n", "//", "%4f", "[::1]", "[v7.a:b]", "[1::1.2.3.4]", ":80"]),
-    max_size=12,
-).map("".join)
-
-
-@settings(max_examples=300)
-@given(st.sampled_from(["", "a:", "http://", "//", "/"]), uri_pieces)
-@example("http://", "u:p@[v7.a:b]:80/%4f//?/?#/?")
-@example("http://", "[v.a]")
-@example("", "a/b:c")
-def test_uris_of_pieces(start, text):
-    assert known("uri").accepts(start + text) == uri(start + text)
-    assert known("uri-reference").accepts(start + text) == reference(start + text)

@@ -7,7 +7,6 @@ from the table of formats.
 from __future__ import annotations
 
 _ALL = "{% for m in messages %}{% for c in m.tool_calls %}{% set f = c.function %}"
-_END = "{% endif %}{% endfor %}"
 _JSON = "{{ f.arguments if f.arguments is string else f.arguments | tojson }}"
 _MEMBERS = "{% for k, v in f.arguments | items %}"
 _CALL = '{"name": "{{ f.name }}", "arguments": ' + _JSON + "}"

@@ -1,7 +1,8 @@
-"""Constraints that no automaton enforces: unreachable upper bounds, and distinct elements.
+"""Languages that are exact up to a length, and constraints that no automaton enforces.
 
-Bounds that are not counted are enforced up to a length, and longer budgets are refused. Constraints
-that aren't enforced are listed in the caveats of every derived language, with a warning.
+Up to `max_bytes`, or up to the length that an upper bound needs at least, the language is exact;
+longer budgets are refused. Constraints that aren't enforced are listed in the caveats of every
+derived language, with a warning.
 """
 
 from __future__ import annotations
@@ -11,30 +12,27 @@ import json
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import gcd
-from gcd import (
-    Automaton,
-    ConstraintError,
-    OverlongBudgetError,
-    StateLimitError,
-    UnsupportedSchemaError,
-    Vocabulary,
-    json_schema,
-    tool_calls,
-)
+import smc
+from gcd import Automaton, json_schema
 from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.keywords import HORIZONS
-from gcd._languages.values.objects import checksums
+from smc.testing import ToyLM
 from tests.gcd.languages.json_schema.strategies import compact
 from tests.gcd.oracles import up_to
 
-LONG = {"type": "string", "maxLength": 65_536}
+STRING = {"type": "string"}
+LONG = {**STRING, "maxLength": 65_536}
+COUNTED = {"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 1}}
 
 
 def _members(schemas: dict[str, Any]) -> dict[str, Any]:
@@ -48,19 +46,8 @@ BOUNDS: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         _members({"a": {"type": "string", "format": "uri", "maxLength": 32_000}}),
         [("maxLength", "/properties/a")],
     ),
-    "elements": (
-        {"type": "array", "items": {"type": "string"}, "maxItems": 100_000},
-        [("maxItems", "")],
-    ),
-    "elements that are counted": (
-        {
-            "type": "array",
-            "items": {"enum": [1, 2]},
-            "contains": {"const": 1},
-            "maxContains": 99_999,
-        },
-        [("maxContains", "")],
-    ),
+    "elements": ({"type": "array", "items": STRING, "maxItems": 100_000}, [("maxItems", "")]),
+    "elements that are counted": ({**COUNTED, "maxContains": 99_999}, [("maxContains", "")]),
     "members": (
         {"type": "object", "additionalProperties": {"const": 1}, "maxProperties": 99_999},
         [("maxProperties", "")],
@@ -87,7 +74,7 @@ def test_bounds_that_take_too_much_hold_up_to_a_length(name: str) -> None:
     assert [(each.keyword, each.pointer) for each in language.caveats] == places
     assert language.max_bytes == min(each.max_bytes or 0 for each in language.caveats)
     assert language.max_bytes >= 30_000
-    with pytest.raises(StateLimitError):
+    with pytest.raises(gcd.StateLimitError):
         json_schema(schema, unsupported="refuse")
     # Compiled in another way, by the definition of `max_bytes`.
     least = min(HORIZONS[each.keyword](each.value) for each in language.caveats)
@@ -99,11 +86,7 @@ def test_bounds_that_take_too_much_hold_up_to_a_length(name: str) -> None:
 SMALL = [
     (300, {"type": "string", "maxLength": 31}, '"' + "x" * 32 + '"'),
     (250, {"type": "array", "items": {"const": 77}, "maxItems": 100}, compact([77] * 101)),
-    (
-        250,
-        {"type": "array", "contains": {"const": 3}, "items": {"enum": [3, 4]}, "maxContains": 50},
-        compact([3] * 51),
-    ),
+    (250, {**COUNTED, "maxContains": 50}, compact([1] * 51)),
     (
         500,
         {"type": "object", "additionalProperties": {"const": 1}, "maxProperties": 20},
@@ -130,19 +113,6 @@ def test_a_text_below_the_horizon_cannot_come_to_the_bound(
     assert len(longer) == language.max_bytes + 1  # the horizon is maximal
 
 
-@pytest.mark.parametrize("inside", ["not", "oneOf"])
-def test_bounds_of_what_is_excluded_hold_as_far(inside: str) -> None:
-    long = {"type": "string", "maxLength": 3_000, "pattern": "^[ab]*$"}
-    other = {"not": long} if inside == "not" else {"oneOf": [long, {"minLength": 2}]}
-    schema = {"type": "string", "maxLength": 9, **other}
-    with gcd.state_limit(20_000):
-        language = json_schema(schema)
-        assert language.max_bytes is not None or language.caveats == ()
-    validator = Draft202012Validator(schema)
-    for text in ("", "a", "ab", "abc", "c", "cc"):
-        assert language.accepts(compact(text)) == validator.is_valid(text)
-
-
 def _form(count: int, **bounds: int) -> dict[str, Any]:
     return {
         "type": "object",
@@ -156,25 +126,20 @@ def _tools(count: int, arguments: dict[str, Any]) -> list[Any]:
 
 ADDED: dict[str, Callable[..., Automaton]] = {
     "forms": lambda **o: json_schema(_form(30, maxLength=20), **o),
-    "unlike lengths": lambda **o: json_schema(
-        {"type": "object", "properties": _form(30, maxLength=20)["properties"] | {"a": LONG}}, **o
-    ),
     "elements": lambda **o: json_schema(
         {"type": "array", "items": _form(5, maxLength=9), "maxItems": 30}, **o
     ),
-    "branches": lambda **o: json_schema(
-        {"anyOf": [_form(20, maxLength=20 + i) for i in (0, 1)]}, **o
+    "limited calls": lambda **o: gcd.tool_calls(
+        _tools(5, _form(2, maxLength=20)), max_calls=20, **o
     ),
-    "tools": lambda **o: tool_calls(_tools(25, _form(2, maxLength=14)), **o),
-    "limited calls": lambda **o: tool_calls(_tools(5, _form(2, maxLength=20)), max_calls=20, **o),
-    "Python": lambda **o: tool_calls(_tools(25, _form(2, maxLength=14)), style="python", **o),
+    "Python": lambda **o: gcd.tool_calls(_tools(25, _form(2, maxLength=14)), style="python", **o),
 }
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_no_sum_of_upper_bounds_is_refused(name: str) -> None:
     with gcd.state_limit(10_000):
-        with pytest.raises(StateLimitError, match=r"maxLength|maxItems"):
+        with pytest.raises(gcd.StateLimitError, match=r"maxLength|maxItems"):
             ADDED[name](unsupported="refuse")
         with pytest.warns(gcd.CaveatWarning, match="validate the finished text"):
             language = ADDED[name]()
@@ -192,15 +157,6 @@ def test_too_much_work_for_upper_bounds_is_not_refused() -> None:
     assert language == json_schema(_form(60))
 
 
-def test_small_bounds_are_kept_where_large_ones_add_up() -> None:
-    members = _form(30, maxLength=500)["properties"] | {"zip": {"type": "string", "maxLength": 5}}
-    with pytest.warns(gcd.CaveatWarning):
-        language = json_schema({"type": "object", "properties": members})
-    assert len(language.caveats) == 30
-    assert language.accepts(compact({"k0": "x" * 501, "zip": "12345"}))
-    assert not language.accepts(compact({"zip": "123456"}))
-
-
 @pytest.mark.parametrize(
     ("schema", "named"),
     [
@@ -214,7 +170,7 @@ def test_lower_bounds_are_refused_with_the_option_that_leaves_them_to_a_check(
     schema: Any, named: str
 ) -> None:
     for unsupported in ("warn", "refuse"):
-        with pytest.raises(StateLimitError, match=named) as caught:
+        with pytest.raises(gcd.StateLimitError, match=named) as caught:
             json_schema(schema, unsupported=unsupported)
         assert 'unsupported="ignore"' in str(caught.value)
     language = json_schema(schema, unsupported="ignore")
@@ -224,23 +180,18 @@ def test_lower_bounds_are_refused_with_the_option_that_leaves_them_to_a_check(
 
 def test_limit_errors_name_the_tool() -> None:
     tools = [*_tools(3, _form(1)), {"name": "large", "parameters": _form(9, minLength=2_000)}]
-    with pytest.raises(StateLimitError, match=r"'large', of 4"):
-        tool_calls(tools)
-    with pytest.raises(StateLimitError, match="largest of 40 tools is 't10' at '/10/parameters'"):
-        tool_calls(_tools(40, _form(1, minLength=400)))
+    with pytest.raises(gcd.StateLimitError, match=r"'large', of 4"):
+        gcd.tool_calls(tools)
+    with pytest.raises(
+        gcd.StateLimitError, match="largest of 40 tools is 't10' at '/10/parameters'"
+    ):
+        gcd.tool_calls(_tools(40, _form(1, minLength=400)))
 
 
-def test_only_texts_beyond_the_horizon_are_named_by_the_bound() -> None:
-    with pytest.raises(StateLimitError, match=r"maxLength.*at '/not'.*counting up to 70000"):
-        json_schema({"type": "string", "not": {"maxLength": 70_000}})
-    with pytest.raises(StateLimitError, match="keyword 'minLength' at the root"):
-        json_schema({"type": "string", "minLength": 100_000, "maxLength": 200_000})
+VOCABULARY = gcd.Vocabulary.from_bytes([b'"', b"a", b"a" * 64, b""], eos_ids=[3])
 
 
-VOCABULARY = Vocabulary.from_bytes([b'"', b"a", b"a" * 64, b""], eos_ids=[3])
-
-
-def test_longer_budgets_are_refused_with_the_bound() -> None:
+def test_longer_budgets_are_refused_unless_the_bound_is_left_to_a_check() -> None:
     with pytest.warns(gcd.CaveatWarning, match="longer budgets are refused"):
         language = json_schema(LONG)
     automaton = gcd.lift(language, VOCABULARY)
@@ -248,12 +199,11 @@ def test_longer_budgets_are_refused_with_the_bound() -> None:
     assert automaton.max_budget == 65_538 // 64 + 1
     gcd.Matcher(automaton, budget=automaton.max_budget)
     for enter in (gcd.BudgetMask, lambda a, n: gcd.Matcher(a, budget=n)):
-        with pytest.raises(OverlongBudgetError, match=r"maxLength 65536 at the root.*state_limit"):
+        with pytest.raises(
+            gcd.OverlongBudgetError, match=r"maxLength 65536 at the root.*state_limit"
+        ):
             enter(automaton, 2_000)
     assert pickle.loads(pickle.dumps(language)).caveats == language.caveats
-
-
-def test_a_bound_may_be_left_to_a_check() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         language = json_schema(LONG, unsupported="ignore")
@@ -277,7 +227,9 @@ def test_caveats_go_from_parts_to_results() -> None:
     ):
         assert result.caveats == language.caveats
     for wrong in (lambda: ~language, lambda: other - language):
-        with pytest.raises(ConstraintError, match="uniqueItems True at the root is not enforced"):
+        with pytest.raises(
+            gcd.ConstraintError, match="uniqueItems True at the root is not enforced"
+        ):
             wrong()
 
 
@@ -303,50 +255,17 @@ def test_few_different_values_are_exact(array: Any, elements: list[Any]) -> None
             assert language.accepts(compact(list(value))) == validator.is_valid(list(value))
 
 
-def test_two_of_many_values_are_exact() -> None:
-    values = [f"{day}-{hour:02}" for day in "abcde" for hour in range(24)]
-    language = json_schema(
-        {"type": "array", "items": {"enum": values}, "uniqueItems": True, "maxItems": 2}
-    )
-    assert language.count(40) == 1 + 120 + 120 * 119
-
-
-def test_elements_of_many_values_are_left_to_a_check() -> None:
+def test_elements_and_names_of_many_values_are_left_to_a_check() -> None:
     tags = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     with pytest.warns(gcd.CaveatWarning, match="uniqueItems True at '/properties/tags'.*validate"):
         language = json_schema(_members({"tags": tags}))
     assert language.max_bytes is None
-    assert language.accepts('{"tags":["a","b"]}')
     assert language == json_schema(_members({"tags": {**tags, "uniqueItems": False}}))
-    with pytest.raises(UnsupportedSchemaError, match="uniqueItems"):
+    with pytest.raises(gcd.UnsupportedSchemaError, match="uniqueItems"):
         json_schema(tags, unsupported="refuse")
-    with pytest.raises(UnsupportedSchemaError, match="uniqueItems"):
-        json_schema({"items": {"type": "string"}, "not": {"uniqueItems": True}})
-
-
-REPEATS: list[tuple[Any, Any]] = [
-    ({"required": ["a", "a"]}, {"required": ["a"]}),
-    ({"type": ["string", "null", "string"]}, {"type": ["string", "null"]}),
-    ({"enum": [1, 2, 1]}, {"enum": [1, 2]}),
-    ({"dependentRequired": {"a": ["b", "b"]}}, {"dependentRequired": {"a": ["b"]}}),
-    ({"dependencies": {"a": ["b", "b"]}}, {"dependentRequired": {"a": ["b"]}}),
-    ({"allOf": [{"$ref": "#/$defs/d"}] * 2}, {"$ref": "#/$defs/d"}),
-    ({"anyOf": [{"$ref": "#/$defs/d"}] * 2}, {"$ref": "#/$defs/d"}),
-]
-
-
-@pytest.mark.parametrize(("twice", "once"), REPEATS)
-def test_repeats_that_harm_nothing(twice: Any, once: Any) -> None:
-    around = {"properties": {"a": True, "b": True}, "$defs": {"d": {"type": "integer"}}}
-    expected = json_schema({**around, **once}, max_depth=0)
-    assert json_schema({**around, **twice}, max_depth=0) == expected
-
-
-def test_a_too_large_array_is_reported_by_its_count() -> None:
-    text = {"type": "string", "minLength": 9_000, "maxLength": 65_536}
-    message = r"'minItems' at the root.*unsupported=.* maxLength 65536 at '/items'"
-    with pytest.raises(StateLimitError, match=message):
-        json_schema({"type": "array", "items": text, "minItems": 40})
+    named = {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 3}
+    with pytest.warns(gcd.CaveatWarning, match="minProperties 3 at the root is not enforced"):
+        json_schema(named)
 
 
 MAPS: list[Any] = [
@@ -373,29 +292,9 @@ def test_a_name_that_comes_twice_counts_once(schema: Any) -> None:
                 assert is_valid, text
             in_order = sorted(chosen, key=lambda key: json.loads(key) != "a")  # declared first
             if is_valid and len(set(map(json.loads, chosen))) == count and in_order == list(chosen):
-                escaped = (
-                    not schema.keys().isdisjoint(
-                        ["properties", "propertyNames", "patternProperties"]
-                    )
-                    and '"\\u0061"' in chosen
-                )
+                named = {"properties", "propertyNames", "patternProperties"} & schema.keys()
+                escaped = bool(named) and '"\\u0061"' in chosen
                 assert language.accepts(text) != escaped, text
-
-
-def test_more_names_than_can_be_told_apart_are_left_to_a_check() -> None:
-    schema = {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 3}
-    with pytest.warns(gcd.CaveatWarning, match="minProperties 3 at the root is not enforced"):
-        json_schema(schema)
-    with pytest.raises(UnsupportedSchemaError, match="'minProperties' at the root"):
-        json_schema(schema, unsupported="refuse")
-
-
-def test_names_that_differ_in_a_letter_or_in_length_are_told_apart() -> None:
-    for one, other in itertools.combinations(range(13), 2):
-        for before, after in (("", ""), ("item_", ""), ("x", "_id")):
-            names = [f"{before}{'abcdefghijklm'[i]}{after}" for i in (one, other)]
-            sums = [[each.accepts(name) for each in checksums()].index(True) for name in names]
-            assert sums[0] != sums[1]
 
 
 @pytest.mark.parametrize("kind", [gcd.CaveatWarning, gcd.IgnoredKeywordWarning])
@@ -408,3 +307,149 @@ def test_warnings_can_be_pickled_and_made_again_of_their_message(kind: type[Warn
     assert str(copy) == str(warning)
     assert vars(copy) == vars(warning)
     assert str(kind(*warning.args)) == str(warning)  # as pytest-xdist does
+
+
+# -- max_bytes -------------------------------------------------------------------------------
+
+MEMBERS = {"a": {"type": "string", "maxLength": 9}, "b": {"type": "integer"}}
+SCHEMAS: list[Any] = [
+    {"type": "string", "maxLength": 7},
+    {"type": "string", "minLength": 3, "maxLength": 12},
+    {"type": "string", "minLength": 9},
+    {"type": "string", "pattern": "^[ab]+$", "maxLength": 6},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    {"type": "array", "items": {"type": "integer"}, "maxItems": 4, "minItems": 2},
+    {"type": "array", "contains": {"const": 1}, "items": {"enum": [1, 2]}, "maxContains": 3},
+    {"type": "array", "contains": {"const": 1}, "items": {"enum": [1, 2]}, "minContains": 4},
+    {"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 2},
+    {"type": "object", "additionalProperties": {"enum": [0]}, "maxProperties": 2},
+    {"type": "object", "properties": MEMBERS, "required": ["b"]},
+    {"oneOf": [{"type": "string", "maxLength": 8}, {"type": "string", "minLength": 5}]},
+    {"not": {"type": "string", "maxLength": 6}, "type": ["string", "null"]},
+    {"type": "object", "propertyNames": {"maxLength": 3}, "additionalProperties": {"const": 1}},
+    {"enum": ["a long text, indeed", 1, None]},
+    {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3]}, "maxItems": 2},
+]
+
+
+@pytest.mark.parametrize("index", range(len(SCHEMAS)))
+def test_up_to_that_length_it_is_the_same_language(index: int) -> None:
+    whole = json_schema(SCHEMAS[index])
+    for length in (1, 2, 4, 5, 8, 9, 11, 14, 17, 30):
+        expected = whole & up_to(length)
+        if expected.is_empty:
+            with pytest.raises(gcd.EmptyLanguageError):
+                json_schema(SCHEMAS[index], max_bytes=length)
+            continue
+        found = json_schema(SCHEMAS[index], max_bytes=length)
+        assert found.max_bytes == length
+        plain = Automaton(found.delta, found.accepting, found.class_of_byte)
+        assert plain & up_to(length) == expected
+        assert found.count(100) == whole.count(length)
+
+
+def test_lengths_out_of_reach_take_no_states() -> None:
+    lists = {"type": "array", "items": {"type": "string"}, "maxItems": 10_000}
+    schema = {
+        "type": "object",
+        "properties": {"text": LONG, "list": lists},
+        "maxProperties": 30_000,
+    }
+    language = json_schema({**schema, "additionalProperties": {"type": "integer"}}, max_bytes=4_000)
+    assert language.num_states < 200
+    assert language.accepts(b'{"text":"%s"}' % (b"x" * 3_989))
+    assert not language.accepts(b'{"text":"%s"}' % (b"x" * 3_990))  # valid, but too long
+    within = json_schema({"type": "string", "maxLength": 100}, max_bytes=103)
+    assert not within.accepts('"' + "x" * 101 + '"')  # this limit is within reach
+    assert within.accepts('"' + "x" * 100 + '"')
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_the_algebra_respects_it(data: st.DataObject) -> None:
+    """Operations on languages that are exact up to n return results that are exact up to n."""
+    length = data.draw(st.integers(0, 4))
+    pieces = [gcd.regex(p) for p in ("a*", "(ab)+", "b?a", "a{3,6}", "(b|aa)*", "bb")]
+
+    def known(whole: Automaton) -> Automaton:
+        other = data.draw(st.sampled_from(pieces))
+        mixed = (whole & up_to(length)) | (other - up_to(length))
+        return Automaton(mixed.delta, mixed.accepting, mixed.class_of_byte, length)
+
+    first, second = (data.draw(st.sampled_from(pieces)) for _ in range(2))
+    a, b = known(first), known(second) if data.draw(st.booleans()) else second
+    cases = [
+        (first | second, a | b),
+        (first & second, a & b),
+        (first - second, a - b),
+        (second - first, b - a),
+        (~first, ~a),
+        (first + second, a + b),
+        (second + first + first, Automaton.concatenate([b, a, a])),
+        (Automaton.union([first, second, first]), Automaton.union([a, b, a])),
+        (second | Automaton.empty(), Automaton.union([b, known(Automaton.empty())])),
+        (first.repeat(1, 3), a.repeat(1, 3)),
+        (first.star(), a.star()),
+        (first.optional(), a.optional()),
+        (first.reverse(), a.reverse()),
+    ]
+    for expected, found in cases:
+        assert found.max_bytes == length
+        plain = Automaton(found.delta, found.accepting, found.class_of_byte)
+        assert plain & up_to(length) == expected & up_to(length)
+        assert found.count(length + 3) == expected.count(length)
+        for text in (b"", b"a", b"ab", b"aab", b"bba", b"abab", b"aaaaa"):
+            assert found.accepts(text) == (len(text) <= length and expected.accepts(text))
+
+
+def test_equality_and_fingerprints_tell_them_apart() -> None:
+    short, others = (
+        json_schema(True, max_bytes=30),
+        [json_schema(True), json_schema(True, max_bytes=31)],
+    )
+    assert short == json_schema(True, max_bytes=30)
+    for other in others:
+        assert short != other
+        assert short.fingerprint != other.fingerprint
+
+
+PIECES = gcd.Vocabulary.from_bytes([b'"', b"a", b"aaa", b"{}", b""], eos_ids=[4])
+
+
+def _lifted(max_bytes: int | None) -> gcd.TokenAutomaton:
+    language = json_schema({"type": "string", "maxLength": 50_000}, max_bytes=max_bytes)
+    return gcd.lift(language, PIECES)
+
+
+def test_budgets_that_could_hold_more_are_refused_where_they_meet() -> None:
+    automaton, proposal = _lifted(20), smc.LCD()
+    draw = partial(smc.sample, ToyLM(PIECES), [[0]], automaton, particles=2, proposal=proposal)
+    assert automaton.max_bytes == 20
+    assert automaton.max_budget == 7  # six tokens of three bytes, and EOS
+    for enter in (
+        lambda budget: gcd.BudgetMask(automaton, budget),
+        lambda budget: gcd.BudgetMask(gcd.AutomatonBatch([automaton] * 2), [7, budget]),
+        lambda budget: gcd.Matcher(automaton, budget=budget),
+        lambda budget: draw(max_tokens=budget),
+    ):
+        enter(7)
+        with pytest.raises(
+            gcd.OverlongBudgetError, match=r"at most 20 bytes.*7 tokens.*budget is 8"
+        ):
+            enter(8)
+    with pytest.raises(gcd.OverlongBudgetError, match="there is no budget") as caught:
+        gcd.Matcher(automaton)
+    assert (caught.value.longest, caught.value.budget) == (7, None)
+
+
+@pytest.mark.parametrize("said", [{"format": "uri"}, {"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}])
+def test_a_length_with_a_format_takes_no_states_if_no_text_is_that_long(said: Any) -> None:
+    schema = {"type": "object", "properties": {"url": {"type": "string", "maxLength": 999, **said}}}
+    with gcd.state_limit(20_000):
+        with pytest.raises(gcd.StateLimitError, match='or set unsupported="ignore"') as refused:
+            gcd.json_schema(schema, unsupported="refuse")
+        assert refused.value.keyword == "maxLength"
+        assert refused.value.pointer == "/properties/url"
+        counted = gcd.json_schema(schema, max_bytes=1001)
+    free = {"type": "object", "properties": {"url": {"type": "string", **said}}}
+    assert counted == gcd.json_schema(free, max_bytes=1001)
