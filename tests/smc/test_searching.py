@@ -19,6 +19,7 @@ from smc.testing import ToyLM, target
 from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, Slow, choice
 from tests.smc.walks import (
+    EVERY_STEP,
     PROMPT,
     PROPOSALS,
     TOY,
@@ -171,17 +172,16 @@ FLAT = ToyLM(VOCABULARY, seed=1, spread=0.3)
 
 
 @pytest.mark.parametrize(
-    ("name", "proposal", "budget", "options"),
+    ("name", "proposal", "budget", "options", "certify", "most"),
     [
-        ("few_words", "gcd", 2, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
-        ("few_words", "lcd", 2, {"particles": 2}),
-        ("a_star_b", "lm", 2, {"particles": 2}),
-        ("few_words", "gcd", 4, {"particles": 1, "algorithm": "discrete"}),
-        ("few_words", "lm", 4, {"particles": 2, "algorithm": "discrete"}),
-        ("a_star_b", "tilted", 4, {"particles": 2, "algorithm": "discrete"}),
+        ("few_words", "gcd", 2, {"particles": 2, **EVERY_STEP}, 0.8, 100),
+        ("few_words", "lcd", 2, {"particles": 2}, 0.999, 100),
+        ("a_star_b", "lm", 2, {"particles": 2}, 0.999, 2),
+        ("few_words", "gcd", 4, {"particles": 1, "algorithm": "discrete"}, 0.8, 100),
+        ("few_words", "lm", 4, {"particles": 2, "algorithm": "discrete"}, 0.999, 2),
+        ("a_star_b", "tilted", 4, {"particles": 2, "algorithm": "discrete"}, 0.999, 100),
     ],
 )
-@pytest.mark.parametrize(("certify", "most"), [(0.8, 100), (0.999, 100), (0.999, 2)])
 def test_bounds_hold_in_every_outcome_and_the_evidence_is_unbiased(
     name: str, proposal: str, budget: int, options: dict[str, Any], certify: float, most: int
 ) -> None:
