@@ -233,28 +233,23 @@ def test_reading_on_finds_answers_that_sampling_missed() -> None:
     assert math.fsum(found.probabilities) == pytest.approx(1)
 
 
-def test_what_was_found_already_is_left_as_it_is() -> None:
-    (before,) = sample(certify=None, particles=64)
-    (found,) = sample(certify=0.5, particles=64)
+def test_reading_on_needs_a_share_that_is_missing_and_within_reach() -> None:
+    (before,), (found,) = (sample(certify=share, particles=64) for share in (None, 0.5))
     assert found.diagnostics.read_on == 0
     assert found.particles == before.particles
     assert found.probabilities == before.probabilities
-
-
-def test_examples_of_a_batch_are_read_as_if_each_were_alone() -> None:
-    together = sample(count=3)
-    for i, each in enumerate(together):
-        (alone,) = sample(example_ids=[i])
-        assert each.bounds == alone.bounds
-        assert each.probabilities == pytest.approx(alone.probabilities)
-
-
-def test_a_share_that_is_out_of_reach_is_unknown_and_holds() -> None:
     (found,) = sample(certify=0.999, max_tokens_read=1)
     assert found.certified < 0.9
     assert found.reliability.label == "unknown"
     assert found.reliability.probability_errors[0] == pytest.approx(1 - found.certified)
     assert holds(found, masses(FLAT, PROMPT, CONSTRAINTS["few_words"](), 5), VOCABULARY)
+
+
+def test_examples_of_a_batch_are_read_as_if_each_were_alone() -> None:
+    for i, each in enumerate(sample(count=3)):
+        (alone,) = sample(example_ids=[i])
+        assert each.bounds == alone.bounds
+        assert each.probabilities == pytest.approx(alone.probabilities)
 
 
 def test_no_answer_has_any_probability() -> None:

@@ -36,11 +36,7 @@ INPUTS = {
 
 
 class Halt:
-    """A halting point of a thread.
-
-    Attributes:
-        error: error to raise when the thread continues.
-    """
+    """A halting point of a thread, which raises the error, if any, when it continues."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -216,31 +212,20 @@ def test_passes_overlap_and_one_of_them_fails(
     assert same(call(0), alone(0))
 
 
-def bind(model: Any) -> None:
-    """Bind a function to a module, as compilers and `accelerate` do."""
+def test_modules_with_bound_functions_copy_their_prompts(model: Any) -> None:
+    """Bound as by compilers and `accelerate`; the layer would ignore shared prompts."""
+    before = smc.TransformersLM(model, None, VOCABULARY)
+    sample(before, 0)
+    assert shares_prompts(model)
     layer = model.model.layers[1]
     layer.forward = layer.forward
-
-
-def test_modules_with_bound_functions_copy_their_prompts(model: Any) -> None:
-    assert shares_prompts(model)
-    bind(model)
     assert not shares_prompts(model)
     found = sample(smc.TransformersLM(model, None, VOCABULARY), 0)
     for one, other in zip(found, several_lms(tiny_model(layers=2))(0), strict=True):
         assert [each.ids for each in one.particles] == [each.ids for each in other.particles]
         assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-4)
-
-
-def test_functions_bound_since_prompts_were_shared(model: Any) -> None:
-    """The layer would ignore its prompts."""
-    lm = smc.TransformersLM(model, None, VOCABULARY)
-    sample(lm, 0)
-    bind(model)
-    with pytest.raises(
-        ValueError, match=r"all 2 layers .* only 1 do.*.*create a new smc.TransformersLM"
-    ):
-        sample(lm, 0)
+    with pytest.raises(ValueError, match=r"all 2 layers .* only 1 do.*create a new smc.Tr"):
+        sample(before, 0)
 
 
 # -- default device and dtype, and autocast --------------------------------------------------------

@@ -32,20 +32,14 @@ V = 29
 
 
 SMALL: dict[str, Any] = {
-    "vocab_size": V,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    "vocab_size": V, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
     "initializer_range": 0.5,
-}
+}  # fmt: skip
 WIDE = {**SMALL, "intermediate_size": 24}
 GROUPED = {**WIDE, "num_key_value_heads": 2}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {**GROUPED, "max_position_embeddings": 64},
-    "gpt2": {
-        "vocab_size": V, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64,
-        "initializer_range": 0.5,
-    },
+    "gpt2": {**SMALL, "n_positions": 64},
     # Windows over columns must count tokens.
     "mistral": {**GROUPED, "max_position_embeddings": 64, "sliding_window": 5},
     # A window in the second layer only, and alternating windows and full attention.
@@ -58,18 +52,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "init_std": 0.5,
     },
     # Relative positions, derived from the attention mask.
-    "bloom": {
-        "vocab_size": V, "hidden_size": 16, "n_layer": 2, "n_head": 4, "initializer_range": 0.5,
-    },
-    "mpt": {
-        "vocab_size": V, "d_model": 16, "n_layers": 2, "n_heads": 4, "max_seq_len": 32,
-        "initializer_range": 0.5,
-    },
+    "bloom": SMALL,
+    "mpt": {**SMALL, "max_seq_len": 32},
 }  # fmt: skip
 # State spaces, no cache, and hybrids of attention with convolutions or state spaces.
 NO_KV_CACHE: dict[str, dict[str, Any]] = {
     "mamba": {"vocab_size": V, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
-    "openai-gpt": {"vocab_size": V, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "openai-gpt": {**SMALL, "n_positions": 64},
     "lfm2": {**GROUPED, "layer_types": ["conv", "full_attention"]},
     "jamba": {
         **GROUPED, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
@@ -152,13 +141,9 @@ def test_context_and_dtype_come_from_the_model() -> None:
     assert smc.TransformersLM(build("gpt2"), None).context == 64
     assert smc.TransformersLM(build("mpt"), None).context == 32
     assert smc.TransformersLM(build("bloom"), None).context is None
-    for dtype, at_least in (
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ):
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
         _, log_p = smc.TransformersLM(build("llama").to(dtype), None).prefill(PROMPTS)
-        assert log_p.dtype == at_least
+        assert log_p.dtype == torch.promote_types(dtype, torch.float32)
     torch.testing.assert_close(log_p.exp().sum(1), torch.ones(4, dtype=torch.float64))
 
 
@@ -353,7 +338,11 @@ def toy(num_states: int = 4, **options) -> HMM:
 def test_the_next_token_is_as_the_filter_has_it():
     model = toy()
     lm = HMMLanguageModel(model, TOKENS_OF_HMM)
+    assert lm.encode("anything") == list(PROMPT)
+    assert lm.encode([2, 4]) == [2, 4]
+    assert isinstance(lm, smc.LanguageModel)
     rows, first = lm.prefill([PROMPT, [3, 1]])
+    assert torch.equal(first[0], first[1]), "prompts are ignored"
     tokens = [[1, 3, 2, 5], [4, 4, 1, 1]]
     runs, lengths = torch.tensor(tokens), torch.tensor([4, 4])
     found = torch.cat([first.unsqueeze(1), rows.extend(runs, lengths)], dim=1)
@@ -365,15 +354,6 @@ def test_the_next_token_is_as_the_filter_has_it():
     chosen = found[:, :4].gather(2, runs.unsqueeze(2)).sum(dim=(1, 2))
     whole = log_likelihood(model.normalized(torch.float64), runs, lengths)
     torch.testing.assert_close(chosen, whole, rtol=1e-12, atol=1e-12)
-
-
-def test_prompts_are_ignored():
-    lm = HMMLanguageModel(toy(), TOKENS_OF_HMM)
-    assert lm.encode("anything") == list(PROMPT)
-    assert lm.encode([2, 4]) == [2, 4]
-    assert isinstance(lm, smc.LanguageModel)
-    _, first = lm.prefill([[1], [2, 2, 3]])
-    assert torch.equal(first[0], first[1])
 
 
 def test_rows_are_extended_copied_and_cut_back():
