@@ -58,21 +58,11 @@ def test_models_that_count_from_their_padding_are_refused(name: str, dtype: torc
 
 @pytest.mark.parametrize(
     ("name", "decoder"),
-    [("bert", True), ("electra", True), ("gpt2", False), ("gemma3_text", False),
-     ("deepseek_v3", False), ("mistral", False)],
+    [("bert", True), ("electra", True), ("gemma3_text", False), ("deepseek_v3", False)],
 )  # fmt: skip
 def test_posteriors_of_causal_models_are_those_of_single_passes(name: str, decoder: bool) -> None:
     outcome = check(name, torch.float32, decoder)
     assert outcome.outcome == "right", outcome
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("llama", torch.float64), *((name, dtype) for name in ("bert", "gpt2", "qwen2")
-                                 for dtype in (torch.float16, torch.bfloat16))],
-)  # fmt: skip
-def test_rounding_is_not_a_fault(name: str, dtype: torch.dtype) -> None:
-    prefill(tiny_type(name, dtype, decoder=True))
 
 
 class Faulty(torch.nn.Module):
