@@ -18,13 +18,13 @@ import gcd
 import smc
 import smc.captured
 from gcd import Automaton, Vocabulary, lift
-from smc import GCD, Bounds, Diagnostics, Posterior, Sample, sample
+from smc import GCD, Bounds, Diagnostics, Posterior, Sample
 from smc._results.fields import canonical_json, fields_of
 from smc._results.posterior import merge, posterior
 from smc.testing import ToyLM, target
 from tests.smc.cases import JSON_VOCABULARY
 from tests.smc.toys import VOCABULARY, choice
-from tests.smc.walks import outcomes
+from tests.smc.walks import by_text, outcomes
 
 NOTHING = Diagnostics((), (), (), (), 1, 1, 1, 1.0, 0.0)
 WORDS = lift(choice("ab", "b", "ba"), VOCABULARY)
@@ -35,66 +35,39 @@ def one(ids: list[int], weight: float, finished: bool = True, p: float = 1.0) ->
     return Sample(tuple(ids), VOCABULARY.decode(ids), log, finished, math.log(p))
 
 
+def made_for(automaton: gcd.TokenAutomaton, samples: Sequence[Sample], ess: float = 2.0) -> Any:
+    logs = {"log_evidence": -1.0 if ess else -math.inf, "ess": ess}
+    return posterior(samples, automaton, enumerated=False, diagnostics=NOTHING, **logs)
+
+
 def make(*samples: Sample) -> Posterior:
-    return posterior(
-        samples, WORDS, log_evidence=-1.0, ess=2.0, enumerated=False, diagnostics=NOTHING
-    )
+    return made_for(WORDS, samples)
 
 
-def test_spellings_of_one_answer_are_one_answer() -> None:
-    p = make(
-        one([0, 1, 3], 1),  # a b
-        one([2, 5], 2),  # ab, and another EOS
-        one([1, 3], 4),  # b
-        one([1, 0, 3], 1),  # ba
-        one([0], 0, finished=False),
-    )
-    assert p.texts == ("b", "ab", "ba")
-    assert p.answers == (b"b", b"ab", b"ba")
-    assert p.probabilities == pytest.approx((4 / 8, 3 / 8, 1 / 8))
-    assert (p.complete, p.valid, p.dead, p.exact) == (True, True, False, True)
-    assert p.majority == "b"
-    assert len(p.particles) == 5
-
-
-def test_the_best_text_is_the_model_s_own() -> None:
+def test_answers_are_weighed_and_ordered() -> None:
     p = make(
         one([1, 3], 5, p=0.1),  # b
         one([0, 1, 3], 1, p=0.2),  # a b
         one([0, 1, 3], 1, p=0.2),  # the same tokens
-        one([2, 5], 1, p=0.09),  # ab, another spelling
-        one([1, 0, 3], 1, p=0.28),  # ba
+        one([2, 5], 1, p=0.09),  # ab, another spelling with another EOS
+        one([1, 0, 3], 2, p=0.28),  # ba
         one([1, 0, 5], 0, False, p=0.9),  # dead
     )
-    assert (p.majority, p.best) == ("b", "ab")
+    assert (p.texts, p.answers) == (("b", "ab", "ba"), (b"b", b"ab", b"ba"))
+    assert p.probabilities == pytest.approx((0.5, 0.3, 0.2))
+    assert (p.complete, p.valid, p.dead, p.exact) == (True, True, False, True)
+    assert (p.majority, p.best) == ("b", "ab")  # the best has most of the model's probability
+    assert len(p.particles) == 6
+    assert p.expectation(len) == pytest.approx(1.5)
     assert make(one([1, 3], 1, p=0.1), one([2, 3], 2, p=0.1)).best == "ab"
     assert make(one([1, 3], 0, False, p=0.4)).best is None
-
-
-@pytest.mark.parametrize("algorithm", [smc.SMC(ess_threshold=0), "discrete"], ids=str)
-def test_the_best_of_a_whole_language_is_found(algorithm: Any) -> None:
-    lm = ToyLM(VOCABULARY, seed=1)
-    [p] = sample(lm, [[0]], WORDS, max_tokens=4, particles=64, proposal=GCD(), algorithm=algorithm)
-    mass: dict[bytes, float] = defaultdict(float)
-    for ids, probability in target(lm, [0], WORDS, 4).items():
-        mass[VOCABULARY.decode(ids)] += probability
-    assert p.best == max(mass, key=lambda text: mass[text]).decode()
-
-
-def test_expectations_ties_and_validity() -> None:
-    p = make(one([1, 3], 4), one([2, 3], 3), one([1, 0, 3], 3))
-    assert p.expectation(len) == pytest.approx(0.4 * 1 + 0.6 * 2)
     samples = [one([1, 0, 3], 1), one([2, 3], 1), one([1, 3], 1)]  # ordered by their bytes
     assert make(*samples).texts == make(*reversed(samples)).texts == ("ab", "b", "ba")
     assert not make(one([0, 3], 1)).valid
     assert not make(one([1], 1, finished=False)).complete
-
-
-def test_weights_far_from_one() -> None:
-    ids = [[1, 3], [2, 3]]
     for shift in (-4000.0, 4000.0):
-        p = make(*(Sample(tuple(i), VOCABULARY.decode(i), shift, True, 0.0) for i in ids))
-        assert p.probabilities == (0.5, 0.5)
+        far = (Sample(tuple(i), VOCABULARY.decode(i), shift, True, 0.0) for i in ([1, 3], [2, 3]))
+        assert make(*far).probabilities == (0.5, 0.5)
 
 
 def test_sampling_follows_the_probabilities_and_repeats() -> None:
@@ -111,11 +84,11 @@ def test_sampling_follows_the_probabilities_and_repeats() -> None:
 def test_bytes_that_are_not_text() -> None:
     vocabulary = Vocabulary.from_bytes([b"\xc3", b"\xa9", b""], [2])
     automaton = lift(Automaton.any_bytes(), vocabulary)
-    whole = Sample((0, 1, 2), vocabulary.decode([0, 1, 2]), 0.0, True, 0.0)
-    half = Sample((0, 2), vocabulary.decode([0, 2]), -1.0, True, 0.0)
-    p = posterior(
-        [whole, half], automaton, log_evidence=0.0, ess=2.0, enumerated=False, diagnostics=NOTHING
-    )
+    samples = [
+        Sample(ids, vocabulary.decode(ids), log, True, 0.0)
+        for ids, log in (((0, 1, 2), 0.0), ((0, 2), -1.0))
+    ]
+    p = made_for(automaton, samples)
     assert p.texts == ("é", "\ufffd")
     assert p.answers == ("é".encode(), b"\xc3")
 
@@ -150,11 +123,14 @@ def truth(lm: ToyLM, pointer: str) -> dict[Any, float]:
     """P of every value at a pointer, or of its absence, from enumeration."""
     mass: dict[Any, float] = defaultdict(float)
     for ids, p in target(lm, [0], AUTOMATON, BUDGET).items():
-        value = at(json.loads(JSON_VOCABULARY.decode(ids)), pointer)
-        mass[
-            ABSENT if value is ABSENT else json.dumps(value, sort_keys=True).replace("1.0", "1")
-        ] += p
+        mass[written(JSON_VOCABULARY.decode(ids).decode(), pointer)] += p
     return {value: p / sum(mass.values()) for value, p in mass.items()}
+
+
+def written(text: str, pointer: str) -> Any:
+    """JSON of the value at a pointer, or `ABSENT`."""
+    value = at(json.loads(text), pointer)
+    return value if value is ABSENT else json.dumps(value, sort_keys=True).replace("1.0", "1")
 
 
 def shares(field: smc.Field) -> dict[Any, tuple[float, Any]]:
@@ -194,20 +170,16 @@ def test_the_intervals_hold_in_every_outcome(algorithm: str) -> None:
     texts = ['{"a":1}', '{"a":2}', '{"b":[]}']
     automaton = gcd.lift(gcd.choice(texts), JSON_VOCABULARY)
     lm = ToyLM(JSON_VOCABULARY, seed=3, spread=2.0)
-    masses: dict[str, float] = defaultdict(float)
-    for ids, p in target(lm, [0], automaton, 5).items():
-        masses[JSON_VOCABULARY.decode(ids).decode()] += p
+    masses = by_text(target(lm, [0], automaton, 5), JSON_VOCABULARY)
     total = sum(masses.values())
     partial = 0
     given = {"particles": 2, "proposal": smc.GCD(), "algorithm": algorithm}
     for _, found in outcomes(automaton, 5, lm=lm, prompt=[0], **given):
         for pointer, field in found.fields().items():
             for value, (_, (low, high)) in shares(field).items():
-                p = sum(
-                    p for text, p in masses.items()
-                    if (ABSENT if at(json.loads(text), pointer) is ABSENT
-                        else json.dumps(at(json.loads(text), pointer))) == value
-                ) / total  # fmt: skip
+                texts = (text for text in masses if written(text.decode(), pointer) == value)
+                p = sum(masses[text] for text in texts)
+                p /= total
                 assert low <= p <= high
                 partial += 1e-3 < high - low < 1
     assert partial
@@ -302,15 +274,8 @@ def test_fields_are_shown_in_short_lines(size: int) -> None:
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str) -> None:
     lm = ToyLM(JSON_VOCABULARY, seed=3)
-    (found,) = smc.sample(
-        lm,
-        [[0]],
-        AUTOMATON,
-        max_tokens=BUDGET,
-        particles=4,
-        proposal=smc.GCD(),
-        algorithm=algorithm,
-    )
+    options = {"max_tokens": BUDGET, "particles": 4, "proposal": smc.GCD()}
+    (found,) = smc.sample(lm, [[0]], AUTOMATON, algorithm=algorithm, **options)
     for pointer, field in found.fields().items():
         values = [at(json.loads(text), pointer) for text in found.texts]
         for each in field.values:
@@ -321,10 +286,7 @@ def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str
 
 
 def test_dead_parts_merge_to_a_dead_posterior() -> None:
-    dead = posterior(
-        [one([0], 0.0)], WORDS, log_evidence=-math.inf, ess=0.0, enumerated=False,
-        diagnostics=NOTHING,
-    )  # fmt: skip
+    dead = made_for(WORDS, [one([0], 0.0)], ess=0.0)
     with np.errstate(all="raise"):
         found = merge([dead, dead], WORDS, 1)
     assert found.dead

@@ -74,16 +74,12 @@ log_ps = st.lists(
 ).filter(lambda values: max(values) > -math.inf)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(log_ps, st.one_of(st.just(ALMOST_ONE), st.just(ALMOST_ZERO), st.floats(1e-9, 1 - 1e-9)))
+@example([-math.inf, -1e300], ALMOST_ONE)
+@example([-math.inf, -500.0, -math.inf], ALMOST_ZERO)
 def test_the_impossible_is_never_drawn(log_p: list[float], u: float) -> None:
     assert log_p[at(log_p, u)] > -math.inf
-
-
-def test_a_lone_possibility_is_drawn_however_unlikely() -> None:
-    for u in (ALMOST_ZERO, 0.5, ALMOST_ONE):
-        assert at([-math.inf, -500.0, -math.inf], u) == 1
-        assert at([-math.inf, -1e300], u) == 1
 
 
 def test_not_even_where_a_parallel_prefix_sum_rises_at_an_outcome_of_weight_zero() -> None:
@@ -96,11 +92,6 @@ def test_not_even_where_a_parallel_prefix_sum_rises_at_an_outcome_of_weight_zero
     assert q.at(torch.zeros(3, dtype=torch.int64), u).tolist() == [0, 2, 2]
 
 
-def test_the_outcome_is_the_inverse_of_the_distribution_function() -> None:
-    log_p = [math.log(0.2), -math.inf, math.log(0.5), math.log(0.3)]
-    assert [at(log_p, u) for u in (0.001, 0.199, 0.201, 0.699, 0.701, 0.999)] == [0, 0, 2, 2, 3, 3]
-
-
 def test_breaks_are_where_the_outcome_changes() -> None:
     generator = torch.Generator().manual_seed(0)
     log_p = torch.randn(3, 6, generator=generator, dtype=torch.float64)
@@ -108,13 +99,16 @@ def test_breaks_are_where_the_outcome_changes() -> None:
     q = categorical(log_p)
     rows = torch.tensor([2, 0, 1, 1])
     for row, points in zip(rows, q.breaks(rows), strict=True):
+        ordered: list[int] = []
         edges = sorted({0.0, 1.0, *points.tolist()})
         p = log_p[row].softmax(0)
         for low, high in itertools.pairwise(edges):
             inside = torch.tensor([low + 1e-9, (low + high) / 2, high - 1e-9], dtype=torch.float64)
             outcomes = q.at(row.expand(3), inside)
             assert len(set(outcomes.tolist())) == 1
+            ordered.append(int(outcomes[0]))
             assert high - low == pytest.approx(float(p[outcomes[0]]), abs=1e-12)
+        assert ordered == p.nonzero().flatten().tolist()
 
 
 @pytest.mark.gpu
@@ -134,16 +128,6 @@ schemes = pytest.mark.parametrize("name", list(SCHEMES))
 
 def constant(u: float) -> Uniform:
     return lambda count, breaks: torch.full((breaks().shape[0], count), u, dtype=torch.float64)
-
-
-def random(seed: int) -> Uniform:
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(count: int, breaks: object) -> torch.Tensor:
-        B = breaks().shape[0]  # type: ignore[operator]
-        return torch.rand(B, count, generator=generator, dtype=torch.float64)
-
-    return draw
 
 
 def all_of(weights: torch.Tensor) -> torch.Tensor:
@@ -207,7 +191,7 @@ def test_wrong_schemes_are_rejected(wrong: object) -> None:
 
 
 @schemes
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     values=st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1)), min_size=1, max_size=40).filter(
         lambda v: sum(v) > 0
@@ -222,19 +206,6 @@ def test_a_particle_of_weight_zero_never_survives(name: str, values: list[float]
     ancestors = SCHEMES[name](weights, constant(u), all_of(weights))
     assert ancestors.shape == weights.shape
     assert (weights[0][ancestors[0]] > 0).all()
-
-
-@schemes
-def test_zero_weights_among_1024_particles(name: str) -> None:
-    """A float32 cumulative sum would revive dead particles, mostly at the end."""
-    generator = torch.Generator().manual_seed(1)
-    for trial in range(10):
-        weights = torch.rand(4, 1024, generator=generator, dtype=torch.float64)
-        weights[:, 1024 - 1 - trial :] = 0
-        weights[torch.rand(4, 1024, generator=generator) < 0.3] = 0
-        weights = weights / weights.sum(dim=1, keepdim=True)
-        for each in (constant(ALMOST_ONE), constant(ALMOST_ZERO), random(trial)):
-            assert (weights.gather(1, SCHEMES[name](weights, each, all_of(weights))) > 0).all()
 
 
 def by_definition(name: str, weights: list[float], u: list[float]) -> list[int]:
@@ -275,24 +246,19 @@ log_weights = st.lists(
 ).filter(lambda values: max(values) > -math.inf)
 
 
-@settings(max_examples=100)
-@given(log_weights)
-def test_against_the_definitions(values: list[float]) -> None:
-    w = [math.exp(value) for value in values]
+@settings(max_examples=80)
+@given(log_weights, st.sampled_from([0.0, -5000.0, 5000.0]))
+@example([0.0] * 5, 0.0)
+@example([-800.0] + [-math.inf] * 7, 0.0)
+def test_against_the_definitions(values: list[float], shift: float) -> None:
+    """Scale doesn't matter, even where exp over- or underflows."""
+    w = [math.exp(value - max(values)) for value in values]
     total = sum(w)
-    found = Weights.of(torch.tensor(values, dtype=torch.float64))
-    assert found.normalized.tolist() == pytest.approx([x / total for x in w], rel=1e-12)
-    assert float(found.log_mean) == pytest.approx(math.log(total / len(w)), rel=1e-12, abs=1e-12)
-    assert float(found.ess) == pytest.approx(total**2 / sum(x * x for x in w), rel=1e-12)
-
-
-def test_scale_does_not_matter_even_where_exp_over_or_underflows() -> None:
-    base = torch.tensor([0.0, -1.0, -math.inf], dtype=torch.float64)
-    expected = Weights.of(base)
-    for shift in (-5000.0, 5000.0):
-        found = Weights.of(base + shift)
-        torch.testing.assert_close(found.normalized, expected.normalized, rtol=1e-12, atol=0)
-        torch.testing.assert_close(found.log_mean, expected.log_mean + shift, rtol=1e-12, atol=0)
+    found = Weights.of(torch.tensor(values, dtype=torch.float64) + shift)
+    assert found.normalized.tolist() == pytest.approx([x / total for x in w], rel=1e-11)
+    log_mean = math.log(total / len(w)) + max(values) + shift
+    assert float(found.log_mean) == pytest.approx(log_mean, rel=1e-12, abs=1e-12)
+    assert float(found.ess) == pytest.approx(total**2 / sum(x * x for x in w), rel=1e-11)
 
 
 def test_all_dead_is_a_separate_state_and_not_nan() -> None:
@@ -300,11 +266,3 @@ def test_all_dead_is_a_separate_state_and_not_nan() -> None:
     assert (found.normalized == 0).all()
     assert (found.ess == 0).all()
     assert found.log_mean.isneginf().all()
-
-
-def test_equal_weights_and_a_lone_survivor() -> None:
-    assert float(Weights.of(torch.zeros(1024)).ess) == pytest.approx(1024)
-    lone = torch.full((1024,), -math.inf)
-    lone[7] = -800.0
-    assert float(Weights.of(lone).ess) == 1.0
-    assert float(Weights.of(lone).log_mean) == pytest.approx(-800 - math.log(1024))

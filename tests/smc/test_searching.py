@@ -19,6 +19,7 @@ from smc.testing import ToyLM, target
 from tests.smc.calls import sample_with
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, Slow, choice
 from tests.smc.walks import (
+    EVERY_STEP,
     PROMPT,
     PROPOSALS,
     TOY,
@@ -171,17 +172,16 @@ FLAT = ToyLM(VOCABULARY, seed=1, spread=0.3)
 
 
 @pytest.mark.parametrize(
-    ("name", "proposal", "budget", "options"),
+    ("name", "proposal", "budget", "options", "certify", "most"),
     [
-        ("few_words", "gcd", 2, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
-        ("few_words", "lcd", 2, {"particles": 2}),
-        ("a_star_b", "lm", 2, {"particles": 2}),
-        ("few_words", "gcd", 4, {"particles": 1, "algorithm": "discrete"}),
-        ("few_words", "lm", 4, {"particles": 2, "algorithm": "discrete"}),
-        ("a_star_b", "tilted", 4, {"particles": 2, "algorithm": "discrete"}),
+        ("few_words", "gcd", 2, {"particles": 2, **EVERY_STEP}, 0.8, 100),
+        ("few_words", "lcd", 2, {"particles": 2}, 0.999, 100),
+        ("a_star_b", "lm", 2, {"particles": 2}, 0.999, 2),
+        ("few_words", "gcd", 4, {"particles": 1, "algorithm": "discrete"}, 0.8, 100),
+        ("few_words", "lm", 4, {"particles": 2, "algorithm": "discrete"}, 0.999, 2),
+        ("a_star_b", "tilted", 4, {"particles": 2, "algorithm": "discrete"}, 0.999, 100),
     ],
 )
-@pytest.mark.parametrize(("certify", "most"), [(0.8, 100), (0.999, 100), (0.999, 2)])
 def test_bounds_hold_in_every_outcome_and_the_evidence_is_unbiased(
     name: str, proposal: str, budget: int, options: dict[str, Any], certify: float, most: int
 ) -> None:
@@ -233,28 +233,23 @@ def test_reading_on_finds_answers_that_sampling_missed() -> None:
     assert math.fsum(found.probabilities) == pytest.approx(1)
 
 
-def test_what_was_found_already_is_left_as_it_is() -> None:
-    (before,) = sample(certify=None, particles=64)
-    (found,) = sample(certify=0.5, particles=64)
+def test_reading_on_needs_a_share_that_is_missing_and_within_reach() -> None:
+    (before,), (found,) = (sample(certify=share, particles=64) for share in (None, 0.5))
     assert found.diagnostics.read_on == 0
     assert found.particles == before.particles
     assert found.probabilities == before.probabilities
-
-
-def test_examples_of_a_batch_are_read_as_if_each_were_alone() -> None:
-    together = sample(count=3)
-    for i, each in enumerate(together):
-        (alone,) = sample(example_ids=[i])
-        assert each.bounds == alone.bounds
-        assert each.probabilities == pytest.approx(alone.probabilities)
-
-
-def test_a_share_that_is_out_of_reach_is_unknown_and_holds() -> None:
     (found,) = sample(certify=0.999, max_tokens_read=1)
     assert found.certified < 0.9
     assert found.reliability.label == "unknown"
     assert found.reliability.probability_errors[0] == pytest.approx(1 - found.certified)
     assert holds(found, masses(FLAT, PROMPT, CONSTRAINTS["few_words"](), 5), VOCABULARY)
+
+
+def test_examples_of_a_batch_are_read_as_if_each_were_alone() -> None:
+    for i, each in enumerate(sample(count=3)):
+        (alone,) = sample(example_ids=[i])
+        assert each.bounds == alone.bounds
+        assert each.probabilities == pytest.approx(alone.probabilities)
 
 
 def test_no_answer_has_any_probability() -> None:

@@ -23,14 +23,9 @@ from smc._models import self_check
 from smc._models.sharing_rows import SharingRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
-WITHOUT_POSITIONS = (
-    "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp",
-    "pegasus", "plbart", "trocr",
-)  # fmt: skip
-WITHOUT_DECODER = (
-    "bert", "bert-generation", "big_bird", "camembert", "electra", "ernie", "megatron-bert",
-    "rembert", "roberta", "roformer", "xlm-roberta",
-)  # fmt: skip
+# One of each kind of code; the others derive from these.
+WITHOUT_POSITIONS = ("bart", "bigbird_pegasus", "pegasus", "trocr")
+WITHOUT_DECODER = ("bert", "big_bird", "electra", "roformer")
 
 
 def prefill(model: Any) -> None:
@@ -49,8 +44,11 @@ def test_models_that_attend_to_later_tokens_are_refused(name: str) -> None:
         prefill(tiny_type(name, torch.float32, decoder=False))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["camembert", "roberta", "roberta-prelayernorm", "xlm-roberta"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("camembert", torch.float32), ("roberta", torch.float16), ("roberta", torch.bfloat16),
+     ("roberta-prelayernorm", torch.float32)],
+)  # fmt: skip
 def test_models_that_count_from_their_padding_are_refused(name: str, dtype: torch.dtype) -> None:
     lm = smc.TransformersLM(tiny_type(name, dtype, decoder=True), None, vocabulary_of(SIZE))
     for use in (lambda: lm.prefill([[65, 66, 67], [65]]), lm.static_forward):
@@ -60,18 +58,11 @@ def test_models_that_count_from_their_padding_are_refused(name: str, dtype: torc
 
 @pytest.mark.parametrize(
     ("name", "decoder"),
-    [("bert", True), ("electra", True), ("gpt2", False), ("gemma3_text", False),
-     ("deepseek_v3", False), ("mistral", False)],
+    [("bert", True), ("electra", True), ("gemma3_text", False), ("deepseek_v3", False)],
 )  # fmt: skip
 def test_posteriors_of_causal_models_are_those_of_single_passes(name: str, decoder: bool) -> None:
     outcome = check(name, torch.float32, decoder)
     assert outcome.outcome == "right", outcome
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "qwen2"])
-def test_rounding_is_not_a_fault(name: str, dtype: torch.dtype) -> None:
-    prefill(tiny_type(name, dtype, decoder=True))
 
 
 class Faulty(torch.nn.Module):
@@ -161,18 +152,16 @@ def test_one_check_for_each_configuration_and_mode(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("smc._models.transformers_lm.shares_prompts", counted)
     model = tiny_model()
     lm = smc.TransformersLM(model, None, VOCABULARY)
-    for _ in range(2):
-        lm.prefill([[1]])
+    lm.prefill([[1]])
+    lm.prefill([[1]])
     assert len(checked) == 1
     with torch.autocast("cpu", dtype=torch.bfloat16):
         lm.prefill([[1]])
-    assert len(checked) == 2
     model.double()
     lm.prefill([[1]])
-    assert checked[2:] == [torch.float64]
     model.config.sliding_window = 4
     lm.prefill([[1]])
-    assert len(checked) == 4
+    assert checked == [torch.float32, torch.float32, torch.float64, torch.float64]
 
 
 def test_a_vocabulary_of_special_tokens_alone_is_checked() -> None:
@@ -190,21 +179,14 @@ def test_a_vocabulary_of_special_tokens_alone_is_checked() -> None:
 SOFT = {
     "PROMPT_TUNING": lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
     "PREFIX_TUNING": lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
-    "P_TUNING": lambda: peft.PromptEncoderConfig(
-        task_type="CAUSAL_LM", num_virtual_tokens=2, encoder_hidden_size=8
-    ),
     "MULTITASK_PROMPT_TUNING": lambda: peft.MultitaskPromptTuningConfig(
         task_type="CAUSAL_LM", num_virtual_tokens=2, num_tasks=2
-    ),
-    "CPT": lambda: peft.CPTConfig(
-        task_type="CAUSAL_LM", cpt_token_ids=[0, 1], cpt_mask=[1, 1], cpt_tokens_type_mask=[1, 2]
     ),
 }
 OF_WEIGHTS = {
     "lora": lambda: peft.LoraConfig(
         task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False
     ),
-    "ia3": lambda: peft.IA3Config(task_type="CAUSAL_LM", init_ia3_weights=False),
     "adaption_prompt": lambda: peft.AdaptionPromptConfig(
         task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1
     ),
@@ -265,12 +247,11 @@ def test_soft_prompts_are_refused_by_name(kind: str) -> None:
         lm.prefill([PROMPT])
 
 
-@pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
-def test_the_logits_processor_works_with_a_soft_prompt(kind: str) -> None:
+def test_the_logits_processor_works_with_a_soft_prompt() -> None:
     """The error message recommends it."""
     automaton = CONSTRAINTS["few_words"]()
     processor = smc.BudgetLogitsProcessor(automaton, 5)
-    found = adapted(SOFT[kind]()).generate(
+    found = adapted(SOFT["PREFIX_TUNING"]()).generate(
         **INPUTS, max_new_tokens=5, do_sample=False, logits_processor=[processor]
     )
     answer = [token for token in found[0, 3:].tolist() if token not in VOCABULARY.eos_ids]
@@ -282,15 +263,9 @@ def test_adapters_of_the_weights_are_sampled_from(kind: str) -> None:
     model = adapted(OF_WEIGHTS[kind]())
     expected = evidence(model)
     assert abs(expected - evidence(tiny_model())) > 1e-3
-    [posterior] = smc.sample(
-        smc.TransformersLM(model, None, VOCABULARY),
-        [PROMPT],
-        CONSTRAINTS["few_words"](),
-        max_tokens=5,
-        particles=64,
-        proposal=smc.GCD(),
-        algorithm="discrete",
-    )
+    lm = smc.TransformersLM(model, None, VOCABULARY)
+    options = {"max_tokens": 5, "particles": 64, "proposal": smc.GCD(), "algorithm": "discrete"}
+    [posterior] = smc.sample(lm, [PROMPT], CONSTRAINTS["few_words"](), **options)
     assert posterior.log_evidence == pytest.approx(expected, abs=1e-5)
     [posterior] = generated(model).posteriors
     assert posterior.log_evidence == pytest.approx(expected, abs=1e-5)
@@ -318,12 +293,6 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "classifier": (
         lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**CONFIG)),
         "got LlamaForSequenceClassification, which is a classifier; load another model",
-    ),
-    "classifier of tokens": (
-        lambda: transformers.LlamaForTokenClassification(
-            transformers.LlamaConfig(**CONFIG, num_labels=6)
-        ),
-        "got LlamaForTokenClassification, which is a classifier",
     ),
     "no head": (
         lambda: transformers.LlamaModel(transformers.LlamaConfig(**CONFIG)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from smc.testing import ToyLM
 from tests.gcd.tokens.bpe import train
 from tests.gcd.tokens.bpe import vocabulary_of as bpe_vocabulary
 from tests.gcd.tokens.splits import truth
+from tests.smc.matrix import covering
 from tests.smc.toys import VOCABULARY
 from tests.smc.walks import PROMPT, TOY, assert_exact, outcomes, random_hmm, sums
 
@@ -55,17 +57,21 @@ def target(name: str) -> dict[bytes, float]:
     return dict(mass)
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one": {"particles": 1, "forced_runs": False},
+    "discrete": {"particles": 2, "algorithm": "discrete"},
+}
 # Particles that compete don't depend on the proposal.
-@pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize(
-    ("proposal", "options"),
-    [
-        ("gcd", {"particles": 2, "resampling": "systematic"}),
-        *((proposal, {"particles": 1, "forced_runs": False}) for proposal in PROPOSALS),
-        *((proposal, {"particles": 2, "algorithm": "discrete"}) for proposal in PROPOSALS),
-    ],
-    ids=str,
-)
+ROWS = [
+    *((name, "gcd", {"particles": 2, "resampling": "systematic"}) for name in ("choice", "forced")),
+    *(
+        (row["name"], row["proposal"], OPTIONS[row["options"]])
+        for row in covering(name=[*PLANS], proposal=[*PROPOSALS], options=[*OPTIONS])
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "proposal", "options"), ROWS)
 def test_weights_sum_to_the_target(name: str, proposal: str, options: dict) -> None:
     automaton = gcd.lift(gcd.segments(PLANS[name]), VOCABULARY)
     expected = target(name)
@@ -99,13 +105,7 @@ def by_hand(budget: int) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("proposal", [smc.GCD(), smc.LCD()])
 def test_the_samplers_weights_sum_to_it(proposal: smc.Proposal) -> None:
     budget = 6
-    given = {
-        "lm": BPE_LM,
-        "prompt": PROMPT,
-        "particles": 2,
-        "proposal": proposal,
-        "algorithm": "auto",
-    }
+    given = {"lm": BPE_LM, "particles": 2, "proposal": proposal, "algorithm": "auto"}
     mass, _, total, _ = sums(outcomes(AUTOMATON, budget, **given))
     assert total == pytest.approx(1, rel=1e-12)
     expected = {BPE.decode(ids): p for ids, p in by_hand(budget).items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import itertools
 import math
 import re
 import sys
@@ -100,7 +102,7 @@ WHOLE = [
     (True, "a whole number, got True"),
 ]
 POSITIVE = [*WHOLE, (0, "at least 1, got 0")]
-# Refused by every call that has the option.
+# Refused by every call that has the option, as "expected NAME to be ...".
 COMMON: dict[str, list[tuple[Any, str]]] = {
     "algorithm": [("beam", "one of auto, smc, discrete, .* got 'beam'")],
     "certify": [(wrong, rf"in \(0, 1\], got {wrong}") for wrong in (0, 1.1)] + [("all", ".*'all'")],
@@ -128,14 +130,12 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
         ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
         ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
-        ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
         ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
         ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
         ({"example_ids": 5}, "expected example_ids to be a list of numbers, got 5"),
         ({"example_ids": [1 << 63]}, "expected example_ids of at most 9007199254740992, got"),
         ({"kept": 0.5}, "expected kept to be a whole number, got 0.5"),
-        ({"kept": -1}, "expected kept to be at least 0, got -1"),
         *(
             ({name: 5}, f"expected {name} to be a function, got 5")
             for name in ("draw", "finished", "observe", "run")
@@ -144,12 +144,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"cancel": threading.Event}, "expected cancel to be a threading.Event, got <class"),
         ({"run": print, "execution": "static"}, "expected smc.Hooks without `run`"),
         ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
-        ({"prompts": [[0], [1, -1]]}, "0 to 5 in the prompt of example 1, got -1;"),
         ({"prompts": [[0], [1, 6]]}, "0 to 5 in the prompt of example 1, got 6;"),
         ({"prompts": np.array([0, 1])}, r"got a list of token ids; pass \[token_ids\]"),
         *(
             ({"prompts": [[0], prompt]}, r"text or token ids, got .*(one text|$)|got a list of")
-            for prompt in ([0, 1.0], [[0, 1]], [None], 3.5, ["a"])
+            for prompt in ([0, 1.0], [[0, 1]], 3.5, ["a"])
         ),
         (
             {"constraint": lifted("a", Vocabulary.from_bytes(VOCABULARY.token_bytes, [3]))},
@@ -161,12 +160,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ),
         ({"constraint": OTHER}, "the model has 6 tokens, the constraint has 2"),
         ({"constraint": gcd.regex("a")}, r"got Automaton.*gcd.lift\(automaton, lm"),
-        ({"constraint": [gcd.regex("a")]}, r"got Automaton.*gcd.lift\(automaton, lm"),
         ({"algorithm": "smc", "strata": "budget"}, "to be one of none, state, got 'budget'"),
-        ({"floor": math.nan}, "expected floor .*got nan"),
         ({"floor": 1}, r"expected floor to be in \[0, 1\), got 1"),
-        ({"floor": -0.1}, "expected floor .*got -0.1"),
-        *(({"floor": wrong}, "expected floor to be .*") for wrong in ("0.5", None, True)),
+        *(({"floor": wrong}, "expected floor to be .*") for wrong in ("0.5", True)),
         ({"count_finished": 1}, "expected count_finished to be .*1"),
         ({"proposal": smc.PGCD(HMM.random(3, 9))}, "over 6 tokens.*got one over 9"),
         (  # also if only a later batch of examples would fail
@@ -174,11 +170,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
              "max_tokens": [4, 4, 90], "max_rows": 2, "proposal": smc.PGCD(HMM_, max_bytes=9999)},
             r"MiB for .* states",
         ),
-        ({"cancel": True}, "expected cancel to be a threading.Event, got True"),
         ({"read_ahead": -1}, "expected read_ahead .*got -1"),
         ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
-        ({"read_ahead": 1.5}, "expected read_ahead .*got 1.5"),
-        ({"read_ahead": True}, "expected read_ahead .*got True"),
         ({"read_ahead": 2, "execution": "static"}, "in captured steps, got 2"),
     ],
     "a removed argument": [
@@ -215,10 +208,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "choose": [
         ({"options": []}, "expected at least one option, got none"),
-        ({"options": [[]]}, "expected at least one option, got none"),
         ({"options": "yes"}, "expected a list of options, got str"),
-        ({"options": {"a": 1}}, "expected a list of options, got dict"),
-        ({"options": {"a", "b"}}, "expected a list of options, got set"),
         ({"options": ["a", "b", "a"]}, "distinct options, got 'a' at indices 0 and 2"),
         ({"options": ["a", 3]}, "got 3 at index 1; convert it to text, as in '3'"),
         ({"options": [["a"], ["b"]]}, r"expected as many lists of options as prompts \(1\), got 2"),
@@ -235,15 +225,13 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"fields": [("a", bool)]}, "expected a mapping"),
         ({"fields": {1: bool}}, "expected field names as strings"),
         ({"fields": {"a": []}}, "expected field 'a' to have at least one value"),
-        ({"fields": {"a": range(0)}}, "at least one value"),
         ({"fields": {"a": str}}, "expected field 'a' to be bool, a range"),
-        ({"fields": {"a": "yes"}}, "to be bool, a range.*got 'yes'"),
         ({"fields": {"a": [1, 1.0]}}, "got 1 and 1.0, which are equal"),
         ({"fields": {"a": [math.inf]}}, "finite numbers"),
         ({"fields": {"a": [[1]]}}, "finite numbers, booleans or None"),
     ],
     "ask": [
-        *(({"kind": kind}, "expected a type") for kind in ("a|b", [], [1, 2], ["a", {}], 3)),
+        *(({"kind": kind}, "expected a type") for kind in ("a|b", [], ["a", {}], 3)),
         ({"kind": None}, "got None"),
         ({"kind": ["a", "b"], "whitespace": "compact"}, "whitespace.*; (omit it|pass)"),
         ({"kind": gcd.regex("[ab]"), "whitespace": "compact"}, "whitespace.*; (omit it|pass)"),
@@ -257,15 +245,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"hmm": "models/some-hmm"}, r"got str.*hmm\.load"),
         ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
         ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
-        ({"lookahead": math.nan}, "lookahead to be one of"),
         ({"lookahead": True}, "lookahead to be one of"),
         ({"exact_top_k": -1}, "exact_top_k"),
-        ({"exact_top_k": True}, "exact_top_k"),
-        ({"exact_top_k": 64.0}, "exact_top_k"),
         ({"exact_top_k": "all"}, "exact_top_k"),
         ({"max_bytes": -1}, "max_bytes"),
         ({"defense": 1.5}, "defense"),
-        ({"defense": math.nan}, "defense"),
     ],
     "Twisted": [
         ({"lookahead": "bigram"}, "got str.*smc.PGCD"),
@@ -282,7 +266,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"constraint": gcd.regex("a")}, r"a TokenAutomaton, got Automaton; use gcd.lift"),
         ({"constraint": []}, "at least one"),
         ({"lookahead": smc.LCD()}, "expected lookahead to be a proposal .* got LCD"),
-        ({"lookahead": smc.HMMLookahead}, "expected lookahead to be a proposal .* got <class"),
         ({"max_tokens": 6.0}, r"whole number of tokens, got 6\.0"),
         ({"max_tokens": None}, "expected max_tokens to be a whole number, got None"),
         ({"prompt_length": 4.0}, r"expected prompt_length to be a whole number, got 4\.0"),
@@ -296,9 +279,17 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("call", "options", "message"), [(call, *row) for call, rows in REFUSED.items() for row in rows]
-)
+ROWS = [(call, *row) for call, rows in REFUSED.items() for row in rows]
+ROWS += [
+    (call, {name: wrong}, f"expected {name} to be {message}")
+    for call in ("sample", "generate", "distribution", "search", "choose")
+    for name, rows in COMMON.items()
+    if name in inspect.signature(getattr(smc, call)).parameters
+    for wrong, message in rows
+]
+
+
+@pytest.mark.parametrize(("call", "options", "message"), ROWS)
 def test_options_without_sense(call: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CALLS[call](**options)
@@ -312,30 +303,22 @@ def test_what_was_removed_names_what_to_use(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "prompt", "words"),
     [
-        ("gpt2", ("'gpt2'", 'from_pretrained(name)')),
-        (smc.TransformersLM, ("the class TransformersLM", "TransformersLM(model, tokenizer)")),
-        (object(), ("got object", "TransformersLM(model, tokenizer)")),
-        (None, ("got NoneType",)),
-    ],
-)  # fmt: skip
-def test_a_model_that_is_no_language_model(name: str, model: Any, words: tuple[str, ...]) -> None:
-    refused(lambda: ENTRIES[name](model, "a"), "smc.LanguageModel", *words)
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-@pytest.mark.parametrize(
-    ("prompt", "word"),
-    [
-        (None, "got None"),
-        (b"a", "got b'a'"),
-        (["a", "b"], "one text"),
-        ({"input_ids": [[0]]}, "input_ids"),
+        ("gpt2", "a", ("smc.LanguageModel", "'gpt2'", "from_pretrained(name)")),
+        (smc.TransformersLM, "a", ("the class TransformersLM", "TransformersLM(model, tokenizer)")),
+        (object(), "a", ("got object", "TransformersLM(model, tokenizer)")),
+        (None, "a", ("got NoneType",)),
+        (LM, None, ("got None",)),
+        (LM, b"a", ("got b'a'",)),
+        (LM, ["a", "b"], ("one text",)),
+        (LM, {"input_ids": [[0]]}, ("input_ids",)),
     ],
 )
-def test_a_prompt_of_another_kind(name: str, prompt: Any, word: str) -> None:
-    refused(lambda: ENTRIES[name](LM, prompt), word)
+def test_a_model_or_a_prompt_of_another_kind(
+    name: str, model: Any, prompt: Any, words: tuple[str, ...]
+) -> None:
+    refused(lambda: ENTRIES[name](model, prompt), *words)
 
 
 @pytest.mark.parametrize("call", [smc.ask_all, smc.sample, smc.choose, smc.distribution])
@@ -356,22 +339,19 @@ def test_prompts_that_are_no_list(call: Callable[..., Any], prompts: Any, word: 
     refused(lambda: call(LM, prompts, kind, **options), "a list of prompts", word)
 
 
-@pytest.mark.parametrize("name", ["ask", "ask_all"])
-@pytest.mark.parametrize(
-    ("option", "near"),
-    [("temper", "temperature"), ("sed", "seed"), ("deadlin", "deadline"), ("qwertyuiop", "help(")],
-)
-def test_a_misspelt_option(name: str, option: str, near: str) -> None:
-    refused(lambda: ENTRIES[name](LM, "a", **{option: 1}), f"{option}=1", near)
-
-
 def test_other_options_of_ask_and_generate() -> None:
-    refused(lambda: ENTRIES["ask"](LM, "a", chat_template_kwarg={}), "chat_template_kwargs?")
-    refused(lambda: ENTRIES["ask"](LM, "a", chat_template_kwargs={"x": 1}), "messages")
-    refused(lambda: ENTRIES["ask"](LM, "a", chat_template_kwargs=True), "mapping")
+    near = {"temper": "temperature", "deadlin": "deadline", "qwertyuiop": "help("}
+    for name, option in itertools.product(("ask", "ask_all"), near):
+        refused(lambda n=name, o=option: ENTRIES[n](LM, "a", **{o: 1}), f"{option}=1", near[option])
     hooks = smc.Hooks(finished=print)
-    refused(lambda: ENTRIES["ask_all"](LM, "a", hooks=hooks), "finished", "smc.sample")
-    refused(lambda: ENTRIES["sample"](LM, "a", hooks={"draw": None}), "smc.Hooks(...)", "draw")
+    for name, options, words in (
+        ("ask", {"chat_template_kwarg": {}}, ("chat_template_kwargs?",)),
+        ("ask", {"chat_template_kwargs": {"x": 1}}, ("messages",)),
+        ("ask", {"chat_template_kwargs": True}, ("mapping",)),
+        ("ask_all", {"hooks": hooks}, ("finished", "smc.sample")),
+        ("sample", {"hooks": {"draw": None}}, ("smc.Hooks(...)", "draw")),
+    ):
+        refused(lambda n=name, o=options: ENTRIES[n](LM, "a", **o), *words)
 
 
 def test_a_constraint_of_another_kind_names_what_makes_one() -> None:
@@ -425,9 +405,8 @@ def test_long_calls_show_progress_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     pytest.importorskip("tqdm")
-    kind = {"kind": "array", "items": {"enum": [1, 2]}}
-    vocabulary = Vocabulary.from_bytes([*[bytes([b]) for b in b"[]12, "], b""], [6])
-    lm = ToyLM(vocabulary)
+    kind = {"type": "array", "items": {"enum": [1, 2]}}
+    lm = ToyLM(Vocabulary.from_bytes([*[bytes([b]) for b in b"[]12, "], b""], [6]))
     calls: list[Callable[[], Any]] = [
         lambda: smc.ask_all(lm, [[0], [1]], kind, max_tokens=9, max_rows=16),
         lambda: smc.choose(lm, [[0], [1]], ["1", "2"], max_rows=1),
@@ -438,7 +417,6 @@ def test_long_calls_show_progress_on_a_terminal(
             stream = Terminal() if is_terminal else io.StringIO()
             monkeypatch.setattr(sys, "stderr", stream)
             monkeypatch.setattr(deadlines, "DELAY", delay)
-            found.append(call())
+            found.append(str(call()))
             assert ("smc" in stream.getvalue()) == (is_terminal and not delay)
-        assert [each.probabilities for each in found[0]] if call is calls[1] else True
-        assert str(found[0]) == str(found[1])
+        assert found[0] == found[1]

@@ -19,7 +19,7 @@ TRITON = VocabularyPass(triton.prepare_draws, best)
 def main() -> None:
     # With and without token-specific factors, one in each precision: a comparison takes seconds.
     for name, dtype in (("gcd", torch.float64), ("pgcd", torch.float32)):
-        cases.compare(TRITON, name, dtype, draws=3)
+        cases.compare(TRITON, name, dtype, draws=1)
         print(name, "agrees")
     cases.compare_selection(TRITON, torch.float32, N=2)
     print("candidates agree")
