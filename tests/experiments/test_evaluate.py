@@ -1,4 +1,4 @@
-"""Files are read without byte order marks, and a command says what it skipped."""
+"""Files are read without byte order marks, and what is skipped is counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from experiments import run as experiment
 from experiments.commongen.task import read_sets, read_training
 from experiments.config import DataConfig
 from experiments.evaluate import DataError, ReadResult, at_most_skipped, read_file
@@ -17,11 +16,8 @@ from experiments.exact.problems import read_problems
 from experiments.json_schema.task import load_records
 from experiments.sql.databases import read_databases, read_questions
 from experiments.tool_calling.task import read_xlam
-from tests import processes
-from tests.experiments.composing import composed
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
 MARK = b"\xef\xbb\xbf"
 TOOLS = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 SETS = ROOT / "data" / "commongen" / "dev_100.jsonl"
@@ -114,26 +110,3 @@ def test_an_error_is_not_hidden_by_skipped_records(tmp_path: Path) -> None:
     missing: dict[str, int] = {}
     with pytest.raises(KeyError), at_most_skipped("key", 0):
         missing[str(read_file(path, _whole, "a number"))]
-
-
-@pytest.mark.slow
-def test_the_command_lists_skipped_records_and_fails_above_the_share(tmp_path: Path) -> None:
-    data = tmp_path / "records.jsonl"
-    data.write_bytes(MARK + b"\n".join([*some(REQUESTS, 2).splitlines(), b"{not json", b""]))
-    overrides = (
-        "+task=xlam", f"data.path={data}", f"model.path={ROOT / 'tests/models/stories260K'}",
-        "model.device=cpu", "wandb=disabled", "task.max_calls=1", "task.styles=[python]",
-        "task.methods=[gcd]", "task.particles=[1]", "task.budget=tight",
-        f"run_dir={tmp_path / 'run'}",
-    )  # fmt: skip
-    done = processes.run("-m", "experiments.run", *overrides)
-    assert done.returncode == 2, done.stderr
-    said = "1 of 3 records (33.3%) are malformed and skipped; the first (3): Expecting"
-    assert said in done.stdout + done.stderr
-    assert "at most data.max_skipped=0.01 of the records" in done.stderr
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["records"], summary["malformed"]) == (2, 1)
-    assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
-    table = (tmp_path / "run" / "table.md").read_text()
-    assert "1 malformed records left out. They are 33.3% of the records in the source." in table
-    experiment.run(composed(*overrides, "data.max_skipped=0.4"))
