@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
-import gcd
-import smc
 from experiments import latency as task
 from experiments import run as experiment
-from experiments.latency import PAPER, UNCOMPILED, make_vocabulary, methods_of, table_seconds
-from hmm._model import HMM
+from experiments.latency import PAPER, UNCOMPILED, make_vocabulary, methods_of
 from tests.experiments import composing
 from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
@@ -90,15 +86,3 @@ def test_a_vocabulary_is_made_up():
     assert words.size == 49152
     assert len({*words.token_bytes}) == 49152
     assert tuple(words.eos_ids) == (49151,)
-
-
-def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
-    made = []
-    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2])
-    constraint = gcd.lift(gcd.regex("a{2,6}"), vocabulary)
-    proposal = smc.PGCD(HMM.random(3, 3, generator=torch.Generator().manual_seed(0)))
-    start, free = proposal.start, proposal.free
-    proposal.start = lambda batch: (made.append(batch.budgets.tolist()), start(batch))[1]
-    proposal.free = lambda: (made.append("forgotten"), free())[1]
-    assert table_seconds(proposal, constraint, 5, torch.device("cpu")) > 0
-    assert made == [[3], "forgotten", [5]]

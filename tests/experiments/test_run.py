@@ -1,4 +1,4 @@
-"""The whole experiment on two requests: outputs, resumption, refusals, one-line errors."""
+"""The whole experiment on two requests: outputs, resumption, refusals, one-line errors, seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import os
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import smc
 from experiments import run as experiment
+from experiments.arms import METHODS
+from experiments.models import load_model
 from experiments.tasks import results_config
 from experiments.tool_calling import task
 from hmm._checkpoint import save
@@ -293,3 +298,51 @@ def test_mistakes_are_one_line_before_any_model_work(tmp_path):
 def test_what_is_not_there_is_named(overrides, message, tmp_path):
     with pytest.raises((ValueError, OSError), match=message):
         experiment.run(composed(f"run_dir={tmp_path}", *overrides))
+
+
+# -- seconds, which compare methods: which one comes first does not show in them
+
+
+def counted(lm: smc.TransformersLM, monkeypatch) -> list[int]:
+    """Make the sampler's clock show how many tokens the model has read, padding included."""
+    read: list[int] = []
+
+    def count(module: object, args: object, kwargs: dict) -> None:
+        read.append(kwargs["input_ids"].numel())
+
+    lm.model.register_forward_pre_hook(count, with_kwargs=True)
+    clock = SimpleNamespace(perf_counter=lambda: float(sum(read)))
+    monkeypatch.setattr("smc._interface.interface.time", clock)
+    monkeypatch.setattr(task, "load_engine", lambda settings: (lm, lm.tokenizer))
+    return read
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warmed_up")
+@pytest.mark.parametrize(
+    ("memory", "kept"), [(64, 2), (0, 0)], ids=["all prompts fit", "no memory for prompts"]
+)
+def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypatch, tmp_path):
+    """One method under two names; the second must not find what the first has read."""
+    monkeypatch.setitem(METHODS, "again", replace(METHODS["gcd"], title="GCD again"))
+    config = composed(
+        f"run_dir={tmp_path}", f"model.prompt_mib={memory}", "task.methods=[gcd,again]",
+        "task.algorithms=[smc]", "task.particles=[2]",
+    )  # fmt: skip
+    read = counted(load_model(config.model)[0], monkeypatch)
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    assert len(rows) == 2 * 2
+    first, again = (
+        [row["seconds"] for row in rows if row["method"] == name] for name in ("gcd", "again")
+    )
+    assert first == pytest.approx(again)
+    assert 0 < sum(first) + sum(again) < sum(read)  # before: prompts, and warming up
+    note = f"model.prompt_mib={memory}, {2 - kept} prompts"
+    assert (note in (tmp_path / "table.md").read_text()) == (kept < 2)
+    if kept:  # A run that goes on charges what the whole one does.
+        path = tmp_path / "results.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+        counted(load_model(config.model)[0], monkeypatch)
+        experiment.run(config)
+        assert rows_of(tmp_path) == rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-import gcd
 import smc
 from experiments import run as experiment
 from experiments.arms import METHODS
@@ -22,7 +20,6 @@ from experiments.run import TASKS
 from experiments.tables import read_rows_of
 from experiments.tasks import refuse_disagreement
 from experiments.tool_calling import task as tool_calling
-from smc.testing import ToyLM, target
 from tests.experiments import composing, toy
 from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
@@ -180,25 +177,6 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
         error = (e["evidence_bias_high"] - e["evidence_bias_low"]) / (2 * 1.96)
         assert abs(e["evidence_bias"]) < 5 * error + 1e-6  # its weights correct what it draws
     assert "| Sharp GCD" in (tmp_path / "run" / "table.md").read_text()
-
-
-def test_a_toy_task_compares_algorithms(tmp_path, interrupted_at):
-    """Rows of each are their own, and both find the same evidence."""
-    both = ("task.algorithms=[smc,discrete]", "discrete.count_finished=false", "discrete.floor=0")
-    calls = interrupted_at(0)
-    experiment.run(toy_run(tmp_path, *both, "task.words=2"))
-    assert {type(call["algorithm"]) for call in calls} == {smc.SMC, smc.Discrete}
-    rows = rows_of(tmp_path)
-    assert [r["algorithm"] for r in rows[::4]] == ["smc", "discrete"] * 2
-    # With more places than prefixes nothing is left to chance, nor to the method.
-    exact = {
-        r["example"]: r["log_evidence"]
-        for r in rows
-        if (r["method"], r["algorithm"], r["particles"]) == ("gcd", "discrete", 8)
-    }
-    constraint = gcd.lift(gcd.choice(toy.WORDS[:2]), toy.VOCABULARY)
-    truth = sum(target(ToyLM(toy.VOCABULARY), [1], constraint, 5).values())
-    assert exact[toy.WORDS[1]] == pytest.approx(math.log(truth), abs=1e-12)
 
 
 @pytest.mark.slow

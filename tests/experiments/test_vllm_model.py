@@ -8,23 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 import gcd_vllm
 import hmm
 from experiments.evaluate import Trial, load_engine
-from experiments.run import check_shared, register
+from experiments.run import check_shared
 from experiments.tasks import results_config
 from experiments.vllm_model import VllmModel
+from tests.experiments import composing
 from tests.processes import ROOT
-
-COMMON = ("+task=xlam", "task.methods=[gcd]", "wandb=disabled")
 
 
 def composed(*overrides):
-    register()
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*COMMON, *overrides])
+    return composing.composed("+task=xlam", "task.methods=[gcd]", "wandb=disabled", *overrides)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +40,15 @@ def test_what_the_engine_lacks_is_refused_by_name(settings, message):
         check_shared(composed("model.engine=vllm", *settings))
 
 
-def test_an_engine_is_part_of_what_determines_results():
+def test_an_engine_is_part_of_what_determines_results(monkeypatch):
     """Runs on transformers keep their directories."""
-    check_shared(composed("model.engine=vllm", "task.algorithms=[smc,smc_none]"))
+    config = composed("model.engine=vllm", "task.algorithms=[smc,smc_none]")
+    check_shared(config)
     usual = results_config(composed())["model"]
-    other = results_config(composed("model.engine=vllm"))["model"]
-    assert other == usual | {"engine": "vllm", "chunk": 16}
-
-
-def test_a_missing_installation_is_reported(monkeypatch):
+    assert results_config(config)["model"] == usual | {"engine": "vllm", "chunk": 16}
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ValueError, match=r"install it with `pip install '\.\[vllm\]'`"):
-        VllmModel("nothing", composed("model.engine=vllm").model)
+        VllmModel("nothing", config.model)
 
 
 NAMES = ("GCD_VLLM_HMMS", "VLLM_ENABLE_V1_MULTIPROCESSING")

@@ -15,19 +15,11 @@ from experiments.distillation.data import Sequences, TopTokens, lumping_of
 from experiments.distillation.lumping import Lumping
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from gcd import Vocabulary
-from hmm._inference import log_likelihood
 from smc._models.protocol import Rows
 from smc.testing import ToyLM
 
 SIX = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d", b""], [3, 5])
 MANY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", *(bytes([65 + i]) for i in range(40))], [3])
-
-
-class Markov(ToyLM):
-    """A toy whose next token depends on the last one alone."""
-
-    def log_p(self, tokens):
-        return super().log_p(tokens[-1:])
 
 
 class Counting(ToyLM):
@@ -270,26 +262,3 @@ def test_the_rest_is_shared_out_as_tokens_are_on_average():
     total = float(prefixes.weight[prefixes.read].sum())
     assert float(expected.sum()) == pytest.approx(total)
     assert prefixes.rest > 0.05
-
-
-def divergence(lm: ToyLM, hmm, prompt: tuple[int, ...], num: int = 4000) -> float:
-    """KL(lm | hmm) a sequence in nats, on fresh answers."""
-    fresh = sampled(lm, [list(prompt)] * num, 6, 0, seed=9)
-    rows = fresh.batch(torch.arange(num))
-    mine = log_likelihood(hmm, *rows).double()
-    return float((fresh.log_likelihood - mine).mean())
-
-
-@pytest.mark.parametrize("top", [44, 30])
-def test_a_markov_chain_is_recovered(top):
-    """Its tokens are its states; what is not listed is small, and shared out."""
-    lm = Markov(MANY, seed=3, spread=2.0)
-    found = sampled(lm, [[0, 1]] * 300, 6, top)
-    lumping = lumping_of(found, MANY.size, MANY.eos_ids)
-    prefixes = TopTokenPrefixes.of(found, lumping)
-    ends = (int(lumping.class_of[3]),)
-    hmm = lumping.spread(clone(prefixes, 200, eos_ids=ends))
-    hmm.check()
-    many, few = divergence(lm, hmm, (0, 1)), 0.0
-    few = divergence(lm, lumping.spread(clone(prefixes, 4, eos_ids=ends)), (0, 1))
-    assert many < 0.1 < 0.5 < few

@@ -17,12 +17,9 @@ from experiments import run as experiment
 from experiments.evaluate import DataError
 from experiments.sql.databases import (
     QueryError,
-    Question,
     Sandbox,
     comparable,
-    find_questions,
     read_databases,
-    read_questions,
 )
 from experiments.sql.judge import run_gold
 from experiments.sql.task import OWN, read
@@ -81,33 +78,6 @@ def test_a_folder_of_sqlite_files_is_read_too(tmp_path):
     file.close()
     asked = read(composed(f"data.path={tmp_path}"))
     assert asked.databases["pets"].rows.rows("SELECT pet.name FROM pet") == [("Rex",)]
-
-
-def test_a_list_in_one_file_is_read_as_lines_are(tmp_path):
-    (tmp_path / "dev.json").write_text(json.dumps([ASKED, {**ASKED, "db_id": "cats"}]))
-    result = read_questions(find_questions(tmp_path), {"pets"})
-    assert result.records == (Question("pets-1", "pets", "Which pets?", ASKED["query"]),)
-    assert [(s.position, s.reason) for s in result.skipped] == [
-        (2, "expected an existing database, got 'cats'")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("{no", "Expecting"),
-        ([1], "got list"),
-        ({**ASKED, "question": " "}, "question to be a text that isn't empty"),
-        ({**ASKED, "query": 3}, "query to be a text that isn't empty, got 3"),
-        ({**ASKED, "db_id": "cats"}, "an existing database, got 'cats'"),
-    ],
-)
-def test_a_malformed_question_is_passed_over_with_its_number(tmp_path, bad, reason):
-    folder_of(tmp_path, [ASKED, bad], pets=PETS)
-    result = read(composed(f"data.path={tmp_path}")).questions
-    assert len(result.records) == 1
-    assert [s.position for s in result.skipped] == [2]
-    assert reason in result.skipped[0].reason
 
 
 def _broken(tmp_path: Path) -> None:
