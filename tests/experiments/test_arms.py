@@ -14,7 +14,6 @@ import smc
 from experiments import run as experiment
 from experiments.arms import ALGORITHMS, METHODS, unread
 from experiments.config import DiscreteConfig, HMMConfig, SMCConfig
-from experiments.tasks import results_config
 from hmm._model import HMM
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
@@ -82,15 +81,6 @@ def test_what_all_algorithms_read_is_refused_for_none():
     """Nothing is raised."""
     for name in ALGORITHMS:
         experiment.check(composed(f"task.algorithms=[{name}]", "smc.temperature=0.5"))
-
-
-def test_results_do_not_depend_on_unused_options():
-    identity = results_config(composed("task.algorithms=[smc_none]"))
-    assert "discrete" not in identity
-    assert set(identity["smc"]) == {"temperature", "execution"}
-    both = results_config(composed())
-    assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
-    assert both != results_config(composed("discrete.floor=0.125"))
 
 
 GENERATOR = torch.Generator().manual_seed(5)

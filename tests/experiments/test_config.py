@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 import gcd
+import smc
 from experiments import run as experiment
 from experiments.config import budget_of, multiple_in, part_of
 from experiments.run import TASKS
@@ -26,18 +28,12 @@ GROUPS = [
 ]
 
 
-@pytest.mark.parametrize("override", GROUPS)
-def test_every_group_option_composes(override):
-    config = composed("+task=xlam", override, "model.path=somewhere")
+@pytest.mark.parametrize("override", [*(f"+task={name}" for name in TASKS), *GROUPS])
+def test_every_task_and_every_group_option_composes(override):
+    chosen = (override,) if override.startswith("+task=") else ("+task=xlam", override)
+    config = composed(*chosen, *["model.path=somewhere"] * ("+task" not in override))
     experiment.check(config)
-    assert config.task.name == "xlam"
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_composes_and_resolves(task):
-    config = composed(f"+task={task}")
-    assert config.task.name == task
-    experiment.check(config)
+    assert f"+task={config.task.name}" == chosen[0]
     assert OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 
 
@@ -201,14 +197,35 @@ def test_values_set_in_a_copy_are_those_of_the_command():
     assert composed(*overrides[:2]).seed == 0
 
 
-def test_the_fingerprint_covers_all_that_determines_results():
-    def digest(*overrides: str) -> str:
-        return fingerprint(results_config(composed("+task=xlam", *overrides)))
+@pytest.mark.parametrize(
+    ("methods", "override", "same"),
+    [
+        *(("gcd", each, True) for each in ("smc.max_rows=7", "run_dir=x", "model.device=cpu")),
+        *(("gcd", each, True) for each in ("wandb.mode=disabled", "hmm.defense=0.5")),
+        *(("gcd", each, False) for each in ("seed=1", "task.budget=90", "data.offset=3")),
+        *(("gcd", each, False) for each in ("smc.temperature=0.5", "model.engine=vllm")),
+        ("gcd", "discrete.floor=0.125", True),  # which no algorithm of the run reads
+        ("gcd", "task.algorithms=[smc,discrete]", False),
+        ("pgcd", "hmm.defense=0.5", False),
+    ],
+)
+def test_the_fingerprint_covers_all_that_determines_results(methods, override, same):
+    config = composed("+task=xlam", f"task.methods=[{methods}]", "task.algorithms=[smc]")
+    other = composed("+task=xlam", f"task.methods=[{methods}]", "task.algorithms=[smc]", override)
+    one, two = results_config(config), results_config(other)
+    assert (fingerprint(one) == fingerprint(two)) == same
+    if override == "model.engine=vllm":  # runs on transformers keep their directories
+        assert two["model"] == one["model"] | {"engine": "vllm", "chunk": 16}
 
-    for same in ["smc.max_rows=7", "wandb.mode=disabled", "run_dir=x", "model.device=cpu"]:
-        assert digest(same) == digest()
-    for other in ["seed=1", "task.budget=90", "smc.temperature=0.5", "data.offset=3"]:
-        assert digest(other) != digest()
+
+def test_the_fingerprint_has_all_options_of_the_algorithms_of_the_run():
+    none = results_config(composed("+task=xlam", "task.algorithms=[smc_none]"))
+    assert "discrete" not in none
+    assert set(none["smc"]) == {"temperature", "execution"}
+    both = ("+task=xlam", "task.algorithms=[smc,discrete]")
+    found = results_config(composed(*both))
+    assert set(found["discrete"]) == {option.name for option in fields(smc.Discrete)}
+    assert found != results_config(composed(*both, "discrete.floor=0.125"))
 
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])

@@ -139,20 +139,6 @@ def test_a_directory_in_which_nothing_was_finished_is_taken_over(tmp_path, monke
         experiment.run(wrong)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task.words=0"], "task.words to be at least 1, got 0"),
-        (["task.methods=[blunt]"], "expected task.methods to be .*.*, sharp.*got 'blunt'"),
-        (["hmm.defense=0.5"], "hmm.defense=0.5 would be ignored"),
-    ],
-)
-def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        experiment.run(toy_run(tmp_path / "run", *overrides))
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     """The convergence task samples from a proposal that it has never heard of."""
     problems = tmp_path / "problems.json"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +19,12 @@ from experiments.commongen.task import (
     EMBEDDED,
     bleu,
     bleu_counts,
-    build_prompt,
     by_rule,
     corpus_bleu,
     find_covered,
     log_probability,
     metrics_of,
     read_sets,
-    record_of,
     rouge_l,
     without_capitals,
 )
@@ -42,8 +39,6 @@ from tests.experiments.rows import row as any_row
 from tests.experiments.rows import rows_of, without_seconds
 from tests.experiments.toy_model import write_checkpoint
 
-GOOD = {"concept_set": "dog_N#run_V", "scene": ["The dog ran.", " Dogs run. "]}
-
 
 def test_inflections_follow_the_part_of_speech():
     assert set(by_rule("dog", "N")) == {"dog", "dogs"}
@@ -54,39 +49,6 @@ def test_inflections_follow_the_part_of_speech():
         by_rule("ice cream")
     # Capitals that say nothing go.
     assert without_capitals(["Dog", "dog", "TV", "Paris", "dog"]) == ("dog", "TV", "Paris")
-
-
-class Templated:
-    chat_template = "yes"
-
-    def apply_chat_template(self, turns, *, tokenize, add_generation_prompt):
-        return "|".join(turn["content"] for turn in turns)
-
-
-def test_prompts_need_not_tell_what_is_demanded():
-    record = record_of(GOOD, "1")
-    assert build_prompt(record, kind="compact") == "Concepts: dog, run\nSentence:\n"
-    assert build_prompt(record) == build_prompt(record, kind="compact")
-    assert build_prompt(record, tokenizer=Templated()).endswith("|Words: dog, run")
-    with pytest.raises(ValueError, match="with a chat template"):
-        build_prompt(record, kind="chat")
-    record = record_of({**GOOD, "concept_set": "dog_N#run_V#park_N"}, "1")
-    some = build_prompt(record, told="some", kind="compact")
-    concepts = some.removeprefix("Concepts: ").partition("\n")[0].split(", ")
-    assert len(concepts) == 2
-    assert [c for c in record.concepts if c in concepts] == concepts
-    assert some == build_prompt(record, told="some", kind="compact"), "the same one is left out"
-    others = {
-        build_prompt(replace(record, id=str(i)), told="some", kind="compact") for i in range(9)
-    }
-    assert len(others) == 3, "of another set it is another one"
-    assert build_prompt(record, told="none", kind="compact") == "Concepts:\nSentence:\n"
-    asked = build_prompt(record, told="none", tokenizer=Templated())
-    assert "Reply with the sentence only" in asked
-    assert "Words" not in asked
-    assert not any(concept in asked for concept in record.concepts)
-    with pytest.raises(ValueError, match="told to be one of all, some, none, got 'most'"):
-        build_prompt(record, told="most", kind="compact")
 
 
 RECORDS = read_sets(EMBEDDED).records

@@ -19,9 +19,12 @@ from experiments import run as experiment
 from experiments.exact import report, task
 from experiments.exact.cached import CachedLM
 from experiments.exact.problems import prepare, read_problems
+from experiments.exact.task import Distilled, Recipe, distill
 from experiments.models import ROOT, ModelConfig, load_model
+from gcd import Vocabulary
 from hmm._checkpoint import save
 from hmm._model import HMM
+from smc.testing import ToyLM
 from tests.experiments import composing
 from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
@@ -264,6 +267,69 @@ def test_the_overview_counts_problems_within_the_goal():
     assert [own[f"N={n}"] for n in (1, 4, 16)] == ["0; 0.4", "0; 0.2", "3; 0.1"]
     assert [other[f"N={n}"] for n in (1, 4, 16)] == ["0; 0.3", "3; 0.1", "3; 0"]
     assert (own["read, N=16"], other["read, N=16"]) == ("32", "5")
+
+
+# -- the HMM: the same after any interruption, and whole or not there
+
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d"], [3])
+PROMPTS = ((0, 1), (2,), (0, 1))
+RECIPE = Recipe(states=20, sequences=40, length=5, seed=3_000_000_000)
+
+
+def made(where: Path, recipe: Recipe = RECIPE, lm: ToyLM | None = None) -> Distilled:
+    return distill(lm or ToyLM(VOCABULARY, seed=1), PROMPTS, recipe, where / "hmm")
+
+
+def same(one: Distilled, other: Distilled) -> bool:
+    def content(each: Distilled) -> list:
+        hmm = each.hmm
+        return [each.note, *(x.tolist() for x in (hmm.initial, hmm.transition.dense()))]
+
+    return content(one) == content(other) and torch.equal(one.hmm.emission, other.hmm.emission)
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory: pytest.TempPathFactory) -> Distilled:
+    return made(tmp_path_factory.mktemp("whole"))
+
+
+def test_it_is_found_again(distilled, tmp_path, monkeypatch):
+    made(tmp_path)
+    for work in ("sample_batch", "clone"):
+        monkeypatch.setattr(task, work, None)
+    assert same(made(tmp_path), distilled)
+    assert "40 free continuations of 2 prompts" in distilled.note
+    assert f"HMM of {distilled.hmm.num_states} states" in distilled.note
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"), [("sample_batch", 2), ("clone", 1), ("save", 1), ("replace", 1)]
+)
+def test_an_interrupted_one_is_the_same(name, calls, distilled, tmp_path, monkeypatch):
+    """Also if it ends after it was written, which is beside the place."""
+    owner = Path if name == "replace" else task
+    work, done = getattr(owner, name), []
+
+    def interrupted(*args, **kwargs):
+        done.extend([None] * (name != "replace" or args[0].is_dir()))
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        return work(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path)
+    assert bool(list(tmp_path.glob("hmm.part/*"))) == (name == "replace")
+    assert not (tmp_path / "hmm").exists()
+    assert same(made(tmp_path), distilled)
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"states": 9}, {"length": 4}, {"sequences": 41}])
+def test_another_recipe_is_another_hmm(change, distilled, tmp_path):
+    found = made(tmp_path, RECIPE._replace(**change))
+    assert not same(found, distilled)
+    assert found.hmm.num_states <= change.get("states", 20)
 
 
 # -- refusals

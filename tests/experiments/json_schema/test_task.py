@@ -9,7 +9,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from jinja2 import TemplateError
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
@@ -17,8 +16,7 @@ import gcd
 from experiments import run as experiment
 from experiments.config import DataConfig
 from experiments.distillation.prompts import SOURCES
-from experiments.json_schema.task import build_prompt, gold, load_records, record_of
-from experiments.models import PromptError
+from experiments.json_schema.task import build_prompt, gold, load_records
 from tests.experiments import composing
 from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
@@ -26,21 +24,6 @@ from tests.experiments.toy_model import write_checkpoint
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 RECORD = {"prompt": "What is a?", "schema": SCHEMA, "completion": {"a": 1}}
 MESSAGES = [{"role": "system", "content": "JSON!"}, {"role": "user", "content": "What is a?"}]
-
-
-class Template:
-    """A tokenizer with nothing but a chat template."""
-
-    chat_template = "there is one"
-
-    def __init__(self, knows_system: bool = True):
-        self.knows_system = knows_system
-
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
-        assert (tokenize, add_generation_prompt) == (False, True)
-        if any(m["role"] == "system" for m in messages) and not self.knows_system:
-            raise TemplateError("no system here")
-        return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
 
 
 @pytest.fixture(scope="module")
@@ -51,32 +34,6 @@ def model(tmp_path_factory) -> Path:
 def write(path: Path, *rows: object) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-@pytest.mark.parametrize(
-    ("request_of", "tokenizer", "kind", "expected"),
-    [
-        ("q", None, "auto", f"JSON Schema: {json.dumps(SCHEMA)}\nq\nAnswer in JSON:\n"),
-        (MESSAGES, None, "compact", "JSON!\nWhat is a?\nAnswer in JSON:\n"),
-        (MESSAGES, Template(), "auto", "<system>JSON!<user>What is a?<assistant>"),
-        (MESSAGES, Template(False), "chat", "<user>JSON!\n\nWhat is a?<assistant>"),
-    ],
-)
-def test_prompts(request_of, tokenizer, kind, expected):
-    record = record_of(RECORD | {"prompt": request_of}, "1")
-    assert build_prompt(record, tokenizer=tokenizer, kind=kind) == expected
-
-
-def test_in_a_chat_the_schema_of_a_text_is_told():
-    text = build_prompt(record_of(RECORD, "1"), tokenizer=Template(), kind="chat")
-    assert text.startswith("<system>")
-    assert json.dumps(SCHEMA) in text
-    assert text.endswith("<user>What is a?<assistant>")
-    # A template's own complaint is shown.
-    record = record_of(RECORD | {"prompt": [MESSAGES[0], *MESSAGES]}, "1")
-    expected = "the roles system, system, user, but this one refuses them: no system here"
-    with pytest.raises(PromptError, match=expected):
-        build_prompt(record, tokenizer=Template(False), kind="chat")
 
 
 def test_our_records_are_correct():

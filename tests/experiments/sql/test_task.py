@@ -11,13 +11,6 @@ import pytest
 import gcd
 from experiments import run as experiment
 from experiments.sql import task as sql
-from experiments.sql.databases import (
-    EXAMPLE_TABLES,
-    EXAMPLES,
-    build_prompt,
-    create_statements,
-    read_databases,
-)
 from experiments.sql.task import METRICS
 from experiments.tables import as_table, summarize
 from smc.testing import ToyLM
@@ -129,38 +122,3 @@ def test_execution_accuracy_excludes_records_without_a_measure():
     [line] = as_table([record], METRICS)
     assert line["prepares %"] == "50.0"
     assert line["execution accuracy (weighted) %"] == "50.0 [0.0, 100.0]"
-
-
-def test_a_prompt_is_schema_examples_and_question_and_ends_where_the_answer_begins(tmp_path):
-    schema = gcd.SqlSchema(
-        (
-            gcd.Table("order", (gcd.Column("id", "INTEGER"), gcd.Column("who")), ("id",)),
-            gcd.Table("person", (gcd.Column("id", "INTEGER"),), ("id",)),
-        ),
-        (gcd.ForeignKey("order", "who", "person", "id"),),
-    )
-    compact = build_prompt(schema, "How many?", tokenizer=Tokenizer(), kind="auto")
-    assert compact.endswith(
-        'CREATE TABLE "order" (id INTEGER PRIMARY KEY, who REFERENCES person (id));\n'
-        "CREATE TABLE person (id INTEGER PRIMARY KEY);\nQuestion: How many?\nSQL:\n"
-    )
-    assert compact.count("Question:") == len(EXAMPLES) + 1 == 4
-    (tmp_path / "cinema.sql").write_text(f"{EXAMPLE_TABLES} INSERT INTO film (year) VALUES (1950)")
-    example = read_databases(tmp_path)["cinema"].schema
-    assert create_statements(example) == EXAMPLE_TABLES
-    language = gcd.sql(example, gcd.SqlDialect(tables=2, subquery_depth=0))
-    for question, query in EXAMPLES:
-        assert f"Question: {question}\nSQL:\n{query}\n" in compact
-        assert language.accepts(query)
-
-    class Template(Tokenizer):
-        chat_template = "there is one"
-
-        def apply_chat_template(self, turns, **_: object) -> str:
-            return "".join(f"<{turn['role']}>{turn['content']}" for turn in turns) + "<assistant>"
-
-    chat = build_prompt(schema, "How many?", tokenizer=Template(), kind="auto")
-    assert "just the SQL statement" in chat.partition("<user>")[0]
-    assert chat.endswith("Question: How many?\nSQL:<assistant>")
-    with pytest.raises(ValueError, match="with a chat template"):
-        build_prompt(schema, "How many?", tokenizer=Tokenizer(), kind="chat")

@@ -66,12 +66,6 @@ def _standard(schema: Any) -> Any:
     return _convert(_tools(schema))["properties"]["x"]
 
 
-def _accepts(schema: Any, style: str, value: str) -> bool:
-    language = tool_calls(to_json_schema_tools(_tools(schema)), style=style)
-    json_text = f'[{{"name": "f", "arguments": {{"x": {value}}}}}]'
-    return language.accepts(json_text if style == "json" else f"[f(x={value})]")
-
-
 @pytest.mark.parametrize("name", MEANING)
 def test_a_name_stands_for_a_schema(name: str) -> None:
     expected = MEANING[name]
@@ -85,24 +79,6 @@ def test_every_name_is_tried_here() -> None:
         _standard({"type": "Widget"})
     listed = str(caught.value).partition("upper case: ")[2]
     assert {name.lower() for name in MEANING} == set(listed.split(", "))
-
-
-def test_words_and_brackets_are_those_of_the_notation() -> None:
-    for name, in_json, in_python in [
-        ("Boolean", "true", "True"),
-        ("null", "null", "None"),
-        ("any", "false", "False"),
-        ("String", r'"\u00e9"', "'é'"),
-        ("char", '"é"', "'é'"),
-    ]:
-        assert _accepts({"type": name}, "json", in_json)
-        assert _accepts({"type": name}, "python", in_python)
-        assert not _accepts({"type": name}, "json", in_python)
-    pair = {"type": "tuple", "items": {"type": "float"}}
-    assert _accepts(pair, "python", "(1.5, 2)")
-    assert not _accepts(pair, "python", "('a', 2)")
-    assert not _accepts(pair, "json", "(1.5, 2)")
-    assert _accepts({"type": "HashSet", "items": {"type": "long"}}, "python", "{1, 2}")
 
 
 # -- schemas in the dialect, and their meaning ---------------------------------------------------

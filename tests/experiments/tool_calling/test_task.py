@@ -22,7 +22,6 @@ from experiments.tool_calling.task import (
     Call,
     Request,
     ToolRecord,
-    build_prompt,
     parse_answer,
     record_handler,
     same_calls,
@@ -35,56 +34,6 @@ from smc.testing import ToyLM
 from tests.gcd.languages.tools.calls import tokenizer_for, write_calls
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
-
-_TOOL = {
-    "name": "weather",
-    "description": "Weather of a city",
-    "parameters": {
-        "city": {"type": "str", "description": "The city."},
-        "days": {"type": "int", "description": "How many.", "default": 3},
-        "unit": {"type": "str, optional", "enum": ["c", "f"]},
-    },
-}
-_RECORD = ToolRecord("1", "Weather in Oslo?", (_TOOL,), (Call("weather", {"city": "Oslo"}),))
-
-
-class _ChatTokenizer:
-    chat_template = "a template"
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
-        assert options == {"tokenize": False, "add_generation_prompt": True}
-        return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
-
-
-class _PlainTokenizer:
-    chat_template = None
-
-
-def test_prompts() -> None:
-    compact = build_prompt(_RECORD, "json")
-    assert compact == (
-        'weather(city: str, days: int = 3, unit?: "c" | "f") - Weather of a city\n'
-        "Request: Weather in Oslo?\n"
-        "Calls in JSON:\n"
-    )
-    assert build_prompt(_RECORD, "python").endswith("\nCalls in Python:\n")
-    # `auto` follows the tokenizer; a chat shows the tools in full, and the form wanted.
-    assert build_prompt(_RECORD, "json", tokenizer=_PlainTokenizer()) == compact
-    chat = _ChatTokenizer()
-    assert build_prompt(_RECORD, "json", kind="compact", tokenizer=chat) == compact
-    for style, form in (("json", '[{"name": '), ("python", "[tool_name(")):
-        text = build_prompt(_RECORD, style, tokenizer=chat)
-        assert form in text
-        assert '"description": "How many."' in text
-        assert text.endswith("<user>Weather in Oslo?<assistant>")
-    for style, options, message in (
-        ("json", {"kind": "chat", "tokenizer": _PlainTokenizer()}, "with a chat template"),
-        ("json", {"kind": "haiku"}, "'haiku'"),
-        ("xml", {}, "'xml'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build_prompt(_RECORD, style, **options)
-
 
 _NESTED = {
     "type": "object",
