@@ -44,10 +44,13 @@ def test_the_paper_resamples_every_step():
     assert config.smc.strata == "none"
 
 
+STORIES = f"model.path={ROOT / 'tests' / 'models' / 'stories260K'}"
 BASE = {  # what the settings below are added to
-    "convergence": (f"model.path={ROOT / 'tests/models/stories260K'}", "model.device=cpu"),
-    "xlam": ("task.algorithms=[smc,discrete]",),
+    "convergence": ("+task=convergence", STORIES, "model.device=cpu"),
+    "xlam": ("+task=xlam", "task.algorithms=[smc,discrete]"),
+    "vllm": ("+task=xlam", "task.methods=[gcd]", "model.engine=vllm"),
 }
+UNREAD = "would be ignored: no algorithm of this run"
 REFUSED = {
     "xlam": [
         ("task.methods=[gcd,magic]", "expected task.methods to be .*got 'magic'"),
@@ -95,6 +98,23 @@ REFUSED = {
         ("task.methods=[gcd] +hmm.paths.H64=DIR", "hmm.paths=.* would be ignored"),
         ("task.formats=none", "task.formats"),
         ("task.max_bytes=0", "task.max_bytes"),
+        ("task.algorithms=[discrete] smc.resampling=multinomial", UNREAD),
+        ("task.algorithms=[discrete] smc=paper", UNREAD),
+        ("task.algorithms=[smc_paper,smc_none] smc.ess_threshold=0.25", UNREAD),
+        ("task.algorithms=[smc] discrete.floor=0.125", UNREAD),
+    ],
+    "vllm": [
+        ("task.methods=[gcd,lm,greedy_close]", "doesn't have the method lm, the method greedy"),
+        ("task.algorithms=[smc,discrete]", "doesn't have the algorithm discrete: leave it out"),
+        ("smc.execution=static", r"smc\.execution=static"),
+        ("model.device=cuda:1", r"model\.device=cuda:1 \(see model\.engine_args\)"),
+        ("model.dtype=float64", r"model\.dtype=float64"),
+        ("model.engine=transformers model.chunk=4", r"model\.chunk=4 would be ignored"),
+        ("model.engine=llama", r"expected model\.engine to be .*, got 'llama'"),
+    ],
+    "commongen": [
+        ("task.told=most", "expected task.told to be one of all, some, none, got 'most'"),
+        ("task.max_words=0", "task.max_words to be at least 1, got 0"),
     ],
     "json_schema": [
         ("task.formats=none", "task.formats"),
@@ -103,6 +123,7 @@ REFUSED = {
     "convergence": [
         ("task.methods=[gcd,greedy_close]", "that .task=convergence can run .*got greedy_close"),
         ("task.methods=[gcd,hmm]", "that .task=convergence can run .*got hmm"),
+        ("task.methods=[lm,gcd]", r"=\[smc\] with lm in .*got discrete, where all forbidden"),
         ("task.problems=/nowhere/p.json", "expected an existing file"),
         ("model.path=tests/models", "built-in problems are written in the tokens of smollm2 and"),
         ("task.runs=0", "task.runs to be at least 1"),
@@ -120,6 +141,7 @@ REFUSED = {
         ("task.lookahead=joint", "expected task.lookahead to be .*got 'joint'"),
         ("data.offset=3", "data.offset=3 would be ignored"),
         ("model=llama3_1_8b_shape", "8 billion weights"),
+        ("discrete.floor=0.25", r"this run \(smc\) reads it; leave it out$"),
     ],
     "sql": [
         ("task.tables=0", "task.tables to be at least 1"),
@@ -136,7 +158,7 @@ REFUSED = {
 )
 def test_what_no_run_could_honor_is_refused(task, settings, message):
     with pytest.raises(ValueError, match=message):
-        experiment.check(composed(f"+task={task}", *BASE.get(task, ()), *shlex.split(settings)))
+        experiment.check(composed(*BASE.get(task, (f"+task={task}",)), *shlex.split(settings)))
 
 
 @pytest.mark.parametrize(

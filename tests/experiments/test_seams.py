@@ -149,7 +149,7 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
         composed(
             "+task=convergence", f"task.problems={problems}", f"run_dir={tmp_path / 'run'}",
             "task.methods=[gcd,sharp]", "task.algorithms=[smc,discrete]", "task.particles=[1,4]",
-            "task.runs=100", "task.draws=100", f"model.path={STORIES}",
+            "task.runs=60", "task.draws=60", f"model.path={STORIES}",
         )
     )  # fmt: skip
     [report] = rows_of(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Settings of `model.engine=vllm` that are refused, and the environment of its engine."""
+"""The environment of the engine of `model.engine=vllm`, and a missing installation."""
 
 from __future__ import annotations
 
@@ -20,23 +20,6 @@ from tests.processes import ROOT
 
 def composed(*overrides):
     return composing.composed("+task=xlam", "task.methods=[gcd]", "wandb=disabled", *overrides)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (("task.methods=[gcd,lm,greedy_close]",), "doesn't have the method lm, the method greedy"),
-        (("task.algorithms=[smc,discrete]",), "doesn't have the algorithm discrete: leave it out"),
-        (("smc.execution=static",), r"smc\.execution=static"),
-        (("model.device=cuda:1",), r"model\.device=cuda:1 \(see model\.engine_args\)"),
-        (("model.dtype=float64",), r"model\.dtype=float64"),
-        (("model.engine=transformers", "model.chunk=4"), r"model\.chunk=4 would be ignored"),
-        (("model.engine=llama",), r"expected model\.engine to be .*, got 'llama'"),
-    ],
-)
-def test_what_the_engine_lacks_is_refused_by_name(settings, message):
-    with pytest.raises(ValueError, match=message):
-        check_shared(composed("model.engine=vllm", *settings))
 
 
 def test_a_missing_installation_is_reported(monkeypatch):

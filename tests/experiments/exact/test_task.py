@@ -335,26 +335,11 @@ def test_another_recipe_is_another_hmm(change, distilled, tmp_path):
 # -- refusals
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["task.methods=[lm,gcd]"],
-            r"expected task\.algorithms=\[smc\] with lm in .*got discrete, where all forbidden",
-        ),
-        (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
-    ],
-)
-def test_what_a_tree_cannot_do_is_refused(overrides, message):
-    with pytest.raises(ValueError, match=message):
-        experiment.check(composed(*overrides))
-    experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
-
-
 def test_an_hmm_that_could_or_would_not_be_used_is_refused(tmp_path):
     save(HMM.random(3, 17), tmp_path / "hmm")
     own = f"task.hmm={tmp_path / 'hmm'}"
     experiment.check(composed(own))
+    experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
     with pytest.raises(ValueError, match=r"add pgcd, or leave task\.hmm out"):
         experiment.check(composed(own, "task.methods=[lcd,gcd]"))
     problems = written(tmp_path / "problems.json", PROBLEMS[:1])

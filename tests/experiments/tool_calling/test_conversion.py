@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.task import parameters_of
@@ -83,59 +81,31 @@ def test_every_name_is_tried_here() -> None:
 
 # -- schemas in the dialect, and their meaning ---------------------------------------------------
 
-LEAVES = st.sampled_from(sorted(MEANING)).map(lambda name: ({"type": name}, MEANING[name]))
 
-
-def _array_of(inner: tuple[Any, Any], name: str) -> tuple[Any, Any]:
-    return {"type": name, "items": inner[0]}, {**MEANING[name], "items": inner[1]}
-
-
-def _object_of(inner: list[tuple[Any, Any]], name: str, optional: list[Any]) -> tuple[Any, Any]:
-    """Return properties a, b, ...: some are marked optional, the others are required."""
-    named = dict(zip("abc", inner, strict=False))
-    says = dict(zip(named, optional, strict=False))
-    required = [key for key in named if says[key] is None]
-    marked = {
-        k: d if says[k] is None else {**d, "optional": says[k]} for k, (d, _) in named.items()
+def test_nested_schemas_are_translated_and_standard_ones_stay() -> None:
+    written = {
+        "type": "HashMap",
+        "properties": {
+            "a": {"type": "ArrayList", "items": {"anyOf": [{"type": "Map"}, {"type": "char"}]}},
+            "b": {"type": "Map", "additionalProperties": {"type": "Set", "items": {"type": "int"}}},
+            "c": {"anyOf": [{"type": "dict", "properties": {"d": {"type": "tuple"}}}, {}]},
+            "e": {"type": "Double", "optional": "True"},
+            "f": {"type": "long", "optional": True},
+        },
+        "required": ["a", "b"],
     }
-    return (
-        {"type": name, "properties": marked, "required": required},
-        {**OBJECT, "properties": {k: s for k, (_, s) in named.items()}, "required": required},
-    )
-
-
-def _map_of(inner: tuple[Any, Any]) -> tuple[Any, Any]:
-    return (
-        {"type": "Map", "additionalProperties": inner[0]},
-        {**OBJECT, "additionalProperties": inner[1]},
-    )
-
-
-def _any_of(inner: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    return {"anyOf": [d for d, _ in inner]}, {"anyOf": [s for _, s in inner]}
-
-
-SCHEMAS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.builds(_array_of, inner, st.sampled_from(["array", "ArrayList", "tuple", "Set"])),
-        st.builds(
-            _object_of,
-            st.lists(inner, min_size=1, max_size=3),
-            st.sampled_from(["dict", "object", "HashMap"]),
-            st.lists(st.sampled_from([None, True, "True"]), min_size=3, max_size=3),
-        ),
-        st.builds(_any_of, st.lists(inner, min_size=1, max_size=2)),
-        st.builds(_map_of, inner),
-    ),
-    max_leaves=5,
-)
-
-
-@settings(max_examples=60)
-@given(SCHEMAS)
-def test_a_schema_in_the_dialect_is_the_schema_that_it_stands_for(schema: tuple[Any, Any]) -> None:
-    written, meant = schema
+    sets = {"type": "object", "additionalProperties": SET | {"items": INTEGER}}
+    meant = {
+        "type": "object",
+        "properties": {
+            "a": ARRAY | {"items": {"anyOf": [OBJECT, CHARACTER]}},
+            "b": sets,
+            "c": {"anyOf": [OBJECT | {"properties": {"d": TUPLE}}, {}]},
+            "e": NUMBER,
+            "f": INTEGER,
+        },
+        "required": ["a", "b"],
+    }
     assert _standard(written) == _standard(meant) == meant
     wrapped = {"type": "function", "function": _tools(written)[0]}
     assert to_json_schema_tools([wrapped]) == [
