@@ -159,25 +159,20 @@ def test_prompts_of_experiments_are_what_is_learned():
     assert len({tuple(each.answer for each in answered) for answered in found}) == 1
 
 
-def test_sentences_are_of_their_set(tmp_path):
-    lines = ["dog park run\tThe dog runs in the park .", "dog park run\ta dog ran to a park",
-             "cat sit mat\tA cat sits on a mat."]  # fmt: skip
+def test_sentences_are_of_their_set_and_records_without_calls_are_left_out(tmp_path):
     path = tmp_path / "train.tsv"
-    path.write_text("\n".join(lines) + "\n")
-    items = SOURCES["commongen"].read([path], None)
-    assert len(items) == 2
-    answered = SOURCES["commongen"].answered(items[0], random.Random(0))
-    assert {each.answer for each in answered} == {
-        "The dog runs in the park.", "A dog ran to a park."
-    }  # fmt: skip
+    path.write_text(
+        "dog park run\tThe dog runs in the park .\ndog park run\ta dog ran to a park\n"
+        "cat sit mat\tA cat sits on a mat.\n"
+    )
+    first, _ = SOURCES["commongen"].read([path], None)
+    answered = SOURCES["commongen"].answered(first, random.Random(0))
+    sentences = {"The dog runs in the park.", "A dog ran to a park."}
+    assert {each.answer for each in answered} == sentences
     [prompt] = {each.prompt for each in answered}
     words = prompt.split("\n")[0].removeprefix("Concepts: ").split(", ")
     assert sorted(words) == ["dog", "park", "run"]
     assert len(SOURCES["commongen"].read([path], 1)) == 1
-
-
-def test_records_without_calls_are_left_out(tmp_path):
-    path = tmp_path / "records.jsonl"
     good = REQUESTS.read_text(encoding="utf-8").splitlines()[0]
     tool = '{"name": "f", "parameters": {}}'
     path.write_text(f'{good}\n{{"query": "x", "tools": [{tool}], "answers": []}}\n')
@@ -189,8 +184,8 @@ def test_questions_have_their_gold_queries_and_schemas():
     path = ROOT / "data" / "sql" / "questions.jsonl"
     items = SOURCES["sql"].read([path], None)
     gold = [json.loads(line) for line in path.open(encoding="utf-8")]
-    assert [each.answer for each in items] == [row["query"] for row in gold]
     for each, row in zip(items, gold, strict=True):
+        assert each.answer == row["query"]
         assert each.prompt.endswith(f"Question: {row['question']}\nSQL:\n")
         assert "CREATE TABLE" in each.prompt
 

@@ -66,11 +66,6 @@ def page(written) -> str:
     return written[0].read_text(encoding="utf-8")
 
 
-def data_of(text: str) -> dict:
-    data, _ = Page(text).scripts
-    return json.loads(data)
-
-
 def test_the_page_is_well_formed_and_needs_nothing_else(page):
     parsed = Page(page)
     assert page.startswith("<!doctype html>")
@@ -85,10 +80,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(page):
     [policy] = [v for _, n, v in parsed.attributes if n == "content" and "default-src" in v]
     assert "default-src 'none'" in policy
     assert "http" not in policy
-
-
-def test_every_element_that_scripts_ask_for_is_there(page):
-    parsed = Page(page)
+    # Every element that scripts ask for is there.
     wanted = set(re.findall(r'byId\("(\w+)"\)', parsed.scripts[1]))
     assert wanted
     assert wanted <= set(parsed.ids)
@@ -96,7 +88,7 @@ def test_every_element_that_scripts_ask_for_is_there(page):
 
 def test_the_page_holds_every_trace(run, page):
     directory, _ = run
-    data = data_of(page)
+    data = json.loads(Page(page).scripts[0])
     tokens = data["tokens"]
     traces = {key_of(trace): trace for trace in read_traces(directory)}
     assert [trace["example"] for trace in data["traces"]] == [
