@@ -119,20 +119,15 @@ def test_a_task_with_its_own_adapter_runs_with_it(own):
         settled("xlam", adapter="/nowhere")
 
 
-@pytest.mark.parametrize(
-    ("task", "given"),
-    [
-        ("latency", {"adapter": "auto"}),  # it has none
-        ("", {"adapter": "auto"}),
-        ("xlam", {"adapter": "auto", "path": "some/model"}),  # not its own model's
-        ("xlam", {}),  # none was asked for
-    ],
-)
-def test_other_tasks_and_models_run_without(own, task, given):
-    model = settled(task, **given)
-    assert (model.adapter, model.prompt) == ("none", "auto")
-    assert title_of(model) == given.get("path", models.SMOLLM2_TITLE)
-    assert "adapter_files" not in weights_of(model)
+def test_other_tasks_and_models_run_without(own):
+    """A task that has none, no task, another model, and who has not asked for it."""
+    auto = {"adapter": "auto"}
+    others = (("latency", auto), ("", auto), ("xlam", auto | {"path": "some/model"}), ("xlam", {}))
+    for task, given in others:
+        model = settled(task, **given)
+        assert (model.adapter, model.prompt) == ("none", "auto")
+        assert title_of(model) == given.get("path", models.SMOLLM2_TITLE)
+        assert "adapter_files" not in weights_of(model)
 
 
 @pytest.fixture(scope="module")

@@ -93,11 +93,11 @@ def test_a_run_reports_which_answers_finish_and_what_none_is_right_for(tmp_path,
         composing.composed(
             "+task=json_schema", f"model.path={model}", "model.device=cpu", "wandb=disabled",
             f"data.path={path}", f"run_dir={tmp_path / 'run'}", "task.particles=[2]",
-            "task.methods=[lcd,gcd]", "task.budget=[gold:1.0,gold:2.0]",
+            "task.methods=[lcd,gcd]",
         )
     )  # fmt: skip
     rows = rows_of(run_dir)
-    assert len(rows) == 2 * 2 * 2  # records, budgets, methods
+    assert len(rows) == 2 * 3 * 2  # records, budgets, methods
     assert {row["example"].partition(":")[2] for row in rows} == {"r0", "r1"}
     validator = jsonschema.Draft202012Validator(schema)
     for row in rows:
@@ -113,10 +113,11 @@ def test_a_run_reports_which_answers_finish_and_what_none_is_right_for(tmp_path,
             assert answer["correct"] == (value == json.loads(row["gold"]))
     assert (run_dir / "budgets.png").read_bytes().startswith(b"\x89PNG")
     refused = (run_dir / "refused.jsonl").read_text()
-    assert refused.count("expected a correct answer that satisfies the schema") == 2 * 3
+    assert refused.count("expected a correct answer that satisfies the schema") == 3 * 3
     assert "keywords of schemas that constrain nothing: minimun (1)" in caplog.text
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["ignored_keywords"] == {"minimun": 1}
     table = (run_dir / "table.md").read_text()
-    assert "10 examples (a record under a budget): 4 sampled, 6 refused" in table
+    assert "15 examples (a record under a budget): 6 sampled, 9 refused" in table
     assert "JSON by a schema: 2 requests" in table
+    assert "Budget 1, 1.25 and 2 times the tokens of the gold answer" in table
