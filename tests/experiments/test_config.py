@@ -55,6 +55,8 @@ REFUSED = {
     "xlam": [
         ("task.methods=[gcd,magic]", "expected task.methods to be .*got 'magic'"),
         ("task.styles=[json,xml]", "expected task.styles to be .*got 'xml'"),
+        ("task.styles=[]", "at least one value in task.styles"),
+        ("model.prompt=song", "expected model.prompt to be .*got 'song'"),
         ("task.styles=[hermes] task.budget=gold:2", "without gold in the style hermes"),
         ("task.budget=huge", "expected task.budget to be .*got 'huge'"),
         ("task.budget=gold:0.5", "such as gold:1.25 or fewest:1.25, got 'gold:0.5'"),
@@ -113,6 +115,7 @@ REFUSED = {
         ("model.engine=llama", r"expected model\.engine to be .*, got 'llama'"),
     ],
     "commongen": [
+        ("task.budget=vast", "expected task.budget to be .*got 'vast'"),
         ("task.told=most", "expected task.told to be one of all, some, none, got 'most'"),
         ("task.max_words=0", "task.max_words to be at least 1, got 0"),
     ],

@@ -224,6 +224,7 @@ def test_a_split_shares_everything_out(count, share, seed, most):
         ("model.dtype=float16", "one of float32, bfloat16, got 'float16'"),
         ("model.adapter=runs/a", "expected model.adapter to be one of none, auto, got 'runs/a'"),
         ("model.prompt=chat", "model.prompt to be one of auto, compact, got 'chat'"),
+        ("model.prompt=song", "expected model.prompt to be .*got 'song'"),
         ("out=configs", r"out=.*configs exists; remove it or give another"),
     ],
 )

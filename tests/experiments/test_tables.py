@@ -357,6 +357,7 @@ def test_ticks_of_percent_are_true(monkeypatch, tmp_path):
     rows = [
         row(method, 1, float(i < 2 and method == "gcd"), example=f"{i}:{i}")
         | {"style": f"gold:{factor}", "best_correct": False, "valid": method == "gcd"}
+        | {"read": 4 * (method == "gcd")}
         for method in ("lcd", "gcd")
         for factor in (1.0, 2.0)
         for i in range(16)
@@ -369,6 +370,7 @@ def test_ticks_of_percent_are_true(monkeypatch, tmp_path):
     files = figures.plot_all(summarize(rows), found, tmp_path, "a title", "settings")
     assert files == {name: tmp_path / f"{name}.png" for name in drawn}
     assert [*drawn] == ["accuracy", "reads", "budgets"]
+    assert figures.plot_all(summarize(rows), [], tmp_path, "a title", "settings").keys() == {*drawn}
     for name in ("accuracy", "budgets"):
         drawn[name].canvas.draw()
         checked = 0

@@ -27,7 +27,7 @@ from experiments.distillation import task as distill_task
 from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
 from experiments.distillation.prefixes import after_each_token
-from experiments.distillation.prompts import SOURCES
+from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
 from experiments.distillation.training import Schedule
 from experiments.models import ModelConfig, load_model
@@ -320,7 +320,8 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
 
 @pytest.mark.parametrize(("init", "epochs"), [("latent", 3), ("clones", 0)])
 def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs, monkeypatch):
-    used = []
+    """Of the prompts of a task of ours; and of a toy's, which is an entry and has no files."""
+    used, source = [], [RECORDS]
 
     def spy(sequences, *rest):
         used.append(len(sequences))
@@ -330,10 +331,13 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs, monkey
         pytest.importorskip("faiss")
         monkeypatch.setattr(distill_task, "after_each_token", spy)
         monkeypatch.setattr(distill_task, "_LATENT", 7)
+    else:
+        monkeypatch.setitem(SOURCES, "toy", PromptSource(lambda *_: [[5, 6], [7]]))
+        source = ["source=toy"]
     settings = (
-        *common(tiny_lm), f"run_dir={tmp_path / 'run'}", f"init={init}", f"epochs={epochs}",
-        "num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
-        "answers_per_prompt=2",
+        *common(tiny_lm)[:-1], *source, f"run_dir={tmp_path / 'run'}", f"init={init}",
+        f"epochs={epochs}", "num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4",
+        "held_out=0.2", "answers_per_prompt=2",
     )  # fmt: skip
     logged: dict[str, Any] = {}
     with monkeypatch.context() as patch:
@@ -357,7 +361,9 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs, monkey
         run(*settings, "save_pooled=9")
         small = load(run_dir / "hmm", vocabulary=vocabulary).hmm
         assert len(small.emission.unique(dim=0)) < len(stored.hmm.emission.unique(dim=0))
-        assert "seen at most 9 times" in (run_dir / "table.md").read_text()
+        table = (run_dir / "table.md").read_text()
+        assert "seen at most 9 times" in table
+        assert "to prompts of toy." in table
         assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
     # Tokens that never occur have the same emissions.
     (sampled,) = tmp_path.glob("sequences-*")
