@@ -14,7 +14,6 @@ import smc
 from experiments import run as experiment
 from experiments.arms import ALGORITHMS, METHODS, unread
 from experiments.config import DiscreteConfig, HMMConfig, SMCConfig
-from experiments.tasks import results_config
 from hmm._model import HMM
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
@@ -55,44 +54,18 @@ def test_algorithms_agree_with_their_names():
     assert ALGORITHMS["smc"].make(paper) == made["smc_paper"]
 
 
-@pytest.mark.parametrize(
-    ("algorithms_of_run", "override", "reader"),
-    [
-        ("[discrete]", "smc.resampling=multinomial", "[smc,discrete]"),
-        ("[discrete]", "smc=paper", "[smc]"),
-        ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc]"),
-        ("[smc]", "discrete.floor=0.125", "[discrete]"),
-    ],
-)
-def test_unused_options_are_refused(algorithms_of_run, override, reader):
-    with pytest.raises(ValueError, match="would be ignored: no algorithm of this run"):
-        experiment.check(composed(f"task.algorithms={algorithms_of_run}", override))
-    experiment.check(composed(f"task.algorithms={reader}", override))
-
-
-def test_a_task_without_algorithms_reads_those_of_smc():
+def test_each_option_has_its_readers_and_the_shared_ones_are_read_by_all():
+    """Nothing is raised; options without a reader are refused in `test_config.py`."""
+    for algorithms_of_run, *overrides in (
+        ("[smc,discrete]", "smc.resampling=multinomial", "discrete.floor=0.125"),
+        ("[smc]", "smc=paper"),
+        *((f"[{name}]", "smc.temperature=0.5") for name in ALGORITHMS),
+    ):
+        experiment.check(composed(f"task.algorithms={algorithms_of_run}", *overrides))
+    # A task without algorithms reads those of SMC.
+    experiment.check(composing.composed("+task=latency", "smc=paper"))
     config = composing.composed("+task=latency")
     assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
-    with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
-        experiment.check(composing.composed("+task=latency", "discrete.floor=0.25"))
-    experiment.check(composing.composed("+task=latency", "smc=paper"))
-
-
-@pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.max_rows=3"])
-def test_what_all_algorithms_read_is_refused_for_none(shared):
-    """Nothing is raised."""
-    for name in ALGORITHMS:
-        experiment.check(composed(f"task.algorithms=[{name}]", shared))
-
-
-def test_results_do_not_depend_on_unused_options():
-    identity = results_config(composed("task.algorithms=[smc_none]"))
-    assert "discrete" not in identity
-    assert set(identity["smc"]) == {"temperature", "execution"}
-    both = results_config(composed())
-    assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
-    assert both != results_config(composed("discrete.kept=1"))
-    assert both != results_config(composed("discrete.floor=0.125"))
 
 
 GENERATOR = torch.Generator().manual_seed(5)

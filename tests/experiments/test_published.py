@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import published
-from experiments.tables import PAPER, read_rows_of
-from tests import processes
-
-ROWS = published.ROOT / "data" / "rows"
+from experiments import published, tables
+from experiments.tables import PAPER
 
 
 def table(name: str, *archives: str) -> dict[str, dict[str, str]]:
     """The lines of a table by their title."""
-    lines = PAPER[name](read_rows_of([ROWS / f"{each}.tar.xz" for each in archives]))
+    lines = PAPER[name]([row for each in archives for row in published.rows_of(each)])
     return {line.pop(""): line for line in lines}
 
 
@@ -40,7 +37,6 @@ def test_readme_and_the_page_have_the_same_shares() -> None:
     assert f", trained model | {' | '.join(cells)} |" in readme
 
 
-@pytest.mark.slow("reads the largest archives")
 def test_the_papers_tables_have_its_layout() -> None:
     first = table("table1", "tool_calls")
     columns = [f"{style}, N = {n}" for style in ("JSON", "Python") for n in (1, 4, 16)]
@@ -64,13 +60,16 @@ def test_the_papers_tables_have_its_layout() -> None:
     ]
 
 
-def test_the_command_prints_a_table_and_names_a_run_without_rows(tmp_path: Path) -> None:
-    command = ("-m", "experiments.tables", "readme")
-    good = processes.run(*command, str(ROWS / "truncation.tar.xz"))
-    assert "| 73.6 |" in good.stdout
-    bad = processes.run(*command, str(tmp_path))
-    assert bad.returncode == 1
-    assert f"expected a run with rows in {tmp_path}, got" in bad.stderr
+def test_the_command_prints_a_table_and_names_a_run_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = str(published.ROOT / "data" / "rows" / "truncation.tar.xz")
+    monkeypatch.setattr("sys.argv", ["tables", "readme", archive])
+    tables.main()
+    assert "| 73.6 |" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["tables", "readme", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"error: expected a run with rows in {tmp_path}, got"):
+        tables.main()
 
 
 def test_a_wrong_figure_is_replaced_and_an_unknown_table_refused(monkeypatch) -> None:

@@ -1,21 +1,32 @@
-"""Denominators, intervals and tables; paired differences against the resampling written out."""
+"""Denominators, intervals, tables and figures; differences against the resampling written out."""
 
 from __future__ import annotations
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from experiments import figures
+from experiments.arms import ALGORITHMS, METHODS
+from experiments.results import WIDTH, on_screen
 from experiments.tables import (
+    COMPARED,
+    VALID,
+    WEIGHTED,
     Metric,
     as_markdown,
     as_paired_table,
     as_table,
     bootstrap,
     differences,
+    evidence_reference,
     summarize,
     without_constants,
 )
 from tests.experiments.rows import row
+
+matplotlib.use("Agg")
 
 
 def test_dead_rows_stay_in_every_denominator():
@@ -29,9 +40,7 @@ def test_dead_rows_stay_in_every_denominator():
     assert record["ess_fraction"] == 0.5
     assert record["tokens"] == 200
     assert record["read"] == 40
-
-
-def test_all_dead_is_a_row_of_zeros_not_an_error():
+    # All dead is a row of zeros, not an error.
     (record,) = summarize([row("lcd", 1, 0.0, dead=True, example=name) for name in "abc"])
     assert record["weighted_accuracy"] == 0.0
     assert record["ess_fraction"] is None
@@ -52,28 +61,27 @@ def test_the_best_answer_is_compared_with_the_majority_request_by_request():
     assert line["best minus majority"] == f"+33.3 [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def test_groups_keep_their_order():
-    rows = [row("gcd", 4, 1.0), row("lcd", 1, 0.0), row("gcd", 1, 1.0), row("gcd", 4, 0.0)]
-    records = summarize(rows)
-    assert [(r["method"], r["particles"]) for r in records] == [("gcd", 4), ("lcd", 1), ("gcd", 1)]
-
-
-def test_the_column_of_the_budget_is_in_every_row_of_a_table():
-    rows = [row("gcd", 4, 1.0) | {"budget_removed": 0.25}, row("hmm", 4, 1.0)]
-    table = as_table(summarize(rows))
-    assert [line["removed by budget %"] for line in table] == ["25.0", "–"]
-
-
-def test_algorithms_are_separate_groups():
-    rows = [row("gcd", 4, 1.0), row("gcd", 4, 0.0, algorithm="discrete")]
-    plain, discrete = summarize(rows)
-    assert (plain["algorithm"], plain["weighted_accuracy"]) == ("smc", 1.0)
-    assert (discrete["algorithm"], discrete["weighted_accuracy"]) == ("discrete", 0.0)
+def test_algorithms_are_separate_groups_in_their_order():
+    rows = [
+        row("gcd", 4, 1.0) | {"budget_removed": 0.25},
+        row("lcd", 1, 0.0),
+        row("gcd", 4, 0.0, algorithm="discrete"),
+        row("gcd", 4, 0.0, example="1"),
+    ]
+    plain, _, discrete = records = summarize(rows)
+    assert [(r["method"], r["algorithm"], r["particles"]) for r in records] == [
+        ("gcd", "smc", 4), ("lcd", "smc", 1), ("gcd", "discrete", 4),
+    ]  # fmt: skip
+    assert (plain["weighted_accuracy"], discrete["weighted_accuracy"]) == (0.5, 0.0)
     assert plain["ess_fraction"] == 0.5
     assert discrete["ess_fraction"] is None  # the answers of a pool aren't a share of N
-    table = as_table([plain, discrete])
-    assert [line["algorithm"] for line in table] == ["SMC", "discrete"]
+    table = as_table(records)
+    assert [line["algorithm"] for line in table] == ["SMC", "SMC", "discrete"]
     assert "its sd" not in table[0]
+    assert [line["removed by budget %"] for line in table] == ["25.0", "–", "–"]
+    lines = as_markdown(table).split("\n")
+    assert len({len(line) for line in lines}) == 1  # aligned
+    assert lines[2].split("|")[1].strip() == "GCD"
 
 
 def test_an_example_that_is_repeated_counts_once():
@@ -112,12 +120,6 @@ def test_bootstrap_is_deterministic_and_exact_on_constants():
     assert bootstrap([0, 1, 1, 0, 1], seed=3) == bootstrap([0, 1, 1, 0, 1], seed=3)
     with pytest.raises(ValueError, match="at least one value"):
         bootstrap([])
-
-
-def test_markdown_table_is_aligned():
-    lines = as_markdown(as_table(summarize([row("gcd", 16, 1.0), row("lcd", 1, 0.5)]))).split("\n")
-    assert len({len(line) for line in lines}) == 1
-    assert lines[2].split("|")[1].strip() == "GCD"
 
 
 def test_evidence_is_compared_over_all_examples_the_dead_as_none():
@@ -160,9 +162,7 @@ def test_the_reference_is_the_estimate_that_varies_least():
     assert gcd["evidence_found"] == pytest.approx(np.exp(-18.0))
     assert pgcd["evidence_found"] == pytest.approx(1.0)
     assert lm["evidence_found"] == pytest.approx(np.exp(11.0) / 2)
-
-
-def test_the_reference_is_a_mean_of_estimates_not_of_their_logs():
+    # It is a mean of estimates, not of their logs.
     rows = [row("gcd", 4, 1.0, log_evidence=log) for log in (np.log(0.2), np.log(0.4))]
     (record,) = summarize(rows)
     assert record["evidence_found"] == pytest.approx(1.0)
@@ -214,14 +214,10 @@ def test_the_interval_is_that_of_the_difference_over_common_resamples():
     alone = np.array(GCD)[np.random.default_rng(4).integers(0, 6, (2000, 6))].mean(axis=1)
     apart = np.array(PGCD)[drawn].mean(axis=1) - alone
     assert np.ptp(np.quantile(apart, [0.025, 0.975])) > high - low
-
-
-def test_a_method_that_is_better_by_the_same_everywhere_is_better_for_sure():
+    # What is better by the same everywhere is better for sure.
     better = [accuracy + 0.125 for accuracy in GCD]
     (record,) = differences([*rows_of("pgcd", better), *rows_of("gcd", GCD)])
-    assert (record["weighted_accuracy"], *interval_of(record)) == pytest.approx(
-        (0.125, 0.125, 0.125)
-    )
+    assert (record["weighted_accuracy"], *interval_of(record)) == pytest.approx((0.125,) * 3)
 
 
 def test_pairs_are_of_one_style_one_algorithm_and_one_number_of_particles():
@@ -263,10 +259,9 @@ def test_costs_are_multiples_of_the_reference_s():
     (record,) = differences([*free, *dear])
     assert record["seconds_ratio"] is None
     assert [line["seconds, times"] for line in as_paired_table([record])] == ["–"]
-
-
-def test_without_the_reference_there_is_nothing_to_compare():
-    assert differences(rows_of("pgcd", PGCD)) == []
+    assert differences(dear) == []  # without the reference
+    (found,) = differences([*free, *dear], reference="pgcd")
+    assert (found["method"], found["reference"]) == ("gcd", "pgcd")
 
 
 def test_a_measure_that_no_pair_of_rows_has_is_left_out():
@@ -302,3 +297,88 @@ def test_evidence_is_compared_only_between_methods_that_answered_everything():
     (record,) = differences([*gcd, *with_evidence("lcd", [-1.0, -1.0, None, -1.0])])
     assert "log_evidence" not in record
     assert [line["log evidence"] for line in as_paired_table([record])] == ["–"]
+
+
+# -- on the screen, and in figures
+
+TITLE = "xlam: 96 requests (xLAM 500 to 599), json and python style, budget gold:1.0 and gold:2.0, "
+
+
+def printed(rows: list[dict]) -> str:
+    pairs = as_paired_table(differences(rows))
+    return on_screen(TITLE * 2, summarize(rows), WEIGHTED, pairs, "gcd")
+
+
+def test_the_widest_table_fits_the_terminal() -> None:
+    """Every method and algorithm, styles and budgets, and no column with one value."""
+    arms = [(method, algorithm) for method in METHODS for algorithm in ALGORITHMS]
+    rows = [
+        row(method, particles, accuracy, algorithm=algorithm, dead=dead, log_evidence=i / 99)
+        | {"style": style, "read": 9999 + particles, "lm_calls": 9999 + i}
+        for style in ("python, gold:1.25", "json, gold:1.25")
+        for i, (method, algorithm) in enumerate(arms)
+        for particles, accuracy, dead in ((1, 1.0, False), (1024, 0.3, True))
+    ]
+    lines = printed(rows).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    heads = [" ".join(line.split()) for line in lines if line.startswith(("method", "style"))]
+    assert heads == [
+        *["method algorithm particles accuracy % valid % dead rows evidence % read LM calls"] * 2,
+        "style method algorithm particles accuracy (weighted), points log evidence",
+    ]
+
+
+def test_differences_are_printed_with_their_intervals() -> None:
+    rows = [
+        *(row("lcd", 1, 0.0, example=e, dead=e == "0", log_evidence=-1.0) for e in "0123"),
+        *(row("gcd", 1, 0.2, example=e, log_evidence=-1.0) for e in "0123"),
+        *(row("pgcd", 1, 0.4 * (e in "03"), example=e, log_evidence=-0.9) for e in "0123"),
+    ]
+    flat = " ".join(printed(rows).split())
+    assert "In every row: algorithm SMC, particles 1" in flat
+    assert "Difference to GCD, with 95% intervals:" in flat
+    assert "LCD SMC 1 -20.0 [-20.0, -20.0]" in flat
+    assert "Difference" not in printed(rows[:4])
+
+
+def test_enumerated_evidence_is_named_as_the_reference() -> None:
+    whole = row("gcd", 4, 1.0, algorithm="discrete") | {"enumerated": True}
+    other = [row("gcd", 16, 1.0, example=e) for e in "01"]
+    assert evidence_reference([whole]) == (
+        "Evidence found is a share of the evidence itself, enumerated (1 of 1 requests); "
+        "it is 0 for requests without an answer."
+    )
+    assert "(1 of 2 requests), else the estimate of GCD, " in evidence_reference([whole, *other])
+    assert evidence_reference([row("lcd", 1, 0.0, dead=True)]) == ""
+
+
+def test_ticks_of_percent_are_true(monkeypatch, tmp_path):
+    """At accuracies below a tenth, where whole percents are too coarse for ticks."""
+    rows = [
+        row(method, 1, float(i < 2 and method == "gcd"), example=f"{i}:{i}")
+        | {"style": f"gold:{factor}", "best_correct": False, "valid": method == "gcd"}
+        | {"read": 4 * (method == "gcd")}
+        for method in ("lcd", "gcd")
+        for factor in (1.0, 2.0)
+        for i in range(16)
+    ]
+    drawn = {}
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path, **_: drawn.setdefault(path.stem, figure)
+    )
+    found = differences(rows, 0, [*COMPARED, VALID], "lcd")
+    files = figures.plot_all(summarize(rows), found, tmp_path, "a title", "settings")
+    assert files == {name: tmp_path / f"{name}.png" for name in drawn}
+    assert [*drawn] == ["accuracy", "reads", "budgets"]
+    assert figures.plot_all(summarize(rows), [], tmp_path, "a title", "settings").keys() == {*drawn}
+    for name in ("accuracy", "budgets"):
+        drawn[name].canvas.draw()
+        checked = 0
+        for axis in drawn[name].axes:
+            low, high = axis.get_ylim()
+            for place, label in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True):
+                if label.get_text().endswith("%") and low <= place <= high:
+                    said = float(label.get_text().rstrip("%").replace("\N{MINUS SIGN}", "-")) / 100
+                    assert said == pytest.approx(place, abs=1e-9)
+                    checked += 1
+        assert checked > 8

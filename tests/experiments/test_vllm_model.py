@@ -1,4 +1,4 @@
-"""Settings of `model.engine=vllm` that are refused, and the environment of its engine."""
+"""The environment of the engine of `model.engine=vllm`, and a missing installation."""
 
 from __future__ import annotations
 
@@ -8,54 +8,26 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 import gcd_vllm
 import hmm
 from experiments.evaluate import Trial, load_engine
-from experiments.run import check_shared, register
-from experiments.tasks import results_config
+from experiments.run import check_shared
 from experiments.vllm_model import VllmModel
+from tests.experiments import composing
 from tests.processes import ROOT
-
-COMMON = ("+task=xlam", "task.methods=[gcd]", "wandb=disabled")
 
 
 def composed(*overrides):
-    register()
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*COMMON, *overrides])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (("task.methods=[gcd,lm,greedy_close]",), "doesn't have the method lm, the method greedy"),
-        (("task.algorithms=[smc,discrete]",), "doesn't have the algorithm discrete: leave it out"),
-        (("smc.execution=static",), r"smc\.execution=static"),
-        (("model.device=cuda:1",), r"model\.device=cuda:1 \(see model\.engine_args\)"),
-        (("model.dtype=float64",), r"model\.dtype=float64"),
-        (("model.engine=transformers", "model.chunk=4"), r"model\.chunk=4 would be ignored"),
-        (("model.engine=llama",), r"expected model\.engine to be .*, got 'llama'"),
-    ],
-)
-def test_what_the_engine_lacks_is_refused_by_name(settings, message):
-    with pytest.raises(ValueError, match=message):
-        check_shared(composed("model.engine=vllm", *settings))
-
-
-def test_an_engine_is_part_of_what_determines_results():
-    """Runs on transformers keep their directories."""
-    check_shared(composed("model.engine=vllm", "task.algorithms=[smc,smc_none]"))
-    usual = results_config(composed())["model"]
-    other = results_config(composed("model.engine=vllm"))["model"]
-    assert other == usual | {"engine": "vllm", "chunk": 16}
+    return composing.composed("+task=xlam", "task.methods=[gcd]", "wandb=disabled", *overrides)
 
 
 def test_a_missing_installation_is_reported(monkeypatch):
+    config = composed("model.engine=vllm", "task.algorithms=[smc,smc_none]")
+    check_shared(config)
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ValueError, match=r"install it with `pip install '\.\[vllm\]'`"):
-        VllmModel("nothing", composed("model.engine=vllm").model)
+        VllmModel("nothing", config.model)
 
 
 NAMES = ("GCD_VLLM_HMMS", "VLLM_ENABLE_V1_MULTIPROCESSING")

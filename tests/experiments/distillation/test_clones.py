@@ -1,22 +1,241 @@
-"""The HMM made of visited prefixes, against naive sums and enumeration."""
+"""Answers that share what they read, what the model said on the way, and clones made of that."""
 
 from __future__ import annotations
+
+import collections
+from dataclasses import replace
 
 import pytest
 import torch
 
-from experiments.distillation import clones
+from experiments.distillation import clones, sampling
+from experiments.distillation import data as distill_data
 from experiments.distillation.clones import clone
+from experiments.distillation.data import Sequences, TopTokens, lumping_of
 from experiments.distillation.lumping import Lumping
-from experiments.distillation.prefixes import TopTokenPrefixes
-from experiments.distillation.sampling import sample_batch
+from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from gcd import Vocabulary
 from hmm._inference import log_likelihood
 from hmm._model import HMM
+from smc._models.protocol import Rows
 from smc.testing import ToyLM
 
+SIX = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d", b""], [3, 5])
 SMALL = Vocabulary.from_bytes([b"a", b"b", b""], [2])
 FIVE = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d"], [3])
+MANY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", *(bytes([65 + i]) for i in range(40))], [3])
+
+
+class Counting(ToyLM):
+    """A toy that counts the prompts and the tokens that it reads."""
+
+    read = 0
+
+    def prefill(self, prompts):
+        self.read += sum(map(len, prompts))
+        rows, log_p = super().prefill(prompts)
+        return CountingRows(self, rows), log_p
+
+
+class CountingRows:
+    def __init__(self, lm: Counting, rows: Rows) -> None:
+        self.lm, self.rows = lm, rows
+        self.reorder = rows.reorder
+
+    def extend(self, runs, lengths):
+        self.lm.read += int(lengths.sum())
+        return self.rows.extend(runs, lengths)
+
+
+def sampled(lm, prompts, length: int, top: int, seed: int = 0) -> Sequences:
+    return sampling.sample_batch(lm, prompts, length, torch.Generator().manual_seed(seed), top)
+
+
+def everything(vocabulary: Vocabulary) -> Lumping:
+    return Lumping.all_but(torch.ones(vocabulary.size, dtype=torch.bool))
+
+
+def before(sequences: Sequences, row: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The entry of what was said, and prompt and answer so far, before each token."""
+    start = int(sequences.lengths[:row].sum())
+    prompt, answer = tuple(sequences.prompt(row)), sequences.sequence(row)
+    return [(int(sequences.asked[start + t]), (*prompt, *answer[:t])) for t in range(len(answer))]
+
+
+@pytest.mark.parametrize("top", [1, 3, 6, 100])
+def test_the_most_probable_tokens_are_kept_and_ends_always(top):
+    log_p = torch.randn(9, 6, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1)
+    said = TopTokens.of(log_p, top, SIX.eos_ids)
+    size = max(2, min(top, 6))
+    assert said.tokens.shape == (9, size)
+    for row, tokens, values in zip(log_p, said.tokens.tolist(), said.log_p, strict=True):
+        others = sorted((v for v in range(6) if v not in (3, 5)), key=lambda v: -row[v])
+        assert sorted(tokens) == sorted([3, 5, *others[: size - 2]])
+        torch.testing.assert_close(values.float(), row[tokens], atol=2e-3, rtol=1e-3)
+
+
+def test_sketches_keep_distances():
+    """Of logits, whatever was subtracted from them; in any file they are projected alike."""
+    logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(0))
+    one, other = (
+        TopTokens.of(x.log_softmax(dim=1), 2, [3]).sketch.float() for x in (logits, logits[:9] + 5)
+    )
+    torch.testing.assert_close(one[:9], other, atol=0.1, rtol=1e-2)
+    ratio = torch.pdist(one) / torch.pdist(logits)
+    assert 0.7 < float(ratio.min()) <= float(ratio.max()) < 1.3
+    impossible = TopTokens.of(torch.tensor([[0.0, -torch.inf, -torch.inf]]), 3, [1])
+    assert bool(impossible.sketch.isfinite().all())
+
+
+def test_each_prefix_is_computed_once_and_keeps_its_result():
+    lm = Counting(SIX, seed=3, spread=2.0)
+    prompts = [[0, 1]] * 30 + [[2]] + [[1, 1, 1]] * 9 + [[2]] * 10
+    found = sampled(lm, prompts, 4, 6)
+    assert [found.prompt(row) for row in range(50)] == prompts
+    # Prompts, and what goes on after them: ends and last tokens are not read.
+    prefixes = {prefix for row in range(50) for _, prefix in before(found, row)}
+    tokens = sum(len(prompt) for prompt in {tuple(p) for p in prompts})
+    assert lm.read == tokens + len(prefixes) - 3
+    entries = collections.defaultdict(set)
+    for row in range(50):
+        for entry, prefix in before(found, row):
+            entries[prefix].add(entry)
+            listed = torch.full((6,), -torch.inf).double()
+            listed[found.top_tokens.tokens[entry].long()] = found.top_tokens.log_p[entry].double()
+            torch.testing.assert_close(listed, lm.log_p(prefix), atol=2e-3, rtol=1e-3)
+    assert all(len(numbers) == 1 for numbers in entries.values())
+    assert len(prefixes) == len(found.top_tokens)
+    # The same answers, whether anything is kept or not.
+    bare = sampled(lm, prompts, 4, 0)
+    assert torch.equal(bare.tokens, found.tokens)
+    assert bare.top_tokens is None
+    assert not bare.answered
+
+
+def test_files_keep_the_results(tmp_path):
+    lm = ToyLM(SIX, seed=3)
+    parts = [sampled(lm, [[0]] * 5, 4, 4), sampled(lm, [[1]] * 4, 4, 4, seed=1)]
+    for name, part in zip("ab", parts, strict=True):
+        distill_data.save(part, tmp_path / f"{name}.safetensors")
+    both = distill_data.read(tmp_path)
+    assert both.answered
+    some = both.take(torch.tensor([7, 0]))
+    for row in range(2):
+        for entry, prefix in before(some, row):
+            tokens = some.top_tokens.tokens[entry].long()
+            expected = lm.log_p(prefix)[tokens]
+            torch.testing.assert_close(
+                some.top_tokens.log_p[entry].double(), expected, atol=2e-3, rtol=0
+            )
+
+
+def test_latent_variables_need_no_second_reading():
+    """The sketch after each token is that of what the model says there."""
+    lm = ToyLM(SIX, seed=3)
+    found = sampled(lm, [[0], [1]] * 20, 4, 4)
+    shorter, vectors = after_each_token(found, SIX.eos_ids)
+    ended = [found.sequence(row)[-1] in SIX.eos_ids for row in range(40)]
+    assert 0 < sum(ended) < 40
+    position = 0
+    rows = [row for row in range(40) if len(found.sequence(row)) > 1 or ended[row]]
+    assert len(shorter) == len(rows)
+    for place, row in enumerate(rows):
+        answer = found.sequence(row)[: None if ended[row] else -1]
+        assert shorter.sequence(place) == answer
+        for t, token in enumerate(answer):
+            prefix = (*found.prompt(row), *answer[: t + 1])
+            sketch = TopTokens.of(lm.log_p(prefix)[None], 1, SIX.eos_ids).sketch[0].float()
+            expected = torch.zeros_like(sketch) if token in SIX.eos_ids else sketch
+            torch.testing.assert_close(vectors[position], expected)
+            position += 1
+    assert position == len(vectors)
+
+
+def naive(sequences: Sequences) -> dict[tuple, tuple[float, int | None]]:
+    """Of each (prompt, prefix) the share of the answers that come by, and what was said there."""
+    found: dict[tuple, tuple[float, int | None]] = {}
+    for row in range(len(sequences)):
+        prompt, answer = tuple(sequences.prompt(row)), tuple(sequences.sequence(row))
+        entries = [entry for entry, _ in before(sequences, row)]
+        for t in range(len(answer) + 1):
+            share, entry = found.get((prompt, answer[:t]), (0.0, None))
+            entry = entries[t] if t < len(answer) else entry
+            found[prompt, answer[:t]] = (share + 1 / len(sequences), entry)
+    return found
+
+
+def described(prefixes: TopTokenPrefixes, prompts: dict[int, tuple[int, ...]]) -> dict:
+    """The same of the tree; roots are told apart by their number."""
+    names: list[tuple] = []
+    read = {at: i for i, at in enumerate(prefixes.read.tolist())}
+    links = list(zip(prefixes.parent.tolist(), prefixes.token.tolist(), strict=True))
+    while len(names) < len(links):
+        names = []
+        for i in range(len(links)):
+            path, at = [], i
+            while links[at][0] >= 0:
+                path.append(links[at][1])
+                at = links[at][0]
+            names.append((prompts[at], tuple(path[::-1])))
+    return {
+        name: (weight, read.get(i))
+        for i, (name, weight) in enumerate(zip(names, prefixes.weight.tolist(), strict=True))
+    }
+
+
+PROMPTS = [[0, 1]] * 20 + [[2]] * 20
+
+
+def test_the_tree_is_that_of_the_answers():
+    found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 4, 6)
+    prefixes = TopTokenPrefixes.of(found, everything(SIX))
+    tree = described(prefixes, {0: (0, 1), 1: (2,)})
+    expected = naive(found)
+    assert tree.keys() == expected.keys()
+    for name, (weight, place) in tree.items():
+        share, entry = expected[name]
+        assert weight == pytest.approx(share)
+        assert (place is None) == (entry is None)
+        if entry is not None:
+            assert torch.equal(prefixes.top_tokens.tokens[place], found.top_tokens.tokens[entry])
+    with pytest.raises(ValueError, match="no next distributions"):
+        TopTokenPrefixes.of(Sequences.from_lists([[0, 1]]), everything(SIX))
+
+
+@pytest.mark.parametrize("top", [5, MANY.size])
+def test_the_rest_is_shared_out_as_tokens_are_on_average(top):
+    """Against loops over prefixes and tokens, with a class of several tokens."""
+    found = sampled(ToyLM(MANY, seed=2, spread=3.0), [[0], [1]] * 10, 4, top)
+    lumping = lumping_of(replace(found, top_tokens=None), MANY.size, MANY.eos_ids)
+    size = lumping.num_classes
+    assert 5 < size < MANY.size
+    prefixes = TopTokenPrefixes.of(found, lumping)
+    group = torch.arange(len(prefixes.token)) % 2
+    listed = prefixes.top_tokens
+    p_of = listed.log_p.double().exp().tolist()
+    lists = [*zip(prefixes.read.tolist(), listed.tokens.tolist(), p_of, strict=True)]
+    base = [0.0] * size
+    for at, tokens, values in lists:
+        for token, p in zip(tokens, values, strict=True):
+            base[token] += float(prefixes.weight[at]) * p
+    base = [value / sum(base) for value in base]
+    expected = torch.zeros(2, size, dtype=torch.float64)
+    for at, tokens, values in lists:
+        weight = float(prefixes.weight[at])
+        for token, p in zip(tokens, values, strict=True):
+            expected[group[at], token] += weight * p
+        open_to = [c for c in range(size) if c == size - 1 or c not in tokens]
+        share = sum(base[c] for c in open_to)
+        for c in open_to * (top == 5):  # lists of all tokens are whole, but for rounding
+            expected[group[at], c] += weight * (1 - sum(values)) * base[c] / share
+    torch.testing.assert_close(prefixes.sum_by_group(group, 2), expected)
+    # Nothing is lost: every prefix that was read has a whole distribution.
+    total = float(prefixes.weight[prefixes.read].sum())
+    assert float(expected.sum()) == pytest.approx(total, rel=1e-6 if top == 5 else 1e-3)
+    assert prefixes.rest > 0.05 if top == 5 else prefixes.rest == 0
+
+
+# -- the HMM made of visited prefixes, against naive sums and enumeration
 
 
 class Markov(ToyLM):
@@ -41,12 +260,11 @@ class Fixed(ToyLM):
         return self.p.log()
 
 
-def visited(lm: ToyLM, prompts, count: int, length: int, seed: int = 0) -> TopTokenPrefixes:
+def visited(lm: ToyLM, prompts, count: int, length: int) -> TopTokenPrefixes:
     """The prefixes of `count` answers to each prompt, with whole distributions."""
-    size = lm.vocabulary.size
     given = [list(prompt) for prompt in prompts for _ in range(count)]
-    found = sample_batch(lm, given, length, torch.Generator().manual_seed(seed), size)
-    return TopTokenPrefixes.of(found, Lumping.all_but(torch.ones(size, dtype=torch.bool)))
+    found = sampled(lm, given, length, lm.vocabulary.size)
+    return TopTokenPrefixes.of(found, everything(lm.vocabulary))
 
 
 def continuations(lm: ToyLM, prompt: tuple[int, ...], length: int):
@@ -168,19 +386,11 @@ def test_parameters_are_distributions(lm, length, num_states):
 def test_same_seed_same_bytes():
     lm = ToyLM(FIVE, seed=6)
     tree = visited(lm, [(1,)], 200, 5)
-    one, same, other = (clone(tree, 30, eos_ids=(3,), seed=seed) for seed in (1, 1, 2))
-    for left, right in ((one, same), (one, other)):
-        equal = all(
-            a.shape == b.shape and torch.equal(a, b)
-            for a, b in (
-                (left.initial, right.initial),
-                (left.transition.dense(), right.transition.dense()),
-                (left.emission, right.emission),
-            )
-        )
-        assert equal == (right is same)
 
+    def parameters(seed: int) -> list[list]:
+        hmm = clone(tree, 30, eos_ids=(3,), seed=seed)
+        return [each.tolist() for each in (hmm.initial, hmm.transition.dense(), hmm.emission)]
 
-def test_one_state_is_refused():
+    assert parameters(1) == parameters(1) != parameters(2)
     with pytest.raises(ValueError, match=r"at least 2 states .* got 1"):
-        clone(visited(ToyLM(FIVE, seed=1), [(0,)], 3, 2), 1, eos_ids=(3,))
+        clone(tree, 1, eos_ids=(3,))

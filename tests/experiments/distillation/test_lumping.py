@@ -76,14 +76,9 @@ def test_a_model_with_equal_rows_comes_back():
     torch.testing.assert_close(spread.emission[0], hmm.emission[4] / 36)
     torch.testing.assert_close(spread.emission[11], hmm.emission[2])
     torch.testing.assert_close(classes.lump(spread).emission, hmm.emission)
-
-
-def test_nothing_is_lumped_where_everything_occurs():
-    classes = Lumping.all_but(torch.ones(7, dtype=torch.bool))
-    assert classes.class_of.tolist() == list(range(7))
-    assert classes.sizes.tolist() == [1] * 7
-    nothing = Lumping.all_but(torch.zeros(7, dtype=torch.bool))
-    assert nothing.sizes.tolist() == [7]
+    # Nothing is lumped where everything occurs.
+    assert Lumping.all_but(torch.ones(7, dtype=torch.bool)).class_of.tolist() == list(range(7))
+    assert Lumping.all_but(torch.zeros(7, dtype=torch.bool)).sizes.tolist() == [7]
 
 
 def test_rare_tokens_that_were_seen_equally_often_share_their_emissions():

@@ -7,6 +7,7 @@ import math
 import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pandas as pd
@@ -18,42 +19,37 @@ from experiments import run as experiment
 from experiments.exact import report, task
 from experiments.exact.cached import CachedLM
 from experiments.exact.problems import prepare, read_problems
+from experiments.exact.task import Distilled, Recipe, distill
 from experiments.models import ROOT, ModelConfig, load_model
+from gcd import Vocabulary
 from hmm._checkpoint import save
 from hmm._model import HMM
+from smc.testing import ToyLM
 from tests.experiments import composing
 from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
-from tests.experiments.wandb_files import stored_runs
 
 STORIES = ROOT / "tests" / "models" / "stories260K"
 SMALL = (
-    "+task=convergence",
-    "wandb=disabled",
-    f"model.path={STORIES}",
-    "model.device=cpu",
-    "task.particles=[1,4]",
-    "task.runs=16",
-    "task.draws=20",
-    "task.hmm_states=4",
-    "task.hmm_sequences=24",
-    "task.hmm_length=4",
-)
+    "+task=convergence", "wandb=disabled", f"model.path={STORIES}", "model.device=cpu",
+    "task.particles=[1,4]", "task.runs=16", "task.draws=20",
+    "task.hmm_states=4", "task.hmm_sequences=24", "task.hmm_length=4",
+)  # fmt: skip
 PROMPT = "Request: How old is it?\nCalls in JSON:\n"
-PROBLEMS = [
+PROBLEMS: list[dict[str, Any]] = [
     {"prompt": PROMPT, "budget": 4, "strings": ["12", "3", "wide", "7"]},
     {
-        "name": "quoted",
+        "name": "$5 | $x_{ or " + "more " * 20,  # neither figure nor table takes it for markup
         "prompt": [5, 9, 3],
         "budget": 3,
         "strings": ["ab", "a", "much too long for this"],
         "eos_ids": [3],
     },
+    {"prompt": "x", "budget": 4, "regex": ["(a|b){1,2}", ".*b"], "note": "Ends in b"},
 ]
 ARMS = (
-    "task.methods=[lcd,gcd,pgcd_tied,pgcd_in_time]",
-    "task.algorithms=[smc_none,discrete]",
-)  # of the whole run; every method is run below, and against the full vocabulary elsewhere
+    "task.methods=[lcd,gcd,pgcd_tied]", "task.algorithms=[smc_none,discrete]",
+)  # of the whole run; every method is run against the full vocabulary elsewhere  # fmt: skip
 
 
 def composed(*overrides: str) -> DictConfig:
@@ -66,37 +62,40 @@ def written(path: Path, content: object) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def logged() -> dict[str, Any]:
+    """What the whole run tells wandb."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, logged) -> Path:
     directory = tmp_path_factory.mktemp("convergence")
     problems = written(directory / "problems.json", PROBLEMS)
     run_dir = directory / "run"
-    where = f"task.problems={problems}", f"run_dir={run_dir}"
-    assert experiment.run(composed(*where, *ARMS, "wandb.mode=offline")) == run_dir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.tracking.log", lambda *_, **given: logged.update(given))
+        assert experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}", *ARMS))
     return run_dir
 
 
-def test_figures_and_arms_are_logged(finished):
-    overview, *arms = sorted(stored_runs(finished), key=lambda run: run.job_type != "overview")
-    for figure in ("medians", "reads"):
-        assert overview.file(overview.history[0][f"{figure}/path"]).is_file()
-    assert {run.job_type for run in arms} == {"arm"}
-
-
 def test_own_problems_give_one_line_each(finished):
-    first, second = rows_of(finished)
-    assert (first["name"], second["name"]) == ("0", "quoted")
+    first, second, third = rows_of(finished)
+    assert [one["name"] for one in (first, second, third)] == ["0", PROBLEMS[1]["name"], "2"]
     assert first["strings"] == PROBLEMS[0]["strings"]  # in the order given
     assert second["prompt_ids"] == [5, 9, 3]
     assert second["eos_ids"] == [3]
     assert second["posterior"][2] == 0  # it does not fit
-    for one in (first, second):
+    assert third["strings"] == ["ab", "b", "bb"]
+    assert third["note"] == "Ends in b"
+    for one in (first, second, third):
         assert sum(one["posterior"]) == pytest.approx(1)
         assert one["gcd"]["share_valid"] == pytest.approx(1)
         assert 0 < one["lcd"]["share_valid"] <= 1
-        assert len(one["estimates"]) == 4 * 2 * 2
+        assert len(one["estimates"]) == 3 * 2 * 2
         for e in one["estimates"]:
             runs = 1 if e["enumerated"] else max(16, math.ceil(20 / e["particles"]))
             assert e["runs"] == runs
+            assert not (e["enumerated"] and e["algorithm"] == "smc_none")
             assert 0 <= e["read"] <= one["prefixes"] - 1 or e["method"] == "lcd"
             assert -1e-9 <= e["tv_low"] - 1e-9 <= e["tv"] <= e["tv_high"] + 1e-9 <= 1 + 2e-9
             single = e["particles"] == 1 and e["algorithm"] != "discrete"
@@ -107,9 +106,15 @@ def test_own_problems_give_one_line_each(finished):
                 assert e["tv"] == pytest.approx(e["tv_exact"], abs=4 * e["tv_floor"] + 1e-6)
 
 
-def test_the_exact_answer_is_the_model_s(finished):
+@pytest.fixture(scope="module")
+def loaded() -> tuple[Any, Any]:
+    """The model and its tokenizer."""
+    return load_model(ModelConfig(path=str(STORIES), device="cpu"))
+
+
+def test_the_exact_answer_is_the_model_s(finished, loaded):
     """Every tokenization of every string, asked one by one, with nothing of the tree in between."""
-    lm, _ = load_model(ModelConfig(path=str(STORIES), device="cpu"))
+    lm, _ = loaded
     texts = lm.vocabulary.token_bytes
     ends = lm.vocabulary.eos_ids
     prompt = lm.encode(PROMPT)
@@ -142,21 +147,21 @@ def test_the_exact_answer_is_the_model_s(finished):
     assert one["posterior"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_is_left_behind(finished):
+def test_what_is_left_behind(finished, logged):
     table = (finished / "table.md").read_text(encoding="utf-8")
     for text in (
-        "P-GCD, class-tied",
-        "| quoted ",
-        "free continuations of 2 prompts",
-        "SMC, no resampling",
-    ):
+        "P-GCD, class-tied", "| $5 \\| $x_{ or", "free continuations of 3 prompts",
+        "SMC, no resampling", "| discrete ", "read, N=4",
+    ):  # fmt: skip
         assert text in table
-    assert "| discrete " in table
-    assert "read, N=4" in table
-    for name in ("medians.png", "reads.png"):
-        assert (finished / name).read_bytes().startswith(b"\x89PNG")
+    for name in ("medians", "reads"):
+        assert (finished / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert logged["figures"][name] == finished / f"{name}.png"
+    assert {(row["method"], row["algorithm"]) for row in logged["rows"]} == set(
+        product(("lcd", "gcd", "pgcd_tied"), ("smc_none", "discrete"))
+    )
     summary = json.loads((finished / "summary.json").read_text())
-    assert len(summary["overview"]) == 4 * 2
+    assert len(summary["overview"]) == 3 * 2
     assert "strings" not in summary["problems"][0]
     assert (finished / "config.yaml").exists()
 
@@ -164,12 +169,14 @@ def test_what_is_left_behind(finished):
 @pytest.mark.usefixtures("tables_alone")
 def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
     problems = written(tmp_path / "problems.json", PROBLEMS)
-    config = composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *ARMS)
+    where = (f"task.problems={problems}", f"run_dir={tmp_path / 'run'}")
+    some = ("task.methods=[lcd,gcd]", "task.algorithms=[smc_none]")
+    config = composed(*where, *some)
     sample, calls = task.sample_runs, []
 
     def interrupted(*args, **kwargs):
         calls.append(None)
-        if len(calls) == 3:  # in the middle of LCD, which grows its tree as it goes
+        if len(calls) == 2:  # in the middle of LCD, which grows its tree as it goes
             raise KeyboardInterrupt
         return sample(*args, **kwargs)
 
@@ -177,81 +184,66 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config)
     assert not (tmp_path / "run" / "results.jsonl").exists()
-    monkeypatch.setattr(task, "sample_runs", sample)
     experiment.run(config)
-    assert len(calls) == 3
-    assert rows_of(tmp_path / "run") == rows_of(finished)
+    assert len(calls) == 1 + 3 * 2 * 2  # no arm twice, but for the one that was interrupted
+    for one, other in zip(rows_of(tmp_path / "run"), rows_of(finished), strict=True):
+        own = [e for e in other["estimates"] if e["algorithm"] == "smc_none"]
+        own = [e for e in own if e["method"] in ("lcd", "gcd")]
+        assert one == other | {"estimates": own}
     before = (tmp_path / "run" / "results.jsonl").read_text()
     monkeypatch.setattr(task, "sample_runs", None)  # all is there: nothing is made again
     experiment.run(config)
     assert (tmp_path / "run" / "results.jsonl").read_text() == before
     with pytest.raises(ValueError, match=r"task\.runs was 16, is 17"):
-        experiment.run(
-            composed(
-                f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *ARMS, "task.runs=17"
-            )
-        )
-
-
-def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
-    save(HMM.random(3, 17), tmp_path / "hmm")
-    problems = written(tmp_path / "problems.json", PROBLEMS)
-    with pytest.raises(ValueError, match=r"over 512 tokens.*got one over 17"):
-        experiment.run(
-            composed(
-                f"task.problems={problems}", f"task.hmm={tmp_path / 'hmm'}",
-                f"run_dir={tmp_path / 'run'}",
-            )
-        )  # fmt: skip
-
-
-@pytest.mark.usefixtures("tables_alone")
-def test_a_custom_hmm_is_used(tmp_path):
-    save(HMM.random(3, 512), tmp_path / "hmm")
-    problems = written(tmp_path / "problems.json", PROBLEMS[:1])
-    run_dir = tmp_path / "run"
-    hmm = f"task.hmm={tmp_path / 'hmm'}"
-    overrides = ("task.methods=[pgcd]", "task.algorithms=[smc]", hmm)
-    experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}", *overrides))
-    assert "HMM of 3 states" in (run_dir / "table.md").read_text()
+        experiment.run(composed(*where, *some, "task.runs=17"))
 
 
 @pytest.mark.usefixtures("tables_alone")
 def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
+    """Under an HMM of one's own, too."""
+    save(HMM.random(3, 512), tmp_path / "hmm")
     problems = written(tmp_path / "p.json", PROBLEMS)
-    options = (
-        "task.particles=[2,64]", "task.algorithms=[discrete,smc_none]",
-        "discrete.count_finished=false", "discrete.floor=0",
+    experiment.run(
+        composed(
+            f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", "task.particles=[64]",
+            "task.algorithms=[discrete]", "discrete.count_finished=false", "discrete.floor=0",
+            f"task.hmm={tmp_path / 'hmm'}",
+        )
     )  # fmt: skip
-    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *options))
     for one in rows_of(tmp_path / "run"):
         for e in one["estimates"]:
-            if e["algorithm"] == "discrete" and e["particles"] == 64:
-                assert (e["enumerated"], e["runs"]) == (True, 1)
-                assert e["tv_exact"] < 1e-12
-                assert e["evidence_bias"] == pytest.approx(0, abs=1e-12)
-                if e["method"] != "lcd":  # which reads what the budget cuts off, too
-                    assert e["read"] == one["prefixes"] - 1
-            elif e["algorithm"] == "smc_none":
-                assert not e["enumerated"]
-                assert e["tv_exact"] is None
-                assert e["runs"] >= 16
+            assert (e["enumerated"], e["runs"]) == (True, 1)
+            assert e["tv_exact"] < 1e-12
+            assert e["evidence_bias"] == pytest.approx(0, abs=1e-12)
+            if e["method"] != "lcd":  # which reads what the budget cuts off, too
+                assert e["read"] == one["prefixes"] - 1
+    assert "HMM of 3 states" in (tmp_path / "run" / "table.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["task.methods=[lm,gcd]"],
-            r"expected task\.algorithms=\[smc\] with lm in .*got discrete, where all forbidden",
-        ),
-        (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
-    ],
-)
-def test_what_a_tree_cannot_do_is_refused(overrides, message):
-    with pytest.raises(ValueError, match=message):
-        experiment.check(composed(*overrides))
-    experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
+@pytest.mark.usefixtures("tables_alone")
+def test_the_hmm_never_sees_a_constraint(finished, tmp_path):
+    """Other answers after the same prompts, within the same budgets, have the very same HMM."""
+    others = ({"strings": ["wide", "x"]}, {"strings": ["b"]}, {"regex": "a?"})
+    asked = [{**problem, **other} for problem, other in zip(PROBLEMS, others, strict=True)]
+    file = written(tmp_path / "p.json", asked)
+    own = ("task.methods=[pgcd]", "task.algorithms=[smc]", "task.particles=[1]")
+    experiment.run(composed(f"task.problems={file}", f"run_dir={tmp_path / 'run'}", *own))
+    found, expected = rows_of(tmp_path / "run"), rows_of(finished)
+    assert all(a["strings"] != b["strings"] for a, b in zip(found, expected, strict=True))
+    one, same = (
+        sorted((run / "hmm").glob("*.safetensors")) for run in (finished, tmp_path / "run")
+    )
+    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in same] != []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_real_model_may_be_on_a_gpu(tmp_path):
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
+    [one] = rows_of(tmp_path / "run")
+    assert sum(one["posterior"]) == pytest.approx(1)
 
 
 def frame(tv: dict[str, list[float]], read: dict[str, list[float]], name: str = "p"):
@@ -277,18 +269,82 @@ def test_the_overview_counts_problems_within_the_goal():
     assert (own["read, N=16"], other["read, N=16"]) == ("32", "5")
 
 
-QUICK = ("task.methods=[gcd]", "task.algorithms=[smc]", "task.particles=[3]", "task.draws=30")
+# -- the HMM: the same after any interruption, and whole or not there
+
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d"], [3])
+PROMPTS = ((0, 1), (2,), (0, 1))
+RECIPE = Recipe(states=20, sequences=40, length=5, seed=3_000_000_000)
 
 
-def test_names_are_shown_as_they_are(tmp_path):
-    """Neither figure nor table takes them for markup; the number of particles is custom."""
-    name = "$5 | $x_{ or " + "more " * 20
-    problems = written(tmp_path / "p.json", [{**PROBLEMS[0], "name": name}])
-    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *QUICK))
-    table = (tmp_path / "run" / "table.md").read_text()
-    assert "| $5 \\| $x_{ or" in table
-    assert "N=3" in table
-    assert (tmp_path / "run" / "reads.png").stat().st_size > 1000
+def made(where: Path, recipe: Recipe = RECIPE, lm: ToyLM | None = None) -> Distilled:
+    return distill(lm or ToyLM(VOCABULARY, seed=1), PROMPTS, recipe, where / "hmm")
+
+
+def same(one: Distilled, other: Distilled) -> bool:
+    def content(each: Distilled) -> list:
+        hmm = each.hmm
+        return [each.note, *(x.tolist() for x in (hmm.initial, hmm.transition.dense()))]
+
+    return content(one) == content(other) and torch.equal(one.hmm.emission, other.hmm.emission)
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory: pytest.TempPathFactory) -> Distilled:
+    return made(tmp_path_factory.mktemp("whole"))
+
+
+def test_it_is_found_again(distilled, tmp_path, monkeypatch):
+    made(tmp_path)
+    for work in ("sample_batch", "clone"):
+        monkeypatch.setattr(task, work, None)
+    assert same(made(tmp_path), distilled)
+    assert "40 free continuations of 2 prompts" in distilled.note
+    assert f"HMM of {distilled.hmm.num_states} states" in distilled.note
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"), [("sample_batch", 2), ("clone", 1), ("save", 1), ("replace", 1)]
+)
+def test_an_interrupted_one_is_the_same(name, calls, distilled, tmp_path, monkeypatch):
+    """Also if it ends after it was written, which is beside the place."""
+    owner = Path if name == "replace" else task
+    work, done = getattr(owner, name), []
+
+    def interrupted(*args, **kwargs):
+        done.extend([None] * (name != "replace" or args[0].is_dir()))
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        return work(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path)
+    assert bool(list(tmp_path.glob("hmm.part/*"))) == (name == "replace")
+    assert not (tmp_path / "hmm").exists()
+    assert same(made(tmp_path), distilled)
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"states": 9}, {"length": 4}, {"sequences": 41}])
+def test_another_recipe_is_another_hmm(change, distilled, tmp_path):
+    found = made(tmp_path, RECIPE._replace(**change))
+    assert not same(found, distilled)
+    assert found.hmm.num_states <= change.get("states", 20)
+
+
+# -- refusals
+
+
+def test_an_hmm_that_could_or_would_not_be_used_is_refused(tmp_path):
+    save(HMM.random(3, 17), tmp_path / "hmm")
+    own = f"task.hmm={tmp_path / 'hmm'}"
+    experiment.check(composed(own))
+    experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
+    with pytest.raises(ValueError, match=r"add pgcd, or leave task\.hmm out"):
+        experiment.check(composed(own, "task.methods=[lcd,gcd]"))
+    problems = written(tmp_path / "problems.json", PROBLEMS[:1])
+    with pytest.raises(ValueError, match=r"over 512 tokens.*got one over 17"):
+        experiment.run(composed(own, f"task.problems={problems}", f"run_dir={tmp_path / 'run'}"))
 
 
 def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
@@ -299,35 +355,9 @@ def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(task, "CachedLM", Silent)
     problems = written(tmp_path / "p.json", PROBLEMS[:1])
     with pytest.raises(ValueError, match=r"problem '0': .* answer with positive prob"):
-        experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", *QUICK))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_real_model_may_be_on_a_gpu(tmp_path):
-    problems = written(tmp_path / "p.json", PROBLEMS[:1])
-    run_dir = f"run_dir={tmp_path / 'run'}"
-    experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
-    [one] = rows_of(tmp_path / "run")
-    assert sum(one["posterior"]) == pytest.approx(1)
-
-
-@pytest.mark.usefixtures("tables_alone")
-def test_the_hmm_never_sees_a_constraint(tmp_path):
-    """Other answers after the same prompts, within the same budgets, have the very same HMM."""
-    asked = [{**PROBLEMS[0], "strings": strings} for strings in (["12", "3"], ["wide", "7", "x"])]
-    for number, problem in enumerate(asked):
-        file = written(tmp_path / f"{number}.json", [problem])
         experiment.run(
-            composed(
-                f"task.problems={file}", f"run_dir={tmp_path / str(number)}",
-                "task.methods=[pgcd]", "task.algorithms=[smc]", "task.particles=[1]",
-            )
-        )  # fmt: skip
-    first, second = (rows_of(tmp_path / str(number))[0] for number in (0, 1))
-    assert first["strings"] != second["strings"]
-    one, same = (sorted((tmp_path / run / "hmm").glob("*.safetensors")) for run in "01")
-    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in same] != []
+            composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", "task.methods=[gcd]")
+        )
 
 
 _OF_THE_FILE = [
@@ -342,18 +372,14 @@ _OF_THE_FILE = [
     ({"strings": None}, "exactly one of strings and regex"),
     ({"strings": []}, r"strings is \[\]"),
     ({"strings": ["a", "a"]}, '"a" twice'),
-    ({"strings": ["a", 3]}, "strings is 3"),
     ({"budget": 0}, "budget is 0"),
     ({"budget": True}, "budget is true"),
     ({"prompt": 7}, "prompt is 7"),
-    ({"prompt": []}, r"prompt is \[\]"),
     ({"prompt": [1, -1]}, "prompt is"),
     ({"eos_ids": []}, r"eos_ids is \[\]"),
-    ({"eos_ids": [True]}, "eos_ids is"),
     ({"name": ""}, "name is"),
     ({"name": "two\nlines"}, "name is .* match pattern"),
     ({"name": "\udc00"}, "Invalid JSON"),
-    ({"note": 3}, "note is 3"),
     ({"note": "two\nlines"}, "note is .* match pattern"),
     ({"strings": [f"{i}" for i in range(20000)] + ["7"]}, '"7" twice'),
 ]
@@ -362,17 +388,14 @@ _OF_THE_REGEX = [
     ([], r"regex is \[\]"),
     ([["a"]], r'regex is \[\["a"\]\]'),
     (["a", 3], r'regex is \["a", 3\]'),
-    ("a(", r'regex has "a\(": .* or write .* position 1'),
-    (["a", "b\n("], r'regex has "b\\n\(": .* position 2'),
+    (["a", "b\n("], r'regex has "b\\n\(": .* or write .* position 2'),
     ("(?=a)", "which no text matches"),
-    ("a{99999999}", "more than 250000 states"),
     (["(a{600})*", "(a{601})*"], r"regex is \[.*more than 250000 states"),
-    (r"[^\x00-\U0010ffff]", "which no text matches; give a pattern that some text matches"),
-    (["a+", "b+"], r'regex is \["a\+", "b\+"\], which no text matches'),
+    (["a+", "b+"], r'regex is \["a\+", "b\+"\], which no text matches; give a pattern that some'),
 ]
 _OF_THE_MODEL = [
     ({"budget": 10**40}, "the model's context"),
-    ({"eos_ids": list(range(512))}, "problem '0'.*no token"),
+    ({"eos_ids": list(range(512))}, "problem 'bad'.*no token"),
     ({"strings": ["wide and long"], "budget": 2}, "the budget is 2"),
     ({"eos_ids": [512]}, "eos_ids has 512, but the model's ids are 0 to 511"),
     ({"prompt": [512]}, "the prompt has 512, but"),
@@ -381,47 +404,53 @@ _OF_THE_MODEL = [
 ]
 
 
-def refusal(content: object, tmp_path: Path, *overrides: str) -> str:
-    """Return the task's error for a file, or for a good problem changed in these fields."""
-    path = tmp_path / "problems.json"
+def file_of(content: object, tmp_path: Path) -> Path:
+    """Write a file of problems; or a good problem, and a good one changed in these fields."""
     if isinstance(content, dict):
-        content = json.dumps([{"prompt": "x", "budget": 6, "strings": ["a", "b"], **content}])
+        good = {"name": "good", "prompt": "x", "budget": 6, "strings": ["a", "b"]}
+        content = json.dumps([good, {**good, "name": "bad", **content}])
+    path = tmp_path / "problems.json"
     path.write_bytes(content if isinstance(content, bytes) else str(content).encode())
-    with pytest.raises(ValueError) as caught:
-        experiment.run(composed(f"task.problems={path}", f"run_dir={tmp_path / 'run'}", *overrides))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [*_OF_THE_FILE, *(({"strings": None, "regex": x}, m) for x, m in _OF_THE_REGEX)],
+)
+def test_bad_files_are_refused_in_one_line(content, message, tmp_path):
+    with pytest.raises(ValueError, match=message) as caught:
+        read_problems(file_of(content, tmp_path))
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(("content", "message"), _OF_THE_FILE)
-def test_bad_files_are_refused_before_a_model_is_loaded(content, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load_model", None)
-    assert re.search(message, refusal(content, tmp_path))
-
-
-@pytest.mark.parametrize(("value", "message"), _OF_THE_REGEX)
-def test_bad_patterns_are_refused_before_a_model_is_loaded(value, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load_model", None)
-    entry = {"name": "good", "prompt": "x", "budget": 6}
-    content = json.dumps([{**entry, "regex": "a"}, {**entry, "name": "bad", "regex": value}])
-    found = refusal(content, tmp_path)
-    assert "problem 1" in found
-    assert re.search(message, found)
+    if isinstance(content, dict) and message != "Invalid JSON":
+        assert "problem 1" in str(caught.value)
 
 
 @pytest.mark.parametrize(("content", "message"), _OF_THE_MODEL)
-def test_what_a_model_has_no_room_or_token_for_is_refused(content, message, tmp_path):
-    assert re.search(message, refusal(content, tmp_path))
+def test_what_a_model_has_no_room_or_token_for_is_refused(content, message, tmp_path, loaded):
+    _, problem = read_problems(file_of(content, tmp_path))
+    with pytest.raises(ValueError, match=message) as caught:
+        prepare(problem, *loaded, 200_000)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_prompt_without_any_token_is_refused(tmp_path):
-    """The toy's tokenizer doesn't add any token."""
+def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
+    """The toy's tokenizer doesn't add any token to a prompt."""
     toy = write_checkpoint(tmp_path / "toy")
-    assert re.search("at least one token", refusal({"prompt": ""}, tmp_path, f"model.path={toy}"))
+
+    def refusal(content: object) -> str:
+        where = (f"task.problems={file_of(content, tmp_path)}", f"run_dir={tmp_path / 'run'}")
+        with pytest.raises(ValueError) as caught:
+            experiment.run(composed(*where, f"model.path={toy}"))
+        assert not (tmp_path / "run").exists()
+        return str(caught.value)
+
+    assert "at least one token" in refusal({"prompt": ""})
+    monkeypatch.setattr(task, "load_model", None)
+    assert "Invalid JSON" in refusal("[{")
 
 
-@pytest.mark.parametrize("patterns", ["a(b|c)?", [".{1,3}", ".*b.*"], ["[ab]*", "a.*", ".{2,3}"]])
+@pytest.mark.parametrize("patterns", ["a(b|c)?", ["[ab]*", "a.*", ".{2,3}"]])
 def test_the_answers_are_all_texts_that_match_every_pattern(patterns, tmp_path):
     [problem] = read_problems(
         written(tmp_path / "p.json", [{"prompt": "x", "budget": 4, "regex": patterns}])
@@ -434,52 +463,20 @@ def test_the_answers_are_all_texts_that_match_every_pattern(patterns, tmp_path):
     assert [text for text in texts if problem.language.accepts(text)] == matching
 
 
-def test_a_problem_of_patterns_is_that_of_its_texts(tmp_path):
-    """The same strings, the same exact posterior; and the note is kept."""
-    entry = {"prompt": "x", "budget": 4, "eos_ids": [3]}
-    patterns = {**entry, "name": "patterns", "regex": ["(a|b){1,3}", ".*b"], "note": "Ends in b"}
-    texts = sorted(
-        text
-        for n in (1, 2, 3)
-        for text in map("".join, product("ab", repeat=n))
-        if text.endswith("b")
-    )
-    file = written(tmp_path / "p.json", [patterns, {**entry, "name": "texts", "strings": texts}])
-    experiment.run(composed(f"task.problems={file}", f"run_dir={tmp_path / 'run'}", *QUICK))
-    first, second = rows_of(tmp_path / "run")
-    assert first["strings"] == second["strings"] == texts
-    assert first["posterior"] == second["posterior"]
-    assert first["log_evidence"] == second["log_evidence"]
-    assert first["note"] == "Ends in b"
-
-
 @pytest.mark.parametrize("kind", ["builtin", "check", "new"])
-def test_the_page_s_own_problems_can_be_enumerated(kind):
+def test_the_page_s_own_problems_can_be_enumerated(kind, loaded, monkeypatch):
     """Nothing is asked of the model; what the page says of budgets and sizes holds.
 
     Problems of tool calls are for the tokens of another model.
     """
-    lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
-    lm.model.forward = Mock(side_effect=AssertionError("the model was asked"))
+    lm, tokenizer = loaded
+    monkeypatch.setattr(lm.model, "forward", Mock(side_effect=AssertionError("it was asked")))
     problems = read_problems(ROOT / "data" / "convergence" / f"{kind}_stories.json")
-    rows = table_rows((ROOT / "docs" / "convergence.md").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "convergence.md").read_text(encoding="utf-8")
     for problem in problems:
-        ready = prepare(problem, lm, tokenizer, 200_000)
-        found = [problem.name, str(problem.budget), str(ready.prefixes)]
-        assert any([row[0].removesuffix(" *"), *row[1:3]] == found for row in rows), found
+        prefixes = prepare(problem, lm, tokenizer, 200_000).prefixes
+        row = rf"^\| {re.escape(problem.name)}( \*)? \| {problem.budget} \| {prefixes} \|"
+        assert re.search(row, page, re.MULTILINE), problem.name
     calls = read_problems(ROOT / "data" / "convergence" / f"{kind}_toolcalls.json")
     assert len(problems) == len(calls) == {"builtin": 5, "check": 3, "new": 6}[kind]
     assert all(each.prompt.count("\nCalls in JSON:\n") == 1 for each in calls)
-
-
-def table_rows(page: str) -> list[list[str]]:
-    """The cells of every table of a page."""
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-
-
-def test_an_hmm_that_would_not_be_used_is_refused(tmp_path):
-    save(HMM.random(2, 3, generator=torch.Generator().manual_seed(0)), tmp_path)
-    experiment.check(composed(f"task.hmm={tmp_path}"))
-    with pytest.raises(ValueError, match=r"add pgcd, or leave task\.hmm out"):
-        experiment.check(composed(f"task.hmm={tmp_path}", "task.methods=[lcd,gcd]"))

@@ -46,14 +46,13 @@ def close(found: float | None, expected: float) -> bool:
 
 
 def test_every_trial_of_a_traced_example_has_one_trace(run):
+    """It starts with tokens forced before the first choice: the bytes of the only letter."""
     directory, rows = run
-    traces = {key_of(trace) for trace in read_traces(directory)}
-    assert traces == {key_of(row) for row in rows if row["example"][0] in "012"}
-
-
-def test_a_trace_starts_with_tokens_forced_before_the_first_choice(run):
-    """The bytes of one letter, in the language that begins with it, and nothing in the others."""
-    for trace in read_traces(run[0]):
+    traces = read_traces(directory)
+    assert {key_of(trace) for trace in traces} == {
+        key_of(row) for row in rows if row["example"][0] in "012"
+    }
+    for trace in traces:
         start = b"".join(VOCABULARY.token_bytes[token] for token in trace["start"])
         assert start == ("é".encode() if trace["example"] == "2:w2" else b"")
         assert set(map(str, trace["start"])) <= set(trace["tokens"])
@@ -141,28 +140,21 @@ def test_the_end_of_a_trace_is_the_row(run):
 
 
 def test_results_are_the_same_without_traces(run, tmp_path):
-    _, rows = run
-    directory, others = write_run(tmp_path / "untraced", traced=0)
-    assert not list(directory.glob("traces*"))
+    """Trials of more particles are not traced."""
+    directory, rows = run
+    traces = {key_of(trace): trace for trace in read_traces(directory)}
+    few, others = write_run(tmp_path / "few", "trace.particles=1")
     timeless = [[{**row, "seconds": 0} for row in each] for each in (rows, others)]
     assert timeless[0] == timeless[1]
+    alone = {key: trace for key, trace in traces.items() if trace["particles"] == 1}
+    assert {key_of(trace): trace for trace in read_traces(few)} == alone
+    # Traces are whole where examples enter and leave: rows of one group are written while others
+    # are under way, whose traces must wait.
+    small, _ = write_run(tmp_path / "small", "smc.max_rows=6")
+    assert {key_of(trace): trace for trace in read_traces(small)} == traces
 
 
-def test_traces_are_whole_where_examples_enter_and_leave(run, tmp_path):
-    """Rows of one group are written while others are under way, whose traces must wait."""
-    directory, _ = run
-    write_run(tmp_path / "small", "smc.max_rows=6", "task.particles=[1,4]")
-    small = {key_of(trace): trace for trace in read_traces(tmp_path / "small")}
-    assert small == {key_of(trace): trace for trace in read_traces(directory)}
-
-
-def test_trials_of_more_particles_are_not_traced(tmp_path):
-    directory, _ = write_run(tmp_path / "few", "trace.particles=1")
-    assert {trace["particles"] for trace in read_traces(directory)} == {1}
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
-@pytest.mark.parametrize("most", [0, 1, 3, 8])
+@pytest.mark.parametrize(("count", "most"), [(1, 0), (1, 8), (7, 1), (8, 3), (9, 8), (100, 3)])
 def test_traced_examples_are_spread(count, most):
     chosen = choose_for_tracing(range(10, 10 + count), most)
     assert len(chosen) <= most

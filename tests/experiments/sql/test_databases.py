@@ -17,12 +17,9 @@ from experiments import run as experiment
 from experiments.evaluate import DataError
 from experiments.sql.databases import (
     QueryError,
-    Question,
     Sandbox,
     comparable,
-    find_questions,
     read_databases,
-    read_questions,
 )
 from experiments.sql.judge import run_gold
 from experiments.sql.task import OWN, read
@@ -50,44 +47,25 @@ ASKED = {"db_id": "pets", "question": "Which pets?", "query": "SELECT pet.name F
 # -- our own data
 
 
-@pytest.fixture(scope="module")
-def own():
-    return read(composed())
-
-
-def test_our_questions_are_a_hundred_and_every_gold_query_is_a_measure(own):
-    assert len(own.questions.records) == 100
+def test_our_questions_are_a_hundred_and_every_gold_query_is_a_measure():
+    """Rows are varied enough that another question's query is a wrong answer."""
+    own = read(composed())
+    questions = own.questions.records
+    assert len(questions) == 100
+    assert len(read_databases(OWN)) == len(own.databases) == 5
     assert own.questions.skipped == ()
     assert own.judge.unjudged == {}
-    for name, database in own.databases.items():
-        assert 3 <= len(database.schema.tables) <= 5
-        mine = [q for q in own.questions.records if q.database == name]
-        assert len(mine) == len({q.text for q in mine}) == len({q.query for q in mine}) == 20
-    for question in own.questions.records:
-        assert own.judge.prepares(question, question.query.encode())
-        assert own.judge.is_correct(question, question.query.encode())
-
-
-def test_our_gold_queries_are_spelled_as_the_language_has_them(own):
     dialect = gcd.SqlDialect(subquery_tables=1, compound_columns=1)  # enough for all of them
     for name, database in own.databases.items():
+        assert 3 <= len(database.schema.tables) <= 5
         language = gcd.sql(database.schema, dialect)
-        for question in own.questions.records:
-            if question.database == name:
-                assert language.accepts(question.query), question.query
-
-
-def test_no_two_of_our_questions_have_answers_that_are_mistaken_for_each_other(own):
-    """Rows are varied enough that another question's query is a wrong answer."""
-    mistaken = [
-        (one.text, other.text)
-        for one in own.questions.records
-        for other in own.questions.records
-        if one.database == other.database
-        and one.id != other.id
-        and own.judge.is_correct(one, other.query.encode())
-    ]
-    assert mistaken == []
+        mine = [question for question in questions if question.database == name]
+        assert len(mine) == len({q.text for q in mine}) == len({q.query for q in mine}) == 20
+        for one in mine:
+            assert own.judge.prepares(one, one.query.encode())
+            assert language.accepts(one.query), one.query
+            right = [q for q in mine if own.judge.is_correct(one, q.query.encode())]
+            assert right == [one]
 
 
 # -- what is read
@@ -100,33 +78,6 @@ def test_a_folder_of_sqlite_files_is_read_too(tmp_path):
     file.close()
     asked = read(composed(f"data.path={tmp_path}"))
     assert asked.databases["pets"].rows.rows("SELECT pet.name FROM pet") == [("Rex",)]
-
-
-def test_a_list_in_one_file_is_read_as_lines_are(tmp_path):
-    (tmp_path / "dev.json").write_text(json.dumps([ASKED, {**ASKED, "db_id": "cats"}]))
-    result = read_questions(find_questions(tmp_path), {"pets"})
-    assert result.records == (Question("pets-1", "pets", "Which pets?", ASKED["query"]),)
-    assert [(s.position, s.reason) for s in result.skipped] == [
-        (2, "expected an existing database, got 'cats'")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("{no", "Expecting"),
-        ([1], "got list"),
-        ({**ASKED, "question": " "}, "question to be a text that isn't empty"),
-        ({**ASKED, "query": 3}, "query to be a text that isn't empty, got 3"),
-        ({**ASKED, "db_id": "cats"}, "an existing database, got 'cats'"),
-    ],
-)
-def test_a_malformed_question_is_passed_over_with_its_number(tmp_path, bad, reason):
-    folder_of(tmp_path, [ASKED, bad], pets=PETS)
-    result = read(composed(f"data.path={tmp_path}")).questions
-    assert len(result.records) == 1
-    assert [s.position for s in result.skipped] == [2]
-    assert reason in result.skipped[0].reason
 
 
 def _broken(tmp_path: Path) -> None:
@@ -189,10 +140,6 @@ def test_two_databases_of_one_name_are_refused(tmp_path):
         read_databases(tmp_path)
 
 
-def test_our_own_folder_is_where_it_should_be():
-    assert len(read_databases(OWN)) == 5
-
-
 SCRIPT = """
 CREATE TABLE t (a INTEGER, b TEXT, c REAL);
 INSERT INTO t VALUES (1, 'x', 0.5), (2, 'y', 0.5), (2, 'x', 1.5), (3, 'z', NULL);
@@ -210,8 +157,6 @@ def database(script: str = SCRIPT, **options: int) -> Sandbox:
     [
         "DROP TABLE t",
         "INSERT INTO t VALUES (4, 'w', 1.0)",
-        "DELETE FROM t",
-        "UPDATE t SET a = 0",
         "CREATE TABLE u (a)",
         "SELECT 1; DROP TABLE t",
         "PRAGMA query_only = OFF",
@@ -220,11 +165,20 @@ def database(script: str = SCRIPT, **options: int) -> Sandbox:
         "VACUUM",
         "/* */ VACUUM INTO 'other.sqlite'",
         "BEGIN",
+        "QUERY PLAN SELECT 1",
+        "EXPLAIN SELECT 1",
+        "SELECT t.nothing FROM t",
+        "SELECT u.a FROM u",
+        "SELECT t.a FROM t WHERE",
+        "",
+        "SELECT 'a\0b'",
     ],
 )
 def test_nothing_but_queries_is_compiled_or_run(statement, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sandbox = database()
+    assert sandbox.prepares("SELECT t.a FROM t")
+    assert sandbox.prepares("select A from T;")
     before = sandbox.rows("SELECT * FROM t")
     assert not sandbox.prepares(statement)
     with pytest.raises(QueryError):
@@ -240,24 +194,6 @@ def test_the_database_itself_refuses_to_be_written_beside_the_authorizer():
         sandbox._connection.execute("DELETE FROM t")
 
 
-@pytest.mark.parametrize(
-    ("query", "prepares"),
-    [
-        ("SELECT t.a FROM t", True),
-        ("select A from T;", True),
-        ("SELECT t.nothing FROM t", False),
-        ("SELECT u.a FROM u", False),
-        ("SELECT t.a FROM t WHERE", False),
-        ("QUERY PLAN SELECT 1", False),
-        ("EXPLAIN SELECT 1", False),
-        ("", False),
-        ("SELECT 'a\0b'", False),
-    ],
-)
-def test_sqlite_prepares_the_same_queries(query, prepares):
-    assert database().prepares(query) is prepares
-
-
 def test_a_query_that_never_ends_is_stopped():
     sandbox = database(instructions=100_000)
     endless = (
@@ -267,11 +203,8 @@ def test_a_query_that_never_ends_is_stopped():
     for query in (endless, "SELECT SUM(v.a) FROM t, t AS u, t AS v" + ", t" * 12):
         with pytest.raises(QueryError, match="takes too long"):
             sandbox.rows(query)
-    assert sandbox.rows("SELECT MAX(t.a) FROM t") == [(3,)]  # the next query has its own count
-
-
-def test_rows_are_read_as_far_as_asked():
-    assert database().rows("SELECT t.a FROM t", most=2) == [(1,), (2,)]
+    # The next query has its own count, and is read as far as asked.
+    assert sandbox.rows("SELECT t.a FROM t", most=2) == [(1,), (2,)]
 
 
 values = st.one_of(

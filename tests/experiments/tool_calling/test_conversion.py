@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments.tool_calling.conversion import to_json_schema_tools
 from experiments.tool_calling.task import parameters_of
@@ -66,12 +64,6 @@ def _standard(schema: Any) -> Any:
     return _convert(_tools(schema))["properties"]["x"]
 
 
-def _accepts(schema: Any, style: str, value: str) -> bool:
-    language = tool_calls(to_json_schema_tools(_tools(schema)), style=style)
-    json_text = f'[{{"name": "f", "arguments": {{"x": {value}}}}}]'
-    return language.accepts(json_text if style == "json" else f"[f(x={value})]")
-
-
 @pytest.mark.parametrize("name", MEANING)
 def test_a_name_stands_for_a_schema(name: str) -> None:
     expected = MEANING[name]
@@ -87,101 +79,33 @@ def test_every_name_is_tried_here() -> None:
     assert {name.lower() for name in MEANING} == set(listed.split(", "))
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "others"),
-    [
-        ("String", ['"ab"', '""'], ["1", "a"]),
-        ("char", ['"a"', '"é"'], ['""', '"ab"', "1"]),
-        ("long", ["12345678901234567890", "-1"], ["1.5", '"1"']),
-        ("byte", ["1000"], ["1.5"]),  # the width of the type is not a constraint
-        ("double", ["1.5", "1", "-2e-3"], ['"1.5"', "[1.5]"]),
-        ("ArrayList", ['[1, "a"]', "[]"], ["1", '{"a": 1}']),
-        ("HashMap", ['{"a": [1]}', "{}"], ["[]", "1"]),
-        ("any", ["1", '"a"', '[[1], {"a": 2}]'], ["[[[1]]]", "a"]),
-        ("tuple", ["[1, 2]"], ["1"]),
-        ("Set", ["[1, 2]"], ["1"]),
-    ],
-)
-def test_values_of_a_type_in_both_notations(
-    name: str, values: list[str], others: list[str]
-) -> None:
-    for style in STYLES:
-        assert all(_accepts({"type": name}, style, value) for value in values)
-        assert not any(_accepts({"type": name}, style, value) for value in others)
-
-
-def test_words_and_brackets_are_those_of_the_notation() -> None:
-    for name, in_json, in_python in [
-        ("Boolean", "true", "True"),
-        ("null", "null", "None"),
-        ("any", "false", "False"),
-        ("String", r'"\u00e9"', "'é'"),
-    ]:
-        assert _accepts({"type": name}, "json", in_json)
-        assert _accepts({"type": name}, "python", in_python)
-        assert not _accepts({"type": name}, "json", in_python)
-    pair = {"type": "tuple", "items": {"type": "float"}}
-    assert _accepts(pair, "python", "(1.5, 2)")
-    assert not _accepts(pair, "python", "('a', 2)")
-    assert not _accepts(pair, "json", "(1.5, 2)")
-    assert _accepts({"type": "HashSet", "items": {"type": "long"}}, "python", "{1, 2}")
-
-
 # -- schemas in the dialect, and their meaning ---------------------------------------------------
 
-LEAVES = st.sampled_from(sorted(MEANING)).map(lambda name: ({"type": name}, MEANING[name]))
 
-
-def _array_of(inner: tuple[Any, Any], name: str) -> tuple[Any, Any]:
-    return {"type": name, "items": inner[0]}, {**MEANING[name], "items": inner[1]}
-
-
-def _object_of(inner: list[tuple[Any, Any]], name: str, optional: list[Any]) -> tuple[Any, Any]:
-    """Return properties a, b, ...: some are marked optional, the others are required."""
-    named = dict(zip("abc", inner, strict=False))
-    says = dict(zip(named, optional, strict=False))
-    required = [key for key in named if says[key] is None]
-    marked = {
-        k: d if says[k] is None else {**d, "optional": says[k]} for k, (d, _) in named.items()
+def test_nested_schemas_are_translated_and_standard_ones_stay() -> None:
+    written = {
+        "type": "HashMap",
+        "properties": {
+            "a": {"type": "ArrayList", "items": {"anyOf": [{"type": "Map"}, {"type": "char"}]}},
+            "b": {"type": "Map", "additionalProperties": {"type": "Set", "items": {"type": "int"}}},
+            "c": {"anyOf": [{"type": "dict", "properties": {"d": {"type": "tuple"}}}, {}]},
+            "e": {"type": "Double", "optional": "True"},
+            "f": {"type": "long", "optional": True},
+        },
+        "required": ["a", "b"],
     }
-    return (
-        {"type": name, "properties": marked, "required": required},
-        {**OBJECT, "properties": {k: s for k, (_, s) in named.items()}, "required": required},
-    )
-
-
-def _map_of(inner: tuple[Any, Any]) -> tuple[Any, Any]:
-    return (
-        {"type": "Map", "additionalProperties": inner[0]},
-        {**OBJECT, "additionalProperties": inner[1]},
-    )
-
-
-def _any_of(inner: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    return {"anyOf": [d for d, _ in inner]}, {"anyOf": [s for _, s in inner]}
-
-
-SCHEMAS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.builds(_array_of, inner, st.sampled_from(["array", "ArrayList", "tuple", "Set"])),
-        st.builds(
-            _object_of,
-            st.lists(inner, min_size=1, max_size=3),
-            st.sampled_from(["dict", "object", "HashMap"]),
-            st.lists(st.sampled_from([None, True, "True"]), min_size=3, max_size=3),
-        ),
-        st.builds(_any_of, st.lists(inner, min_size=1, max_size=2)),
-        st.builds(_map_of, inner),
-    ),
-    max_leaves=5,
-)
-
-
-@settings(max_examples=60)
-@given(SCHEMAS)
-def test_a_schema_in_the_dialect_is_the_schema_that_it_stands_for(schema: tuple[Any, Any]) -> None:
-    written, meant = schema
+    sets = {"type": "object", "additionalProperties": SET | {"items": INTEGER}}
+    meant = {
+        "type": "object",
+        "properties": {
+            "a": ARRAY | {"items": {"anyOf": [OBJECT, CHARACTER]}},
+            "b": sets,
+            "c": {"anyOf": [OBJECT | {"properties": {"d": TUPLE}}, {}]},
+            "e": NUMBER,
+            "f": INTEGER,
+        },
+        "required": ["a", "b"],
+    }
     assert _standard(written) == _standard(meant) == meant
     wrapped = {"type": "function", "function": _tools(written)[0]}
     assert to_json_schema_tools([wrapped]) == [
@@ -235,30 +159,21 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"properties": properties, "required": ["a"]}
 
 
+_PLACE = "/0/parameters/properties/b"
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (
-            _object(a={"type": "int", "optional": True}),
-            "property 'a' at '/0/parameters' is marked optional",
-        ),
-        (
-            {**_object(a={"type": "int"}), "optional": ["a"]},
-            "property 'a' at '/0/parameters' is marked optional",
-        ),
-        (
-            _object(b={"optional": "perhaps"}),
-            "'optional' at '/0/parameters/properties/b' to be true or false, got 'perhaps'",
-        ),
+        (_object(a={"optional": True}), "property 'a' at '/0/parameters' is marked optional"),
+        ({**_object(a={}), "optional": ["a"]}, "property 'a' at '/0/parameters' is marked"),
+        (_object(b={"optional": "perhaps"}), f"at '{_PLACE}' to be true or false, got 'perhaps'"),
         ({"a": {"type": "int", "optional": 3}}, "'optional' at '/0/parameters/a'"),
         (
             _object(b={"type": "char", "maxLength": 5}),
-            "'maxLength' at '/0/parameters/properties/b' is 5, but the type 'char' requires 1",
+            f"'maxLength' at '{_PLACE}' is 5, but the type 'char' requires 1",
         ),
-        (
-            {"a": {"type": "char", "minLength": 2}},
-            "'minLength' at '/0/parameters/a' is 2, but the type 'char' requires 1",
-        ),
+        ({"a": {"type": "char", "minLength": 2}}, "'minLength' at '/0/parameters/a' is 2, but the"),
         ({"a": {"type": "List[int]", "items": {"type": "string"}}}, "keep one of them"),
         ({"a": "int"}, "'/0/parameters/a' to be described by an object, got 'int'"),
     ],
@@ -266,9 +181,11 @@ def _object(**properties: Any) -> dict[str, Any]:
 def test_contradictions_are_refused(parameters: Any, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
         _convert(_flat(parameters))
-    if not isinstance(parameters.get("required"), list):
-        with pytest.raises(ConstraintError, match="'required' beside '/0/parameters' to be a list"):
-            _convert(_flat({"a": {"type": "int"}}, required="a"))
+
+
+def test_required_is_a_list_of_names() -> None:
+    with pytest.raises(ConstraintError, match="'required' beside '/0/parameters' to be a list"):
+        _convert(_flat({"a": {"type": "int"}}, required="a"))
 
 
 def test_members_that_a_flat_parameter_requires_of_an_object() -> None:
@@ -282,41 +199,40 @@ def test_members_that_a_flat_parameter_requires_of_an_object() -> None:
 # -- parameters by name ---------------------------------------------------------------------------
 
 
+_OPTIONAL: list[dict[str, Any]] = [
+    {"type": "int, optional"},
+    {"type": "Optional[int]"},
+    {"type": "int", "default": None},
+    {"type": "int", "default": ""},
+    {"type": "int", "required": False},
+    {"type": "int", "required": True, "default": 1},
+    {"type": "float", "description": "Of space, default is 8.854e-12."},
+    {"type": "str", "description": "Language; defaults to 'en'."},
+    *(
+        {"type": "str", "description": f"What it is{stated}"}
+        for stated in (
+            *(" (default 10)", ", default value = 3", " (default: -.5)", ". Default is [1, 2]."),
+            *(". Default value is None.", ". DEFAULT: metric", ", default=x"),
+            *(". Defaults to html, if at all", " (default is `json`)"),
+        )
+    ),
+]
+_REQUIRED: list[dict[str, Any]] = [
+    {"type": "int"},
+    *(
+        {"type": "str", "description": description}
+        for description in (
+            *("The loan default: amount owed", "No default is applied", "Default language"),
+            *("There is no default: 'x' must be said", "The default is required.", "default:"),
+            *("Defaults to what the user said before", "(default user)", "Defaulted to 3"),
+        )
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("declaration", "required"),
-    [
-        ({"type": "int"}, True),
-        ({"type": "int, optional"}, False),
-        ({"type": "Optional[int]"}, False),
-        ({"type": "int", "default": None}, False),
-        ({"type": "int", "default": ""}, False),
-        ({"type": "int", "required": False}, False),
-        ({"type": "int", "required": True, "default": 1}, False),
-        ({"type": "float", "description": "Of space, default is 8.854e-12."}, False),
-        ({"type": "str", "description": "Language; defaults to 'en'."}, False),
-        ({"type": "str", "description": "Who is in default of payment."}, True),
-        *(
-            ({"type": "str", "description": f"What it is{stated}"}, False)
-            for stated in (
-                *(" (default 10)", ", default value = 3", ". Default is 10", "; defaults to 'en'."),
-                *(
-                    " (default: -.5)",
-                    ". Default value is None.",
-                    ". DEFAULT: metric",
-                    ", default=x",
-                ),
-                *(". Defaults to html, if at all", " (default is `json`)", ". Default is [1, 2]."),
-            )
-        ),
-        *(
-            ({"type": "str", "description": description}, True)
-            for description in (
-                *("The loan default: amount owed", "No default is applied", "Default language"),
-                *("There is no default: 'x' must be said", "The default is required.", "default:"),
-                *("Defaults to what the user said before", "(default user)", "Defaulted to 3"),
-            )
-        ),
-    ],
+    [*((each, False) for each in _OPTIONAL), *((each, True) for each in _REQUIRED)],
 )
 def test_which_parameters_may_be_left_out(declaration: Any, required: bool) -> None:
     assert _convert(_flat({"a": declaration}))["required"] == ["a"] * required
@@ -372,32 +288,23 @@ def _tuple(*items: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "schema", "optional"),
     [
-        ("str", STRING, False),
         ("str, optional", STRING, True),
         ("str, optional, default 'London, UK'", STRING, True),
         (" int , Optional", INTEGER, True),
         ("float, default=1.0", NUMBER, True),
-        ("bool", {"type": "boolean"}, False),
-        ("list", {"type": "array"}, False),
-        ("List", {"type": "array"}, False),
         ("list(str)", _list(STRING), False),
-        ("List[int]", _list(INTEGER), False),
         ("typing.List[int]", _list(INTEGER), False),
         ("List[List[float]], optional", _list(_list(NUMBER)), True),
         ("List[Union[int, float]]", _list({"anyOf": [INTEGER, NUMBER]}), False),
         ("Tuple[float, float]", _tuple(NUMBER, NUMBER), False),
         ("List[Tuple[int, int]]", _list(_tuple(INTEGER, INTEGER)), False),
         ("Tuple[int, ...]", TUPLE | {"items": INTEGER}, False),
-        ("tuple", TUPLE, False),
-        ("set", SET, False),
         ("Set[str]", SET | {"items": STRING}, False),
-        ("Dict", {"type": "object"}, False),
         ("Dict[str, float]", {"type": "object", "additionalProperties": NUMBER}, False),
         ("Dict[str, Any]", {"type": "object", "additionalProperties": {}}, False),
         ("Union[int, str]", {"anyOf": [INTEGER, STRING]}, False),
         ("int | None", {"anyOf": [INTEGER, NULL]}, True),
         ("Optional[str]", {"anyOf": [STRING, NULL]}, True),
-        ("Optional[List[str]]", {"anyOf": [_list(STRING), NULL]}, True),
         ('Literal["a", "b"]', {"enum": ["a", "b"]}, False),
         ("Annotated[int, 'positive']", INTEGER, False),
         ("Any", {}, False),
@@ -407,25 +314,19 @@ def test_type_strings(text: str, schema: Any, optional: bool) -> None:
     unknown = Counter[str]()
     (tool,) = to_json_schema_tools(_flat({"a": {"type": text}}), unknown)
     found = tool["parameters"]
-    assert (found["properties"]["a"], found["required"], unknown) == (
-        schema,
-        [] if optional else ["a"],
-        {},
-    )
+    required = [] if optional else ["a"]
+    assert (found["properties"]["a"], found["required"], unknown) == (schema, required, {})
 
 
 @pytest.mark.parametrize(
     ("text", "schema", "unknown"),
     [
         ("Callable[[float], float]", {}, ["Callable[[float], float]"]),
-        ("Callable", {}, ["Callable"]),
         ("List[np.ndarray]", _list({}), ["np.ndarray"]),
         ("Union[int, Decimal]", {"anyOf": [INTEGER, {}]}, ["Decimal"]),
         ("Dict[int, str]", {}, ["Dict[int, str]"]),
         ("two words", {}, ["two words"]),
         ("List[", {}, ["List["]),
-        ("", {}, [""]),
-        ("Annotated()", {}, ["Annotated()"]),
         ("int[3]", {}, ["int[3]"]),
         ("|".join(["int"] * 9000), {}, ["|".join(["int"] * 9000)]),
         ("__import__('os').system('true')", {}, ["__import__('os').system('true')"]),
@@ -443,7 +344,7 @@ def test_unknown_types_become_anything_and_are_reported(
 # -- unknown types -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Widget", "", "List[Widget]", "two words", "std::vector"])
+@pytest.mark.parametrize("name", ["Widget", "", "List[Widget]"])
 @pytest.mark.parametrize(
     ("parameters", "pointer"),
     [
