@@ -7,15 +7,20 @@ import random
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 import hmm
 from gcd_vllm import PGCD, Processor
 from gcd_vllm._particle_request import ParticleRequest
-from tests.devices.device import DEVICE, NAME
-from tests.gcd_vllm.fakes import LogitsContext, RequestStates, SamplingParams, VllmConfig
+from tests.devices.device import DEVICE, NAME, there
+from tests.gcd_vllm.fakes import (
+    LogitsContext,
+    RequestStates,
+    SamplingParams,
+    VllmConfig,
+    v2_context,
+)
 from tests.small_vocabulary import vocabulary
 
 CONSTRAINTS = [None, {"regex": "a*b"}, {"choice": ["one", "two"]}, {"regex": "[a-z]{1,40}"}]
@@ -56,7 +61,7 @@ def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, tm
     monkeypatch.setenv("GCD_VLLM_HMMS", str(tmp_path))
     twisted, before, checked = set(), set(), 0
     rng, size = random.Random(drafts), vocabulary().size
-    states, there, pair, _configs = processors(monkeypatch, drafts)
+    states, runner, pair, _configs = processors(monkeypatch, drafts)
     for turn in range(16):
         for slot in range(SLOTS):
             if rng.random() < 0.3 or int(states.total_len.np[slot]) > LENGTH - 4:
@@ -75,27 +80,14 @@ def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, tm
                     extra_args=given, max_tokens=20, temperature=rng.choice([1.0, 0.5])
                 )
                 states.enter(slot, [1, 2], [])
-                copy_runner(states, there)
+                copy_runner(states, runner)
                 for processor in pair:
                     processor.add_request(slot, params)
-        copy_runner(states, there)
+        copy_runner(states, runner)
         order = rng.sample(range(SLOTS), rng.randint(1, SLOTS))
         rows = [(slot, n) for slot in order for n in range(1 + rng.randint(0, drafts))]
-        context = LogitsContext(
-            torch.tensor([slot for slot, _ in rows], dtype=torch.int32),
-            torch.tensor(order, dtype=torch.int32),
-            np.array(order, np.int32),
-            torch.tensor([n for _, n in rows], dtype=torch.int32),
-            torch.tensor([rng.choice(b"abnot") for _ in rows], dtype=torch.int32),
-            torch.zeros(len(rows), dtype=torch.int64),
-            np.zeros(len(order), np.int32),
-        )
-        on_device = LogitsContext(
-            *(
-                part.to(DEVICE) if isinstance(part, torch.Tensor) else part
-                for part in vars(context).values()
-            )
-        )
+        context = v2_context(order, [(slot, n, rng.choice(b"abnot")) for slot, n in rows])
+        on_device = LogitsContext(*there([*vars(context).values()]))
         logits = torch.randn(len(rows), size)
         copied = logits.to(DEVICE)
         pair[0].apply_staged_writes()

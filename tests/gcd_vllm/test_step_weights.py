@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-import gcd
 from gcd import ConstraintError
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, admission_of
@@ -19,77 +18,14 @@ from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._pool import END
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
+from tests.gcd_vllm.answers import REGEX, Particle, parameters
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     RequestStates,
     SamplingParams,
     VllmConfig,
-    batches,
-    lifted,
     v2_context,
 )
-
-REGEX = {"regex": "[ab]{1,9}c?"}
-
-
-def parameters(key="", budget=6, temperature=1.0, **particle):
-    constraint = json.dumps(REGEX | {"budget": budget})
-    extra = {"gcd": constraint, "gcd_particle": ParticleRequest(key, **particle).text()}
-    return SamplingParams(max_tokens=budget, temperature=temperature, extra_args=extra)
-
-
-class Answer:
-    """An answer under way, and what its weights should be."""
-
-    def __init__(self, key, tokens, budget, temperature, prefix=()):
-        self.key, self.budget, self.temperature = key, budget, temperature
-        self.prompt, self.output = [5, 6, *prefix], []
-        self.matcher = gcd.Matcher(lifted(json.dumps(REGEX), tokens), budget=budget)
-        for token in prefix:
-            assert self.matcher.advance(token)
-        self.params = parameters(key, budget, temperature, prefix_tokens=len(prefix))
-        self.expected = []
-
-    @property
-    def finished(self):
-        return self.matcher.is_finished
-
-    def step(self, before, after, rng):
-        """Draw a token, as the engine does; note the values it should have."""
-        log_p = (before.double() / self.temperature).log_softmax(0)
-        allowed = torch.isfinite(after).nonzero().flatten().tolist()
-        words = self.matcher.mask()
-        assert allowed == [v for v in range(len(log_p)) if words[v // 32] >> v % 32 & 1]
-        token = rng.choice(allowed)
-        log_z = float(log_p[allowed].logsumexp(0))
-        self.expected.append([log_z, float(log_p[token])])
-        self.output.append(token)
-        assert self.matcher.advance(token)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_weights_are_kept_through_preemption_and_moves(tokens, seed):
-    rng, size = random.Random(seed), tokens.size
-    torch.manual_seed(seed)
-    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
-    prefix = [ord("a"), ord("b")]
-    answers = [
-        Answer(f"run/{n}", tokens, rng.randint(4, 12), rng.choice([1.0, 0.5, 2.0]), rng.choice(
-            [(), prefix]
-        ))
-        for n in range(9)
-    ]  # fmt: skip
-    for running in batches(processor, rng, answers):
-        before = 3 * torch.randn(4, size)
-        after = processor.apply(before.clone())
-        for row, answer in running.items():
-            answer.step(before[row], after[row], rng)
-    found = take("run/")
-    assert found.keys() == {answer.key for answer in answers}
-    for answer in answers:
-        values = [step[:2] for step in found[answer.key]]
-        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-5)
-    assert take("run/") == {}
 
 
 def test_an_end_that_v1_does_not_tell_is_known_by_its_column(tokens):
@@ -231,55 +167,16 @@ def test_fields_that_change_the_distribution_are_refused():
         ParticleRequest.of(SamplingParams(extra_args=asked, temperature=0.0))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_v2_keeps_weights_by_slot_and_step(tokens, seed):
-    """Requests come and go, and come back; the drawn tokens are on the device only."""
-    rng, size, slots = random.Random(seed), tokens.size, 3
-    torch.manual_seed(seed)
-    states = RequestStates(slots, 48, size)
-    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
-    prefix = [ord("a"), ord("b")]
-    left = [
-        Answer(
-            f"v2/{n}", tokens, rng.randint(4, 9), rng.choice([1.0, 0.5]), rng.choice([(), prefix])
-        )
-        for n in range(8)
-    ]
-    answers, running = list(left), {}
-    while left or running:
-        free = [slot for slot in range(slots) if slot not in running]
-        for slot in free[: len(left)]:
-            answer = running[slot] = left.pop()
-            added = partial(processor.add_request, slot, answer.params)
-            states.enter(slot, answer.prompt, answer.output, added)
-        processor.apply_staged_writes()
-        order = rng.sample(sorted(running), rng.randint(1, len(running)))
-        before = 3 * torch.randn(len(order), size)
-        after = processor.apply(before.clone(), v2_context(order))
-        for row, slot in enumerate(order):
-            answer = running[slot]
-            answer.step(before[row], after[row], rng)
-            states.commit(slot, answer.output[-1:])
-            if answer.matcher.is_finished:
-                del running[slot]
-            elif rng.random() < 0.15:
-                left.append(running.pop(slot))
-    found = take("v2/")
-    for answer in answers:
-        values = [step[:2] for step in found[answer.key]]
-        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-5)
-
-
 def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
     """Its row belongs to another particle, and the other slots keep their rows."""
     torch.manual_seed(0)
     states = RequestStates(3, 48, tokens.size)
     processor = Processor(VllmConfig(tokens, max_model_len=48), states)
-    always_a = SimpleNamespace(choice=lambda allowed: allowed[allowed.index(ord("a"))])
+    always_a: Any = SimpleNamespace(choice=lambda allowed: allowed[allowed.index(ord("a"))])
     running = {}
 
     def enter(slot, key):
-        running[slot] = Answer(key, tokens, 9, 1.0)
+        running[slot] = Particle(key, tokens, 9)
         added = partial(processor.add_request, slot, running[slot].params)
         states.enter(slot, running[slot].prompt, [], added)
 
@@ -290,11 +187,6 @@ def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
             running[slot].step(before[row], after[row], always_a)
             states.commit(slot, running[slot].output[-1:])
 
-    def check(key, answer):
-        ((values,),) = [take(key).values()]
-        values = torch.tensor([each[:2] for each in values])
-        assert values.allclose(torch.tensor(answer.expected), atol=1e-5)
-
     enter(0, "old/")
     enter(2, "other/")
     for _ in range(2):
@@ -303,9 +195,9 @@ def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
     enter(1, "new/")
     for _ in range(4):
         step([1, 2, 0])  # the old request is the last to write
-    check("new/", running[1])
+    running[1].check_values(take("new/"))
     enter(0, "again/")
     step([0, 2])
-    check("other/", running[2])
-    check("again/", running[0])
+    running[2].check_values(take("other/"))
+    running[0].check_values(take("again/"))
     assert take("old/") == {}
