@@ -15,7 +15,6 @@ from gcd import ConstraintError
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, admission_of
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._pool import END
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
 from tests.gcd_vllm.answers import REGEX, Particle, parameters
@@ -84,26 +83,6 @@ def test_a_particle_that_the_engine_refuses_leaves_the_reason(tokens):
     assert reason.startswith(REFUSED)
     assert "expected the last 2 tokens of the prompt to begin an answer" in reason
     assert forget("run/") == 0
-
-
-def test_a_particle_whose_constraint_does_not_fit_leaves_the_reason(tokens):
-    """V2 stores constraints on the device; V1 reads masks on the host."""
-    states = RequestStates(2, 48, tokens.size)
-    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
-    states.enter(0, [5], [])
-    assert processor.add_request(0, parameters("full/0"))
-    pool = processor._pool
-    pool.after_flat, pool.steps_flat = (
-        flat[: END.width].clone() for flat in (pool.after_flat, pool.steps_flat)
-    )
-    pool.max_bytes = pool.nbytes
-    processor.apply_staged_writes()
-    masked = processor.apply(torch.randn(1, tokens.size), v2_context([0]))
-    allowed = torch.isfinite(masked[0]).nonzero().flatten().tolist()
-    assert allowed == list(tokens.eos_ids)
-    (reason,) = take("full/").values()
-    assert reason.startswith(f"{REFUSED}constraint needs")
-    assert "raise the limit of the pool" in reason
 
 
 def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
