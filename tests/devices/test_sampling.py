@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
 
 import smc
 import smc._inference.captured
@@ -18,7 +17,7 @@ from smc._inference.captured import WARM_UP, AnswerTables, StaticReader, StaticR
 from smc._inference.execution import Job, Settings, steps_of
 from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
-from tests.devices.device import DEVICE, NAME
+from tests.devices.device import DEVICE, NAME, move
 from tests.smc.calls import sample_with
 from tests.smc.cases import PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, stories, tiny_model
@@ -62,13 +61,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
     """Its rows of keys and values lie on both, and moved they are."""
 
     def moved(device: Any) -> Any:
-        def move(module: Any, args: Any, kwargs: Any) -> Any:
-            return tree_map(
-                lambda each: each.to(device) if isinstance(each, torch.Tensor) else each,
-                (args, kwargs),
-            )
-
-        return move
+        return lambda module, args, kwargs: move((args, kwargs), device)
 
     def sampled(model: Any, **options: Any) -> list[smc.Posterior]:
         lm = smc.TransformersLM(model, None, vocabulary=VOCABULARY)

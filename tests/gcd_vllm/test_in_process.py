@@ -98,6 +98,7 @@ def lacking(tokens, *, status=None, extension=_in_process.EXTENSION, others=None
 @pytest.mark.parametrize(
     ("lacks", "message"),
     [
+        ({"extension": ""}, f"got none; {START}"),
         ({"extension": "other.Extension"}, f"or a subclass, got 'other.Extension'.*{START}"),
         (
             {"status": {"processors": 0}},
@@ -184,9 +185,8 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens):
     def wait_for_weights(method, args=()):
         if method != "gcd_status" and (llm.steps == 8 or llm.engine_core.resources.engine_dead):
             llm.engine_core.resources.engine_dead = True
-            future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
-                Future()
-            )
+            results = llm.engine_core.utility_results
+            results[len(results)] = future = Future()
             return future.result(timeout=600)
         return rpc(method, args)
 

@@ -107,6 +107,8 @@ def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
     ("text", "message"),
     [
         ("{", "expected a JSON object with key, prefix_tokens, partial, proposal"),
+        ('{"keys": 1}', "expected a JSON object"),
+        ("[]", "expected a JSON object"),
         ('{"prefix_tokens": "2"}', "expected prefix_tokens of type int"),
         ('{"prefix_tokens": -1}', "expected prefix_tokens of at least 0"),
         ('{"partial": 1}', "expected partial of type bool"),

@@ -106,13 +106,9 @@ def test_what_is_left_to_vllm():
 
 
 def test_strict_is_removed_because_vllm_would_add_a_second_constraint():
-    tools = [
-        {"type": "function", "function": TOOLS[1]["function"] | {"strict": value}}
-        for value in (True, False)
-    ]
-    for tool in tools:
-        body, _ = convert(request(tools=[tool]), HERMES, ())
-        assert body["tools"] == [TOOLS[1]]
+    for value in (True, False):
+        tool = {"type": "function", "function": TOOLS[1]["function"] | {"strict": value}}
+        assert convert(request(tools=[tool]), HERMES, ())[0]["tools"] == [TOOLS[1]]
 
 
 def test_the_servers_settings_decide(monkeypatch):
@@ -157,7 +153,9 @@ WRONG = [
             ({"response_format": {"type": "structural_tag"}}, "expected a response_format"),
             ({"response_format": TAGGED | {"triggers": ["<a"]}}, "with one of the triggers"),
             ({"response_format": TAGGED | {"structures": [{"begin": "<o"}]}}, "schema and end"),
+            ({"response_format": TAGGED | {"structures": [TAG | {"end": 1}]}}, "expected"),
             ({"response_format": {"type": "json_schema"}}, "expected a response_format"),
+            ({"response_format": FORM | {"json_schema": {"schema": {"type": "no"}}}}, "'no'"),
             ({"structured_outputs": {"regex": "a"}}, "two constraints"),
             ({"tools": [TOOLS[1], TOOLS[1]]}, "different names"),
             ({"tools": [NOTE | {"function": {"name": "a b"}}]}, "rename the tool"),
@@ -207,25 +205,15 @@ def test_the_middleware_converts_and_reports(server):
     own = request(vllm_xargs={"gcd": json.dumps({"choice": ["a"]})})
     start, _ = post(server, own)
     assert (start["headers"], server.received) == ([], own)
-    long = {"type": "object", "properties": {"x": {"type": "string", "maxLength": 60_000}}}
-    bounded = [
-        {
-            "type": "function",
-            "function": {"name": f"f{i}", "parameters": long | {"minProperties": 1}},
-        }
-        for i in range(2)
-    ]
-    start, _ = post(server, request(tools=bounded))
-    assert start["status"] == 200
-    unique = {
-        "type": "object",
-        "properties": {"x": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
-    }
-    start, _ = post(
-        server,
-        request(tools=[{"type": "function", "function": {"name": "f", "parameters": unique}}]),
-    )
-    assert b"unchecked=" in dict(start["headers"])[b"x-gcd"]
+    long = {"x": {"type": "string", "maxLength": 60_000}}
+    unique = {"x": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}}
+    for members, report in ((long, b"calls="), (unique, b"unchecked=")):
+        parameters = {"type": "object", "properties": members, "minProperties": 1}
+        functions = [{"name": name, "parameters": parameters} for name in ("f", "g")]
+        tools = [{"type": "function", "function": each} for each in functions]
+        start, _ = post(server, request(tools=tools))
+        assert start["status"] == 200
+        assert report in dict(start["headers"])[b"x-gcd"]
 
 
 def test_a_request_is_enforced_although_it_cannot_be_prepared(server, monkeypatch, caplog):
@@ -254,10 +242,8 @@ def test_wrong_requests_are_refused_with_one_sentence(server, more, message, par
 
 
 def test_a_forced_tool_may_have_the_name_of_a_choice():
-    tools = [{"type": "function", "function": {"name": name}} for name in ("auto", "other")]
-    named = {"type": "function", "function": {"name": "auto"}}
-    body, _ = convert(request(tools=tools, tool_choice=named), HERMES, ())
-    language = language_of(body)
-    one, two = (f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
-                for name in ("auto", "other"))  # fmt: skip
-    assert [language.accepts(text) for text in (one, two, "hi")] == [True, False, False]
+    tools = [{"type": "function", "function": {"name": name}} for name in ("auto", "note")]
+    body, _ = convert(request(tools=tools, tool_choice=tools[0]), HERMES, ())
+    calls = [f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
+             for name in ("auto", "note")]  # fmt: skip
+    assert [language_of(body).accepts(text) for text in (*calls, "hi")] == [True, False, False]
