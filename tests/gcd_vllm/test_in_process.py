@@ -133,7 +133,7 @@ class Own(smc.GCD):
         ([1, 2], {"proposal": Own()}, r"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD"),
         ([1, 2], {"max_tokens": 31}, "context of 32"),
         ([1] * 28, {}, "context of 32"),
-        ([1, 2], {"max_tokens": 2}, "needs at least 5"),
+        ([1, 2], {"max_tokens": 2}, "needs at least 3"),
     ],
 )
 def test_a_wrong_call_is_refused_before_any_step(prompt, options, message, tokens):

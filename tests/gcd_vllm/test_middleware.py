@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio import Queue
 from contextlib import suppress
 from threading import Event
 
@@ -116,7 +117,8 @@ def test_a_constraint_is_compiled_once(config, monkeypatch, constraint, more):
 
 
 def test_an_engine_takes_the_language_of_the_frontend(config, tokens, monkeypatch):
-    reply = asyncio.run(Server(config).post({"json_schema": SCHEMA}))
+    named = {COMPILED: "x"}  # clients can't name a language
+    reply = asyncio.run(Server(config).post({"json_schema": SCHEMA}, **named))
     engine = VllmConfig(tokens, max_model_len=400)
     monkeypatch.setattr(ConstraintRequest, "language", refuse_to_compile)
     processor = Processor(engine, torch.device("cpu"), False)
@@ -147,8 +149,8 @@ def test_a_budget_below_the_bound_is_decided_beside_the_loop(config, monkeypatch
 def test_without_another_process_it_compiles_in_this_one(config, tokens, monkeypatch, caplog):
     COMPILERS.close()
     monkeypatch.setattr("gcd_vllm._compiler.sys.executable", "/no/such/file")
-    reply = asyncio.run(Server(config).post({"regex": "ab"}, **{COMPILED: "x"}))
-    assert is_lifted_from(reply, gcd.regex("ab"), tokens)  # clients can't name a language
+    reply = asyncio.run(Server(config).post({"regex": "ab"}))
+    assert is_lifted_from(reply, gcd.regex("ab"), tokens)
     assert "delays other requests" in caplog.text
 
 
@@ -181,20 +183,17 @@ def test_a_constraint_over_a_limit_is_refused_with_its_variable(
 
 
 def test_unknown_requests_go_through(config):
-    async def application(scope, receive, send):
+    async def echo(scope, receive, send):
         await send(await receive())
 
     async def reply(body, scope):
-        found = []
+        found = Queue()
 
         async def receive():
             return {"type": "http.request", "body": body}
 
-        async def send(message):
-            found.append(message["body"])
-
-        await CompilingMiddleware(application)(scope, receive, send)
-        return found[0]
+        await CompilingMiddleware(echo)(scope, receive, found.put)
+        return found.get_nowait()["body"]
 
     scope = {"type": "http", "method": "POST", "headers": []}
     for body in (b'{"gcd"', b"", b'{"vllm_xargs": {"gcd": 7}}', b'{"vllm_xargs": {"gcd": "{}"}}'):

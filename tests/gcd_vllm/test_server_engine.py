@@ -181,12 +181,11 @@ def test_bad_inputs_are_refused_after_one_token_at_most():
 
 
 def test_a_server_that_dies_or_refuses_is_reported():
-    server = Server(fail_after=9)
-    with serving(server) as url:
-        with pytest.raises(gcd.ConstraintError, match="no such thing"):
-            ask(url, {"choice": ["ab", "x"]})
-        with pytest.raises(gcd_vllm.EngineStoppedError, match="expected a running engine, got"):
-            ask(url)
+    with serving(Server()) as url, pytest.raises(gcd.ConstraintError, match="no such thing"):
+        ask(url, {"choice": ["ab", "x"]})
+    stopped = pytest.raises(gcd_vllm.EngineStoppedError, match="expected a running engine, got")
+    with serving(Server(fail_after=9)) as url, stopped:
+        ask(url)
 
 
 def test_replies_are_read_by_token():
