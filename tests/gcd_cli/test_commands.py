@@ -338,7 +338,7 @@ def test_sampling_reads_on_until_a_share_is_certain() -> None:
 
 
 def test_sampling_ends_by_a_deadline() -> None:
-    arguments = ["sample", "--regex", r"[a-z ]{2,60}\.", "--model", MODEL, "--max-tokens", "70"]
+    arguments = ["sample", "--regex", r"[a-z ]{2,30}\.", "--model", MODEL, "--max-tokens", "40"]
     options = ["--particles", "2", "--prompt", "Once there was a", "--deadline"]
     found = report(*arguments, *options, "0")
     assert (found["valid"], found["stopped"]) == (True, "deadline")

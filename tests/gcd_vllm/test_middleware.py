@@ -28,6 +28,8 @@ from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowe
 from tests.small_vocabulary import vocabulary
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
+TOKENS = vocabulary()
+PACKED = pack(gcd.lift(gcd.regex("a*|b{4}"), TOKENS))
 
 
 @pytest.fixture
@@ -219,14 +221,12 @@ def test_packed_languages(language):
 
 @given(st.integers(0, 4), st.sampled_from(["", "00", -2, 0, 10**6, "<i4", "<U1", None, [[1]]]))
 def test_headers_that_do_not_fit_are_refused(index, wrong):
-    tokens = vocabulary()
-    packed = pack(gcd.lift(gcd.regex("a*|b{4}"), tokens))
-    header, _, rest = packed.partition(b"\n")
+    header, _, rest = PACKED.partition(b"\n")
     values = json.loads(header)
     values[index] = wrong
     changed = json.dumps(values).encode()
     assume(json.loads(changed) != json.loads(header))
     with suppress(gcd.ConstraintError):
-        found = unpack(changed + b"\n" + rest, tokens)
+        found = unpack(changed + b"\n" + rest, TOKENS)
         assert isinstance(found, gcd.TokenAutomaton), "another initial state, or longer texts"
         found.check()
