@@ -203,7 +203,7 @@ def test_a_model_of_transformers(both: Any, name: str, options: dict[str, Any]) 
     }
     found, expected = (
         sample_with(
-            lm, prompts, automaton, max_tokens=[6, 5, 6], particles=4, seed=3,
+            lm, prompts, automaton, max_tokens=[6, 5, 6], particles=3, seed=3,
             proposal=ahead[device] if name == "pgcd" else PROPOSALS[name](), **options,
         )
         for device, lm in both.items()

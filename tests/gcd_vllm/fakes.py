@@ -20,7 +20,7 @@ import torch
 
 import gcd
 from gcd import Vocabulary
-from gcd_vllm import CompilingMiddleware
+from gcd_vllm import CompilingMiddleware, Processor
 from gcd_vllm._requests import ConstraintRequest
 
 
@@ -79,6 +79,14 @@ class BatchUpdate:
     removed: list[int]
     added: list[tuple[int, SamplingParams, list[int] | None, list[int]]]
     moved: list[tuple[int, int, MoveDirectionality]]
+
+
+def v1_processor(config: VllmConfig, *requests: tuple[SamplingParams, Any, list[int]]) -> Any:
+    """Return V1's processor with requests in its batch: parameters, prompt and output of each."""
+    processor = Processor(config, torch.device("cpu"), False)
+    rows = [(row, *request) for row, request in enumerate(requests)]
+    processor.update_state(BatchUpdate(len(rows), [], rows, []))
+    return processor
 
 
 class RequestStates:

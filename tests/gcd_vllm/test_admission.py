@@ -14,7 +14,7 @@ import gcd
 import gcd_vllm
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, spell
-from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig
+from tests.gcd_vllm.fakes import SamplingParams, VllmConfig, v1_processor
 
 WORDS = {"choice": ["one", "two"]}
 LIMITED = {"json_schema": {"type": "string", "maxLength": 1 << 20}, "options": {"max_bytes": 20}}
@@ -108,9 +108,8 @@ def test_prompts_without_tokens(tokens):
         with pytest.raises(ValueError, match=limits):
             InputProcessor(config).process_inputs(given, params(WORDS))
     config = VllmConfig(tokens, max_model_len=400)
-    processor, output = Processor(config, torch.device("cpu"), False), []
-    request = params(WORDS, max_tokens=200)
-    processor.update_state(BatchUpdate(1, [], [(0, request, None, output)], []))
+    output = []
+    processor = v1_processor(config, (params(WORDS, max_tokens=200), None, output))
     assert answer(processor, tokens, 0, output).startswith(f"{REFUSED}expected a prompt of tokens")
 
 
@@ -155,14 +154,12 @@ def answer(processor, tokens, index, output):
 
 
 def test_an_engine_answers_a_bad_request_with_the_reason_and_the_others_as_always(tokens):
-    config = VllmConfig(tokens, max_model_len=400)
-    processor = Processor(config, torch.device("cpu"), False)
     bad = params({"json_schema": {"type": "nothing"}}, max_tokens=300)
     short = params({"json_schema": {"type": "nothing"}}, max_tokens=6)
     outputs = [[] for _ in range(4)]
     requests = [params(WORDS), bad, short, params(WORDS, max_tokens=2)]
-    rows = [(i, each, [1], outputs[i]) for i, each in enumerate(requests)]
-    processor.update_state(BatchUpdate(4, [], rows, []))
+    rows = [(each, [1], output) for each, output in zip(requests, outputs, strict=True)]
+    processor = v1_processor(VllmConfig(tokens, max_model_len=400), *rows)
     assert answer(processor, tokens, 0, outputs[0]) in WORDS["choice"]
     told = answer(processor, tokens, 1, outputs[1])
     assert told.startswith(REFUSED)
@@ -177,8 +174,7 @@ def test_an_engine_without_a_vocabulary_ends_constrained_requests(tokens, monkey
         raise gcd.ConstraintError("no tokenizer")
 
     monkeypatch.setattr("gcd_vllm._admission.Admission._vocabulary", nothing)
-    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
-    processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
+    processor = v1_processor(VllmConfig(tokens), (params(WORDS), [1], []))
     assert torch.isfinite(processor.apply(torch.zeros(1, tokens.size))).sum() == 1
 
 
@@ -187,9 +183,8 @@ def test_an_installation_that_cannot_be_imported_is_disabled_with_one_warning(
 ):
     for engine in ("v1", "v2", "frontend"):
         monkeypatch.setitem(sys.modules, f"gcd_vllm._{engine}", None)
-    processor = gcd_vllm.Processor(VllmConfig(tokens), torch.device("cpu"), False)
+    processor = v1_processor(VllmConfig(tokens), (params(WORDS), [1], []))
     assert len(caplog.records) == 1
-    processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
     assert torch.isfinite(processor.apply(torch.zeros(1, tokens.size))).all()
     assert not processor.add_request(0, params(WORDS))
     with pytest.raises(ValueError, match="disabled"):
@@ -200,10 +195,7 @@ def test_an_installation_that_cannot_be_imported_is_disabled_with_one_warning(
 def test_named_twice_it_masks_once(tokens):
     """An entry point and an option may both name it."""
     config = VllmConfig(tokens)
-    first, second = (Processor(config, torch.device("cpu"), False) for _ in range(2))
-    row = (0, params(WORDS), [1], [])
-    for processor in (first, second):
-        processor.update_state(BatchUpdate(1, [], [row], []))
+    first, second = (v1_processor(config, (params(WORDS), [1], [])) for _ in range(2))
     assert torch.isfinite(second.apply(torch.zeros(1, tokens.size))).all()
     assert not torch.isfinite(first.apply(torch.zeros(1, tokens.size))).all()
 

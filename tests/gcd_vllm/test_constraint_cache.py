@@ -163,24 +163,17 @@ def test_another_process_takes_constraints_lifted_here(monkeypatch):
         other.put(parsed({"regex": "a"}), b"")
 
 
-def test_a_language_is_passed_on_if_the_automaton_is_too_large(monkeypatch):
-    monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_LIFTED", 1)
-    cache, other = ConstraintCache(vocabulary()), ConstraintCache(vocabulary())
-    request = parsed({"regex": "ab*"})
-    made = cache.get(request)
-    other.put(request, cache.export(request))
-    monkeypatch.setattr(ConstraintRequest, "language", None)
-    assert np.array_equal(other.get(request).delta, made.delta)
-
-
-def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
+def test_languages_are_passed_on_if_automata_are_too_large_up_to_a_number_of_bytes(monkeypatch):
     monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_LANGUAGE_BYTES", 1)
     monkeypatch.setattr("gcd_vllm._constraint_cache._MOST_LIFTED", 1)
-    cache = ConstraintCache(vocabulary())
-    requests = [parsed({"regex": text}) for text in ("ab", "cd")]
-    for request in requests:
-        cache.get(request)
-    assert [cache.export(request) is None for request in requests] == [True, False]
+    cache, other = ConstraintCache(vocabulary()), ConstraintCache(vocabulary())
+    first, last = (parsed({"regex": text}) for text in ("cd", "ab*"))
+    cache.get(first)
+    made = cache.get(last)
+    assert cache.export(first) is None
+    other.put(last, cache.export(last))
+    monkeypatch.setattr(ConstraintRequest, "language", None)
+    assert np.array_equal(other.get(last).delta, made.delta)
 
 
 def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch):

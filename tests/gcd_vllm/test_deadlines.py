@@ -14,13 +14,13 @@ from gcd_vllm import Processor
 from gcd_vllm import _deadlines as deadlines
 from gcd_vllm._admission import admission_of
 from tests.gcd_vllm.fakes import (
-    BatchUpdate,
     RequestStates,
     SamplingParams,
     VllmConfig,
     allowed_after,
     finite,
     lifted,
+    v1_processor,
     v2_context,
 )
 
@@ -47,8 +47,7 @@ class V1:
     def __init__(self, tokens, params, output):
         self.size, self.output = tokens.size, output
         config = VllmConfig(tokens, max_model_len=LENGTH)
-        self.processor = Processor(config, torch.device("cpu"), False)
-        self.processor.update_state(BatchUpdate(1, [], [(0, params, [1], output)], []))
+        self.processor = v1_processor(config, (params, [1], output))
 
     def masks(self, draft):
         return [finite(self.processor.apply(torch.zeros(1, self.size))[0])]

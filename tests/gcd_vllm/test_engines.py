@@ -15,7 +15,6 @@ import torch
 import gcd
 from gcd_vllm import Processor
 from tests.gcd_vllm.fakes import (
-    BatchUpdate,
     RequestStates,
     SamplingParams,
     VllmConfig,
@@ -23,6 +22,7 @@ from tests.gcd_vllm.fakes import (
     batches,
     finite,
     lifted,
+    v1_processor,
     v2_context,
 )
 from tests.small_vocabulary import vocabulary
@@ -209,10 +209,9 @@ def test_v1_masks_every_row_as_matchers_do(tokens, seed):
 
 
 def test_v1_lets_a_row_do_nothing_but_end_while_its_tokens_are_not_known(tokens):
-    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
     output = [ord("a"), -1]
     params = SamplingParams(extra_args={"gcd": '{"regex": "a*b"}'})
-    processor.update_state(BatchUpdate(1, [], [(0, params, [1], output)], []))
+    processor = v1_processor(VllmConfig(tokens), (params, [1], output))
     assert finite(processor.apply(torch.zeros(1, tokens.size))[0]) == set(tokens.eos_ids)
     output[1] = ord("b")
     assert finite(processor.apply(torch.zeros(1, tokens.size))[0]) == set(tokens.eos_ids)

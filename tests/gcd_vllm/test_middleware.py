@@ -24,7 +24,7 @@ from gcd_vllm._particle_request import PARTICLE
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._serialization import pack, unpack
 from tests.gcd_vllm import fakes
-from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowed_after, finite
+from tests.gcd_vllm.fakes import SamplingParams, VllmConfig, allowed_after, finite, v1_processor
 from tests.small_vocabulary import vocabulary
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
@@ -123,8 +123,7 @@ def test_an_engine_takes_the_language_of_the_frontend(config, tokens, monkeypatc
     reply = asyncio.run(Server(config).post({"json_schema": SCHEMA}, **named))
     engine = VllmConfig(tokens, max_model_len=400)
     monkeypatch.setattr(ConstraintRequest, "language", refuse_to_compile)
-    processor = Processor(engine, torch.device("cpu"), False)
-    processor.update_state(BatchUpdate(1, [], [(0, reply, [1], [])], []))
+    processor = v1_processor(engine, (reply, [1], []))
     logits = processor.apply(torch.zeros(1, tokens.size))
     matcher = gcd.Matcher(gcd.lift(gcd.json_schema(SCHEMA), tokens), budget=60)
     assert finite(logits[0]) == allowed_after(matcher, [], tokens.size)

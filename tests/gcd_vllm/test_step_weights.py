@@ -19,27 +19,40 @@ from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
 from tests.gcd_vllm.answers import REGEX, Particle, parameters
 from tests.gcd_vllm.fakes import (
-    BatchUpdate,
     RequestStates,
     SamplingParams,
     VllmConfig,
+    v1_processor,
     v2_context,
 )
 
 
+def values_of(tokens, logits, masked, output):
+    """Return the values of the first token of an answer, whose tokens are known to V1 later."""
+    weights, taken = StepWeights(torch.device("cpu"), tokens.eos_ids), []
+    record = weights.begin("a", 4, None)
+    rows = WeightedRows([WeightedRow(record, 0, taken, 1.0)], logits.device)
+    weights.before_mask(logits, rows)
+    weights.after_mask(masked, rows)
+    taken += output
+    return weights.take("a")["a"][0]
+
+
 def test_an_end_that_v1_does_not_tell_is_known_by_its_column(tokens):
     """With asynchronous scheduling, the last token is a placeholder when the request leaves."""
-    weights = StepWeights(torch.device("cpu"), tokens.eos_ids)
-    record = weights.begin("a", 4, None)
-    logits, output = torch.randn(1, tokens.size), []
-    rows = WeightedRows([WeightedRow(record, 0, output, 1.0)], logits.device)
-    weights.before_mask(logits, rows)
-    weights.after_mask(logits, rows)
-    output.append(-1)
-    ((values,),) = weights.take("a").values()
+    logits = torch.randn(1, tokens.size)
+    values = values_of(tokens, logits, logits, [-1])
     assert values[0] == pytest.approx(0, abs=1e-6)
     assert math.isnan(values[1])
     assert values[LOG_P_EOS] == pytest.approx(float(logits.log_softmax(1)[0, tokens.eos_ids[0]]))
+
+
+def test_small_shares_keep_their_digits(tokens):
+    """A lone allowed token of log-probability -500 has log Z = -500."""
+    logits, masked = torch.zeros(1, tokens.size), torch.full((1, tokens.size), -torch.inf)
+    logits[0, 3] = masked[0, 3] = -500.0
+    exact = -500 - math.log(tokens.size - 1)
+    assert values_of(tokens, logits, masked, [])[0] == pytest.approx(exact, rel=1e-6)
 
 
 def test_a_bounded_number_of_particles_is_kept(tokens):
@@ -59,25 +72,9 @@ def test_a_bounded_number_of_particles_is_kept(tokens):
     assert len(weights) == 0
 
 
-def test_small_shares_keep_their_digits(tokens):
-    """A lone allowed token of log-probability -500 has log Z = -500."""
-    weights = StepWeights(torch.device("cpu"), tokens.eos_ids)
-    record = weights.begin("a", 1, None)
-    logits = torch.zeros(1, tokens.size)
-    logits[0, 3] = -500.0
-    rows = WeightedRows([WeightedRow(record, 0, [], 1.0)], logits.device)
-    weights.before_mask(logits, rows)
-    masked = torch.full_like(logits, -torch.inf)
-    masked[0, 3] = logits[0, 3]
-    weights.after_mask(masked, rows)
-    exact = -500 - math.log(tokens.size - 1)
-    assert weights.take("a")["a"][0][0] == pytest.approx(exact, rel=1e-6)
-
-
 def test_a_particle_that_the_engine_refuses_leaves_the_reason(tokens):
-    processor = Processor(VllmConfig(tokens, max_model_len=64), torch.device("cpu"), False)
     params = parameters("run/0", budget=6, prefix_tokens=2)
-    processor.update_state(BatchUpdate(1, [], [(0, params, [5, ord("x"), ord("a")], [])], []))
+    processor = v1_processor(VllmConfig(tokens), (params, [5, *b"xa"], []))
     processor.apply(torch.randn(1, tokens.size))
     (reason,) = take("run/").values()
     assert reason.startswith(REFUSED)

@@ -17,11 +17,11 @@ from gcd_vllm._hmm_registry import MOST_PROPOSALS, _proposals
 from gcd_vllm._weight_table import take
 from tests.gcd_vllm.answers import Particle, Plain, Twisted, parameters
 from tests.gcd_vllm.fakes import (
-    BatchUpdate,
     RequestStates,
     VllmConfig,
     batches,
     finite,
+    v1_processor,
     v2_context,
 )
 
@@ -144,8 +144,7 @@ def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch, 
             states.enter(0, [5], [], partial(processor.add_request, 0, params))
             logits = processor.apply(torch.randn(1, tokens.size), v2_context([0]))
         else:
-            processor = Processor(config, torch.device("cpu"), False)
-            processor.update_state(BatchUpdate(1, [], [(0, params, [5], [])], []))
+            processor = v1_processor(config, (params, [5], []))
             logits = processor.apply(torch.randn(1, tokens.size))
         assert finite(logits[0]) == set(b"[")
         (reason,) = take("refused").values()
