@@ -17,6 +17,7 @@ include_patterns = [
     "data/*/README.md",
     "models/*/README.md",
 ]
+exclude_patterns = [".*", "build"]  # not searched for pages, as they have a hundred thousand files
 
 myst_heading_anchors = 4
 suppress_warnings = [

@@ -59,6 +59,8 @@ def test_the_programs_print_valid_answers(
 
     lm = smc.TransformersLM.from_pretrained(resolve(SMOLLM2))
     monkeypatch.setattr(smc.TransformersLM, "from_pretrained", {SMOLLM2_HUB: lm}.__getitem__)
+    # README's example, which `tests/test_pages.py` runs, checks the same model.
+    monkeypatch.setattr("smc._models.transformers_lm.shares_prompts", lambda model: True)
     monkeypatch.chdir(tmp_path)
 
     def printed(name: str) -> list[str]:

@@ -137,7 +137,6 @@ def test_private_modules_are_imported_for_a_stated_reason(folder):
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("from gcd._tokens.lifting import lift", {"gcd._tokens.lifting"}),
         ("from gcd import _errors, lift", {"gcd._errors"}),
         ("def f():\n    import smc._inference.captured", {"smc._inference.captured"}),
         ("import gcd\nfrom smc.testing import ToyLM", set()),

@@ -96,18 +96,10 @@ HIDDEN = (
     "transformers,triton,vllm,wandb,xgrammar"
 )
 NAMED = {
-    "draw": "drawing",
-    "json_schema": "pydantic",
-    "tool_calls": "models",
-    "generate": "models",
-    "logits_processor": "models",
-    "cluster": "distillation",
-    "gcd": "cli",
-    "tokenizer": "cli",
-    "hub": "cli",
-    "sample": "cli",
-    "experiments": "experiments",
-}
+    "draw": "drawing", "json_schema": "pydantic", "tool_calls": "models", "generate": "models",
+    "logits_processor": "models", "cluster": "distillation", "gcd": "cli", "tokenizer": "cli",
+    "hub": "cli", "sample": "cli", "experiments": "experiments",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +113,10 @@ def messages() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_an_extra_is_described(extra: str) -> None:
+def test_extras_are_described() -> None:
     page = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
     table = page.partition("## Optional dependencies")[2].partition("## ")[0]
-    assert f"`{extra}`" in table
+    assert not [extra for extra in EXTRAS if f"`{extra}`" not in table]
 
 
 @pytest.mark.parametrize("call", NAMED)

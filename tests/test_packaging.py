@@ -47,17 +47,19 @@ def source(tmp_path_factory) -> Path:
     return source
 
 
-def build(kind: str, source: Path) -> None:
-    code = f"import setuptools.build_meta as backend; backend.build_{kind}('.')"
+@pytest.fixture(scope="module")
+def built(source: Path) -> Path:
+    """Build a wheel and a source distribution in the copy."""
+    code = "from setuptools.build_meta import *; build_sdist('.'), build_wheel('.')"
     done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return source
 
 
 @pytest.fixture(scope="module")
-def wheel(source: Path) -> list[str]:
+def wheel(built: Path) -> list[str]:
     """Return the names of the files in a wheel."""
-    build("wheel", source)
-    [path] = source.glob("*.whl")
+    [path] = built.glob("*.whl")
     return zipfile.ZipFile(path).namelist()
 
 
@@ -77,9 +79,8 @@ def test_a_wheel_has_every_module_and_is_marked_as_typed(wheel, package):
     assert found == modules | kernels | records | {f"{package}/py.typed"}
 
 
-def test_a_source_distribution_has_what_the_kernels_are_built_from(source):
-    build("sdist", source)
-    [path] = source.glob("*.tar.gz")
+def test_a_source_distribution_has_what_the_kernels_are_built_from(built):
+    [path] = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for package in LIBRARY:

@@ -1,9 +1,9 @@
 """Every block of Python runs after README's example, in the order of its page, unless it begins
 with what it needs. Every command of `experiments.run` composes and passes its checks.
 
-Blocks run as written, in an empty folder, with one replacement: README's `from_pretrained` finds no
-hub here, so it loads SmolLM2 from a wheel for README and for HMMs of SmolLM2, and a small model of
-`transformers` for all other pages.
+Blocks run as written, in an empty folder, with two replacements: README's `from_pretrained` finds
+no hub here, so it loads SmolLM2 from a wheel for README and for HMMs of SmolLM2, and a small model
+of `transformers` for all other pages; and pages of `SHORTENED` draw less, for the sake of time.
 """
 
 from __future__ import annotations
@@ -59,6 +59,27 @@ def blocks(page: str) -> list[tuple[str, str]]:
     ]
 
 
+SHORTENED = {
+    "docs/distillation.md": {'"particles": 200': '"particles": 20', "range(30)": "range(3)"},
+    "docs/library.md": {"particles=16": "particles=4"},
+    "docs/tutorial.md": {
+        "times=4000": "times=1000", "times=1000": "times=250", "times=250": "times=60",
+    },
+    # The model computes forced tokens together if each literal is spelled in one way.
+    "docs/valid_is_not_true.md": {
+        '"particles": 64': '"particles": 24',
+        "lm.vocabulary)": 'lm.vocabulary, literals="canonical")',
+    },
+}  # fmt: skip
+
+
+def shortened(page: str, code: str) -> str:
+    """Replace what takes long in a page's code, and is replaced once there."""
+    changes = SHORTENED.get(page, {})
+    pattern = "|".join(map(re.escape, changes)) or "$^"
+    return re.sub(pattern, lambda found: changes[found[0]], code)
+
+
 WITH_BLOCKS = [page for page in PAGES if blocks(page)]
 BY_SMOLLM2 = "docs/valid_is_not_true.md"  # loads it by `experiments`, in the checkout
 OF_SMOLLM2 = [page for page in WITH_BLOCKS if page.startswith("models/")] + ["docs/experiments.md"]
@@ -83,7 +104,7 @@ class Reader:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(smc.TransformersLM, "from_pretrained", {SMOLLM2_HUB: self.lm}.__getitem__)
             for code, shown in blocks(page):
-                exec(compile(code, page, "exec", dont_inherit=True), given)
+                exec(compile(shortened(page, code), page, "exec", dont_inherit=True), given)
                 printed.append((capsys.readouterr().out, shown))
         if page == "README.md":
             self.names = given
@@ -106,6 +127,14 @@ def is_close(printed: str, shown: str) -> bool:
     return answers[0].split(" ", 1)[1] in close and 0.6 < evidence / claimed < 1.6
 
 
+def is_near(printed: str, shown: str) -> bool:
+    """Compare numbers up to what fewer draws change, and all other text exactly."""
+    found, expected = (re.split(r"(\d+\.\d+)", text) for text in (printed, shown))
+    return found[::2] == expected[::2] and [*map(float, found[1::2])] == pytest.approx(
+        [*map(float, expected[1::2])], abs=0.05
+    )
+
+
 @pytest.mark.slow("samples from models, some of them real")
 @pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.filterwarnings("ignore::gcd.IgnoredKeywordWarning")
@@ -122,19 +151,16 @@ def test_the_blocks_of_a_page_run(
     if page == BY_SMOLLM2:
         request.getfixturevalue("real_model")
         (tmp_path / "models").symlink_to(ROOT / "models")
-        # For the sake of time.
-        fewer = PAGES[page].replace('"particles": 64', '"particles": 12')
-        monkeypatch.setitem(PAGES, page, fewer)
+        # README's model has been checked below, and this one differs from it by its weights.
+        monkeypatch.setattr("smc._models.transformers_lm.shares_prompts", lambda model: True)
+    assert all(text in PAGES[page] for text in SHORTENED.get(page, {}))
     if "lm" not in small.names:
         small.run("README.md", capsys)
     printed, given = small.run(page, capsys)
     given.clear()  # frees its models
     assert re.fullmatch(PRINTED.get(page, ".*"), "".join(out for out, _ in printed), re.DOTALL)
-    for out, shown in printed:
-        if page == BY_SMOLLM2:
-            assert not shown or is_close(out, shown)
-        elif shown:
-            assert out == shown
+    agree = is_close if page == BY_SMOLLM2 else is_near if page in SHORTENED else str.__eq__
+    assert all(agree(out, shown) for out, shown in printed if shown)
 
 
 @pytest.mark.slow("samples from SmolLM2, as README does")
@@ -155,6 +181,9 @@ def test_readme_and_what_is_made_for_its_model_run(
     task = given["TASK"]
     monkeypatch.setitem(TASKS, task.name, task)
     register()
+    # Figures and the page are made of the rows.
+    monkeypatch.setattr("experiments.figures.plot_all", lambda *_: {})
+    monkeypatch.setattr("experiments.results.write_report", lambda directory: None)
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         stated = [f"+task={task.name}", "wandb=disabled", f"model.path={STORIES}"]
         config = compose("config", [*stated, "task.methods=[lcd,gcd]", "task.particles=[1]"])
@@ -162,10 +191,10 @@ def test_readme_and_what_is_made_for_its_model_run(
     assert "Difference to GCD, with 95% intervals:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_of_a_page_have_targets(page: str) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", PAGES[page]):
-        assert ((ROOT / page).parent / target).exists(), target
+def test_links_have_targets() -> None:
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
 
 
 @pytest.mark.parametrize("package", EXPORTING)

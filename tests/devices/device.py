@@ -15,9 +15,9 @@ if NAME == "mock":
 DEVICE = torch.device(NAME)
 
 
-def there(value: Any) -> Any:
-    """Copies all tensors of a tree to the device."""
-    return tree_map(lambda each: each.to(DEVICE) if isinstance(each, torch.Tensor) else each, value)
+def move(value: Any, device: Any = DEVICE) -> Any:
+    """Copies all tensors of a tree to a device."""
+    return tree_map(lambda each: each.to(device) if isinstance(each, torch.Tensor) else each, value)
 
 
 def assert_same(found: Any, expected: Any, *, tolerance: float = 1e-10) -> None:

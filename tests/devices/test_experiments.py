@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils._pytree import tree_flatten
 
 from experiments import run as experiment
 from tests.devices.device import NAME
@@ -40,24 +41,10 @@ def test_tool_calls(given: list[str], tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("experiments.figures.plot_all", lambda *_: {})
     monkeypatch.setattr("experiments.results.write_report", lambda directory: None)
     monkeypatch.setattr("experiments.evaluate._warm_up", lambda run, prepared, *_: prepared)
-    found = run(given, tmp_path / "there", NAME)
-    expected = run(given, tmp_path / "here", "cpu")
-    assert len(found) == len(expected) == 1
+    found, names = tree_flatten(run(given, tmp_path / "there", NAME))
+    expected, same = tree_flatten(run(given, tmp_path / "here", "cpu"))
+    assert names == same
     for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys()
-        for key, value in other.items():
-            assert_close(one[key], value)
-
-
-def assert_close(one: Any, other: Any) -> None:
-    """Floats may be rounded otherwise on the way to a file; everything else is equal."""
-    if isinstance(other, dict):
-        assert one.keys() == other.keys()
-        one, other = [*one.values()], [*other.values()]
-    if isinstance(other, list):
-        for each, its in zip(one, other, strict=True):
-            assert_close(each, its)
-    elif isinstance(other, float):
-        assert one == pytest.approx(other, abs=1e-3)
-    else:
-        assert one == other
+        # Floats may be rounded otherwise on the way to a file.
+        assert one == (pytest.approx(other, abs=1e-3) if isinstance(other, float) else other)
+    assert expected

@@ -7,31 +7,24 @@ import random
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 import hmm
 from gcd_vllm import PGCD, Processor
 from gcd_vllm._particle_request import ParticleRequest
-from tests.devices.device import DEVICE, NAME
-from tests.gcd_vllm.fakes import LogitsContext, RequestStates, SamplingParams, VllmConfig
+from tests.devices.device import DEVICE, NAME, move
+from tests.gcd_vllm.fakes import (
+    LogitsContext,
+    RequestStates,
+    SamplingParams,
+    VllmConfig,
+    v2_context,
+)
 from tests.small_vocabulary import vocabulary
 
 CONSTRAINTS = [None, {"regex": "a*b"}, {"choice": ["one", "two"]}, {"regex": "[a-z]{1,40}"}]
 LENGTH, SLOTS = 48, 4
-
-
-def processors(monkeypatch, drafts):
-    """A processor on the CPU, one on the device, and what their runners keep."""
-    monkeypatch.setattr("gcd_vllm._admission.Admission._vocabulary", lambda self: vocabulary())
-    monkeypatch.setattr("gcd_vllm._admission.Admission.warm_up", lambda self: None)
-    states = RequestStates(SLOTS, LENGTH, vocabulary().size)
-    there = SimpleNamespace(**vars(states))
-    there.device = DEVICE
-    config = VllmConfig(vocabulary(), max_model_len=LENGTH, drafts=drafts)
-    other = VllmConfig(vocabulary(), max_model_len=LENGTH, drafts=drafts)
-    return states, there, (Processor(config, states), Processor(other, there)), (config, other)
 
 
 def copy_runner(states, there):
@@ -56,7 +49,12 @@ def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, tm
     monkeypatch.setenv("GCD_VLLM_HMMS", str(tmp_path))
     twisted, before, checked = set(), set(), 0
     rng, size = random.Random(drafts), vocabulary().size
-    states, there, pair, _configs = processors(monkeypatch, drafts)
+    monkeypatch.setattr("gcd_vllm._admission.Admission._vocabulary", lambda self: vocabulary())
+    monkeypatch.setattr("gcd_vllm._admission.Admission.warm_up", lambda self: None)
+    states = RequestStates(SLOTS, LENGTH, size)
+    runner = SimpleNamespace(**vars(states) | {"device": DEVICE})
+    configs = [VllmConfig(vocabulary(), max_model_len=LENGTH, drafts=drafts) for _ in range(2)]
+    pair = Processor(configs[0], states), Processor(configs[1], runner)
     for turn in range(16):
         for slot in range(SLOTS):
             if rng.random() < 0.3 or int(states.total_len.np[slot]) > LENGTH - 4:
@@ -75,27 +73,14 @@ def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, tm
                     extra_args=given, max_tokens=20, temperature=rng.choice([1.0, 0.5])
                 )
                 states.enter(slot, [1, 2], [])
-                copy_runner(states, there)
+                copy_runner(states, runner)
                 for processor in pair:
                     processor.add_request(slot, params)
-        copy_runner(states, there)
+        copy_runner(states, runner)
         order = rng.sample(range(SLOTS), rng.randint(1, SLOTS))
         rows = [(slot, n) for slot in order for n in range(1 + rng.randint(0, drafts))]
-        context = LogitsContext(
-            torch.tensor([slot for slot, _ in rows], dtype=torch.int32),
-            torch.tensor(order, dtype=torch.int32),
-            np.array(order, np.int32),
-            torch.tensor([n for _, n in rows], dtype=torch.int32),
-            torch.tensor([rng.choice(b"abnot") for _ in rows], dtype=torch.int32),
-            torch.zeros(len(rows), dtype=torch.int64),
-            np.zeros(len(order), np.int32),
-        )
-        on_device = LogitsContext(
-            *(
-                part.to(DEVICE) if isinstance(part, torch.Tensor) else part
-                for part in vars(context).values()
-            )
-        )
+        context = v2_context(order, [(slot, n, rng.choice(b"abnot")) for slot, n in rows])
+        on_device = LogitsContext(*move([*vars(context).values()]))
         logits = torch.randn(len(rows), size)
         copied = logits.to(DEVICE)
         pair[0].apply_staged_writes()

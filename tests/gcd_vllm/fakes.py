@@ -7,6 +7,7 @@ inside of the real engines.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import torch
 
 import gcd
 from gcd import Vocabulary
+from gcd_vllm import CompilingMiddleware, Processor
 from gcd_vllm._requests import ConstraintRequest
 
 
@@ -79,6 +81,14 @@ class BatchUpdate:
     moved: list[tuple[int, int, MoveDirectionality]]
 
 
+def v1_processor(config: VllmConfig, *requests: tuple[SamplingParams, Any, list[int]]) -> Any:
+    """Return V1's processor with requests in its batch: parameters, prompt and output of each."""
+    processor = Processor(config, torch.device("cpu"), False)
+    rows = [(row, *request) for row, request in enumerate(requests)]
+    processor.update_state(BatchUpdate(len(rows), [], rows, []))
+    return processor
+
+
 class RequestStates:
     """V2's `LogitsProcRequestState`: the runner's buffers, by slot."""
 
@@ -130,11 +140,21 @@ class LogitsContext:
     seq_lens_upper_bound_np: np.ndarray
 
 
-def v2_context(order: list[int]) -> LogitsContext:
-    """A step of V2 without drafts, with one row for each slot."""
-    slots, host = torch.tensor(order, dtype=torch.int32), np.array(order, np.int32)
-    none = torch.zeros_like(slots)
-    return LogitsContext(slots, slots, host, none, none, none.long(), np.zeros_like(host))
+def v2_context(order: list[int], rows: list[tuple[int, int, int]] | None = None) -> LogitsContext:
+    """Return a step of V2.
+
+    Args:
+        order: slots of the step.
+        rows: slot, number of drafts before it, and token read, of each row; None for one row
+            without drafts for each slot.
+    """
+    rows = rows or [(slot, 0, 0) for slot in order]
+    slots, places, read = (torch.tensor(each).int() for each in zip(*rows, strict=True))
+    host = np.array(order, np.int32)
+    place = torch.zeros(len(rows), dtype=torch.int64)
+    return LogitsContext(
+        slots, torch.tensor(order).int(), host, places, read, place, np.zeros_like(host)
+    )
 
 
 _LIFTED: dict[str, gcd.TokenAutomaton] = {}
@@ -166,30 +186,75 @@ def finite(row: torch.Tensor) -> set[int]:
 
 
 def batches(processor: Any, rng: random.Random, answers: list[Any]) -> Iterator[dict[int, Any]]:
-    """Tell V1's processor of a batch of four rows; yield the answers in it, by row, at each step.
+    """Tell V1's processor of its batches; yield the answers in it, by row, at each step.
 
     Answers come, are preempted, come back and change rows at random, until all are `finished`.
     """
     left, preempted = list(answers), []
-    running: dict[int, Any] = {}
-    while left or running or preempted:
-        removed = [row for row in list(running) if running[row].finished]
-        for row in removed:
-            del running[row]
-        for row in [row for row in running if rng.random() < 0.1]:
-            preempted.append(running.pop(row))
-            removed.append(row)
-        added = []
+    batch: dict[int, Any] = {}
+    while left or batch or preempted:
+        removed, added, moved = [], [], []
+        for row, answer in list(batch.items()):
+            if answer.finished or rng.random() < 0.05:
+                preempted += [] if answer.finished else [answer]
+                removed.append(row)
+                del batch[row]
         for row in range(4):
             waiting = preempted or left
-            if row not in running and waiting and rng.random() < 0.7:
-                answer = running[row] = waiting.pop()
+            if row not in batch and waiting and rng.random() < 0.7:
+                answer = batch[row] = waiting.pop()
+                answer.output = list(answer.output)  # the engine makes a new list
                 added.append((row, answer.params, answer.prompt, answer.output))
-        moved = []
-        if len(running) > 1 and rng.random() < 0.3:
-            here, there = rng.sample(sorted(running), 2)
-            running[here], running[there] = running[there], running[here]
+                removed = [each for each in removed if each != row]
+        for row in sorted(batch):  # close the gaps, as the engine does
+            free = [each for each in range(row) if each not in batch]
+            if free:
+                batch[free[0]] = batch.pop(row)
+                moved.append((row, free[0], MoveDirectionality.UNIDIRECTIONAL))
+        if len(batch) > 1 and rng.random() < 0.3:
+            here, there = rng.sample(sorted(batch), 2)
+            batch[here], batch[there] = batch[there], batch[here]
             moved.append((here, there, MoveDirectionality.SWAP))
-        processor.update_state(BatchUpdate(4, removed, added, moved))
-        if running:
-            yield running
+        changed = bool(removed or added or moved)
+        update = BatchUpdate(len(batch), removed, added, moved) if changed else None
+        processor.update_state(update)
+        if batch:
+            yield batch
+
+
+class Server:
+    """An ASGI application with the middleware, which hands each body to a function.
+
+    Attributes:
+        receive: function of the parsed body, whose result is sent; None if there was no body.
+    """
+
+    def __init__(
+        self, config: VllmConfig, receive: Callable[[Any], list[Any]], **arguments: Any
+    ) -> None:
+        client = SimpleNamespace(vllm_config=config)
+        self.state = SimpleNamespace(engine_client=client, args=SimpleNamespace(**arguments))
+        self.handle, self.receive = CompilingMiddleware(self.application), receive
+
+    async def application(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message.get("more_body", False)
+        for reply in self.receive(json.loads(body) if body else None):
+            await send(reply)
+
+    async def post(self, body: Any) -> list[Any]:
+        """Send a body in two pieces; return the replies."""
+        text, replies = json.dumps(body).encode(), list[Any]()
+        pieces = [text[:9], text[9:]]
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+        async def send(reply: Any) -> None:
+            replies.append(reply)
+
+        scope = {"type": "http", "method": "POST", "headers": [], "app": self}
+        await self.handle(scope, receive, send)
+        return replies

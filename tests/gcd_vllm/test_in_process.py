@@ -118,39 +118,31 @@ def test_an_engine_that_lacks_the_plugin_is_refused(lacks, message, tokens, monk
     assert llm.steps == 0
 
 
-def test_something_else_than_an_engine_is_refused():
-    with pytest.raises(ValueError, match=r"expected a vllm\.LLM, got str"):
-        ask("http://localhost:8000")
-
-
-def test_a_proposal_with_its_own_guide_is_refused(tokens):
-    class Own(smc.GCD):
-        """A proposal whose `guide` the engine wouldn't call."""
-
-    llm = Engine(tokens)
-    with pytest.raises(ValueError, match=r"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD"):
-        ask(llm, proposal=Own())
-    assert llm.steps == 0
+class Own(smc.GCD):
+    """A proposal whose `guide` the engine wouldn't call."""
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
-@pytest.mark.parametrize("prompt", [[1.5], ["1"], b"ab", [{"role": "user", "content": "a"}]])
-def test_a_prompt_that_is_not_of_token_ids_is_refused(prompt, tokens):
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        *(
+            (prompt, {}, "expected a prompt to be text or token ids, got")
+            for prompt in ([1.5], ["1"], b"ab", [{"role": "user", "content": "a"}])
+        ),
+        ([1, 2], {"proposal": Own()}, r"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD"),
+        ([1, 2], {"max_tokens": 31}, "context of 32"),
+        ([1] * 28, {}, "context of 32"),
+        ([1, 2], {"max_tokens": 2}, "needs at least 3"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_any_step(prompt, options, message, tokens):
     llm = Engine(tokens)
-    with pytest.raises(ValueError, match="expected a prompt to be text or token ids, got"):
-        gcd_vllm.sample(llm, [prompt], CONSTRAINT, max_tokens=5, particles=4)
+    with pytest.raises(ValueError, match=message):
+        gcd_vllm.sample(llm, [prompt], CONSTRAINT, **{"max_tokens": 5, "particles": 4} | options)
     assert llm.steps == 0
-
-
-def test_a_prompt_or_budget_without_room_is_refused(tokens):
-    llm = Engine(tokens)
-    with pytest.raises(ValueError, match="context of 32"):
-        ask(llm, max_tokens=31)
-    with pytest.raises(ValueError, match="context of 32"):
-        gcd_vllm.sample(llm, [[1] * 28], CONSTRAINT, max_tokens=5, particles=4)
-    with pytest.raises(gcd.InfeasibleBudgetError):
-        ask(llm, max_tokens=2)
-    assert llm.steps == 0
+    with pytest.raises(ValueError, match=r"expected a vllm\.LLM, got str"):
+        ask("http://localhost:8000")
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -193,9 +185,8 @@ def test_a_call_that_waits_for_a_dead_process_ends(waits_for, tokens):
     def wait_for_weights(method, args=()):
         if method != "gcd_status" and (llm.steps == 8 or llm.engine_core.resources.engine_dead):
             llm.engine_core.resources.engine_dead = True
-            future = llm.engine_core.utility_results[len(llm.engine_core.utility_results)] = (
-                Future()
-            )
+            results = llm.engine_core.utility_results
+            results[len(results)] = future = Future()
             return future.result(timeout=600)
         return rpc(method, args)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -97,23 +98,19 @@ def walked(engine, plan):
 
 @pytest.mark.parametrize(
     ("constraint", "proposal", "chunk", "options"),
-    [
-        *((each, "gcd", None, {}) for each in (a_star_b, few_words)),
-        *((each, "lcd", None, {}) for each in (a_star_b, few_words)),
-        *((each, "gcd", 1, EVERY_STEP) for each in (a_star_b, few_words)),
-        *(
-            (each, "gcd", 2, {"ess_threshold": 1.0, **MULTINOMIAL})
-            for each in (a_star_b, few_words)
-        ),
-        # All pairs of settings and constraints occur.
+    [  # All pairs of settings and constraints occur.
+        (a_star_b, "gcd", None, {}),
+        (few_words, "lcd", None, {}),
+        (few_words, "gcd", 1, EVERY_STEP),
         (a_star_b, "lcd", 1, EVERY_STEP),
-        (few_words, "lcd", 1, {**EVERY_STEP, **MULTINOMIAL}),
+        (a_star_b, "gcd", 2, MULTINOMIAL),
+        (few_words, "lcd", 1, MULTINOMIAL),
     ],
 )
 def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk, options):
     # With independent ancestors and unweighted tokens there are most walks.
     automaton, temperature = constraint(), 0.8
-    budget = 2 if proposal == "lcd" and options.get("resampling") else 3
+    budget = 2 if proposal == "lcd" and chunk else 3
     lm = ToyLM(VOCABULARY, seed=3)
     plan = Plan(2, proposal, temperature, 0, chunk, SMC(**options))
     found, resampled = walked(ToyEngine(lm, automaton, budget), plan)
@@ -144,10 +141,7 @@ class TwistedEngine(ToyEngine):
         return log_model[0], float(guide.log_z), categorical(guide.apply(log_model)), log_g
 
 
-@pytest.mark.parametrize(
-    ("chunk", "options"),
-    [(None, {}), (1, EVERY_STEP), (2, {"ess_threshold": 1.0})],
-)
+@pytest.mark.parametrize(("chunk", "options"), [(None, {}), (1, EVERY_STEP)])
 def test_pgcd_sums_to_the_target_with_its_potentials(chunk, options):
     automaton, budget, temperature = few_words(), 3, 0.8
     lm = ToyLM(VOCABULARY, seed=3)
@@ -211,19 +205,9 @@ def test_parts_end_one_token_after_a_block(prompt, taken, more, chunk, block):
             assert end == taken + chunk
 
 
-@given(st.integers(), st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**20))
-def test_seeds_are_functions_of_four_numbers_that_vllm_takes(seed, example, particle, part):
-    found = request_seed(seed, example, particle, part)
-    assert found == request_seed(seed, example, particle, part)
-    assert 0 <= found < 2**63
-
-
-def test_neighboring_seeds_share_no_samples():
-    seeds = [
-        request_seed(seed, example, particle, part)
-        for seed in range(4)
-        for example in range(4)
-        for particle in range(64)
-        for part in range(4)
-    ]
-    assert len(set(seeds)) == len(seeds)
+def test_seeds_are_functions_of_four_numbers_that_vllm_takes():
+    numbers = [*product((-1, 0, 1, 2, 2**62), (0, 1, 2**40), range(64), range(4))]
+    seeds = [request_seed(*four) for four in numbers]
+    assert seeds == [request_seed(*four) for four in numbers]
+    assert len({*seeds}) == len(seeds)
+    assert 0 <= min(seeds) <= max(seeds) < 2**63

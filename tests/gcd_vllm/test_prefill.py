@@ -119,16 +119,13 @@ def test_a_call_that_is_accepted_never_reads_a_prompt_in_pieces(call, limit, see
     ("prompts", "budgets", "given", "most", "block", "tokens"),
     [
         ([(1,) * 20], [4], plan(5), 16, None, 100),  # every request computes the prompt
-        ([(1,) * 20], [4], plan(5), 3, None, 60),  # at most three at once
         ([(1,) * 20], [4], plan(5), 16, 16, 20 + 4 * 4),  # the others find a block
         ([(1,) * 16], [4], plan(5), 16, 16, 5 * 16),  # the last token is always computed
         ([(1,) * 20, (2,) * 30], [4] * 2, plan(2), 16, 16, 20 + 4 + 30 + 14),
         ([(1,) * 20, (1,) * 30], [4] * 2, plan(2), 16, 16, 20 + 4 + 14 + 14),  # a shared block
         ([(1,) * 20, (2,) * 30], [4] * 2, plan(2), 2, 16, 30 + 14),  # two at once
-        ([(1,) * 20, (2,) * 20, (1,) * 30], [4] * 3, plan(1), 1, 16, 20),  # one at a time
         ([(1,) * 20, (2,) * 20, (1,) * 30], [4] * 3, plan(1), 3, 16, 20 + 20 + 14),
         ([(1,) * 20], [40], plan(5, chunk=2), 16, None, 5 * 58),  # the last part is the longest
-        ([(1,) * 10], [40], plan(5, chunk=1), 16, 16, 5 * 16),
     ],
 )
 def test_the_largest_step_is_the_limit(prompts, budgets, given, most, block, tokens):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -18,7 +17,6 @@ import gcd
 from gcd_vllm import Processor
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
-    LogitsContext,
     MoveDirectionality,
     RequestStates,
     SamplingParams,
@@ -26,6 +24,7 @@ from tests.gcd_vllm.fakes import (
     allowed_after,
     finite,
     lifted,
+    v2_context,
 )
 from tests_vllm.cases import CONSTRAINTS
 
@@ -115,18 +114,7 @@ def test_v2_masks_what_it_was_asked_as_matchers_do(stories):
             states.enter(slot, requests[slot].prompt, held[slot][len(requests[slot].prompt) :])
             states.prefill_len.np[slot] = prefill
         processor.apply_staged_writes()
-        row_slots, row_places, read = (
-            torch.tensor(each, dtype=torch.int32) for each in (rows, local, ids)
-        )
-        context = LogitsContext(
-            row_slots,
-            torch.tensor(order, dtype=torch.int32),
-            np.array(order, np.int32),
-            row_places,
-            read,
-            torch.zeros(len(rows), dtype=torch.int64),
-            np.zeros(len(order), np.int32),
-        )
+        context = v2_context(order, [*zip(rows, local, ids, strict=True)])
         logits = processor.apply(torch.zeros(len(rows), SIZE), context)
         for row, (slot, place) in enumerate(zip(rows, local, strict=True)):
             request = requests[slot]

@@ -4,107 +4,55 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-import gcd
 from gcd import ConstraintError
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, admission_of
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._pool import END
 from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._weight_table import LOG_P_EOS, NO_ROW, forget, take
+from tests.gcd_vllm.answers import REGEX, Particle, parameters
 from tests.gcd_vllm.fakes import (
-    BatchUpdate,
     RequestStates,
     SamplingParams,
     VllmConfig,
-    batches,
-    lifted,
+    v1_processor,
     v2_context,
 )
 
-REGEX = {"regex": "[ab]{1,9}c?"}
 
-
-def parameters(key="", budget=6, temperature=1.0, **particle):
-    constraint = json.dumps(REGEX | {"budget": budget})
-    extra = {"gcd": constraint, "gcd_particle": ParticleRequest(key, **particle).text()}
-    return SamplingParams(max_tokens=budget, temperature=temperature, extra_args=extra)
-
-
-class Answer:
-    """An answer under way, and what its weights should be."""
-
-    def __init__(self, key, tokens, budget, temperature, prefix=()):
-        self.key, self.budget, self.temperature = key, budget, temperature
-        self.prompt, self.output = [5, 6, *prefix], []
-        self.matcher = gcd.Matcher(lifted(json.dumps(REGEX), tokens), budget=budget)
-        for token in prefix:
-            assert self.matcher.advance(token)
-        self.params = parameters(key, budget, temperature, prefix_tokens=len(prefix))
-        self.expected = []
-
-    @property
-    def finished(self):
-        return self.matcher.is_finished
-
-    def step(self, before, after, rng):
-        """Draw a token, as the engine does; note the values it should have."""
-        log_p = (before.double() / self.temperature).log_softmax(0)
-        allowed = torch.isfinite(after).nonzero().flatten().tolist()
-        words = self.matcher.mask()
-        assert allowed == [v for v in range(len(log_p)) if words[v // 32] >> v % 32 & 1]
-        token = rng.choice(allowed)
-        log_z = float(log_p[allowed].logsumexp(0))
-        self.expected.append([log_z, float(log_p[token])])
-        self.output.append(token)
-        assert self.matcher.advance(token)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_weights_are_kept_through_preemption_and_moves(tokens, seed):
-    rng, size = random.Random(seed), tokens.size
-    torch.manual_seed(seed)
-    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
-    prefix = [ord("a"), ord("b")]
-    answers = [
-        Answer(f"run/{n}", tokens, rng.randint(4, 12), rng.choice([1.0, 0.5, 2.0]), rng.choice(
-            [(), prefix]
-        ))
-        for n in range(9)
-    ]  # fmt: skip
-    for running in batches(processor, rng, answers):
-        before = 3 * torch.randn(4, size)
-        after = processor.apply(before.clone())
-        for row, answer in running.items():
-            answer.step(before[row], after[row], rng)
-    found = take("run/")
-    assert found.keys() == {answer.key for answer in answers}
-    for answer in answers:
-        values = [step[:2] for step in found[answer.key]]
-        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-5)
-    assert take("run/") == {}
+def values_of(tokens, logits, masked, output):
+    """Return the values of the first token of an answer, whose tokens are known to V1 later."""
+    weights, taken = StepWeights(torch.device("cpu"), tokens.eos_ids), []
+    record = weights.begin("a", 4, None)
+    rows = WeightedRows([WeightedRow(record, 0, taken, 1.0)], logits.device)
+    weights.before_mask(logits, rows)
+    weights.after_mask(masked, rows)
+    taken += output
+    return weights.take("a")["a"][0]
 
 
 def test_an_end_that_v1_does_not_tell_is_known_by_its_column(tokens):
     """With asynchronous scheduling, the last token is a placeholder when the request leaves."""
-    weights = StepWeights(torch.device("cpu"), tokens.eos_ids)
-    record = weights.begin("a", 4, None)
-    logits, output = torch.randn(1, tokens.size), []
-    rows = WeightedRows([WeightedRow(record, 0, output, 1.0)], logits.device)
-    weights.before_mask(logits, rows)
-    weights.after_mask(logits, rows)
-    output.append(-1)
-    ((values,),) = weights.take("a").values()
+    logits = torch.randn(1, tokens.size)
+    values = values_of(tokens, logits, logits, [-1])
     assert values[0] == pytest.approx(0, abs=1e-6)
     assert math.isnan(values[1])
     assert values[LOG_P_EOS] == pytest.approx(float(logits.log_softmax(1)[0, tokens.eos_ids[0]]))
+
+
+def test_small_shares_keep_their_digits(tokens):
+    """A lone allowed token of log-probability -500 has log Z = -500."""
+    logits, masked = torch.zeros(1, tokens.size), torch.full((1, tokens.size), -torch.inf)
+    logits[0, 3] = masked[0, 3] = -500.0
+    exact = -500 - math.log(tokens.size - 1)
+    assert values_of(tokens, logits, masked, [])[0] == pytest.approx(exact, rel=1e-6)
 
 
 def test_a_bounded_number_of_particles_is_kept(tokens):
@@ -124,25 +72,9 @@ def test_a_bounded_number_of_particles_is_kept(tokens):
     assert len(weights) == 0
 
 
-def test_small_shares_keep_their_digits(tokens):
-    """A lone allowed token of log-probability -500 has log Z = -500."""
-    weights = StepWeights(torch.device("cpu"), tokens.eos_ids)
-    record = weights.begin("a", 1, None)
-    logits = torch.zeros(1, tokens.size)
-    logits[0, 3] = -500.0
-    rows = WeightedRows([WeightedRow(record, 0, [], 1.0)], logits.device)
-    weights.before_mask(logits, rows)
-    masked = torch.full_like(logits, -torch.inf)
-    masked[0, 3] = logits[0, 3]
-    weights.after_mask(masked, rows)
-    exact = -500 - math.log(tokens.size - 1)
-    assert weights.take("a")["a"][0][0] == pytest.approx(exact, rel=1e-6)
-
-
 def test_a_particle_that_the_engine_refuses_leaves_the_reason(tokens):
-    processor = Processor(VllmConfig(tokens, max_model_len=64), torch.device("cpu"), False)
     params = parameters("run/0", budget=6, prefix_tokens=2)
-    processor.update_state(BatchUpdate(1, [], [(0, params, [5, ord("x"), ord("a")], [])], []))
+    processor = v1_processor(VllmConfig(tokens), (params, [5, *b"xa"], []))
     processor.apply(torch.randn(1, tokens.size))
     (reason,) = take("run/").values()
     assert reason.startswith(REFUSED)
@@ -150,54 +82,22 @@ def test_a_particle_that_the_engine_refuses_leaves_the_reason(tokens):
     assert forget("run/") == 0
 
 
-def test_a_particle_whose_constraint_does_not_fit_leaves_the_reason(tokens):
-    """V2 stores constraints on the device; V1 reads masks on the host."""
-    states = RequestStates(2, 48, tokens.size)
-    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
-    states.enter(0, [5], [])
-    assert processor.add_request(0, parameters("full/0"))
-    pool = processor._pool
-    pool.after_flat, pool.steps_flat = (
-        flat[: END.width].clone() for flat in (pool.after_flat, pool.steps_flat)
-    )
-    pool.max_bytes = pool.nbytes
-    processor.apply_staged_writes()
-    masked = processor.apply(torch.randn(1, tokens.size), v2_context([0]))
-    allowed = torch.isfinite(masked[0]).nonzero().flatten().tolist()
-    assert allowed == list(tokens.eos_ids)
-    (reason,) = take("full/").values()
-    assert reason.startswith(f"{REFUSED}constraint needs")
-    assert "raise the limit of the pool" in reason
-
-
 def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
     admission = admission_of(VllmConfig(tokens, max_model_len=32))
-    text = json.dumps(REGEX | {"budget": 6})
-    params = parameters(budget=6, prefix_tokens=4, partial=True)
-    params.max_tokens = 1
-    prompt = [5, *b"abab"]
-    taken = admission.admit_or_refuse(params, text, len(prompt), prompt=prompt)
-    assert (taken.reason, taken.budget) == (None, 6)
-    for wrong, message in [
-        ([5, *b"abcb"], "isn't allowed after 3"),
-        ([*b"ab"], "prefix_tokens of at most 2"),
-    ]:
-        assert message in admission.admit_or_refuse(params, text, len(wrong), prompt=wrong).reason
-    without = json.dumps(REGEX)
-    assert (
-        "expected a budget"
-        in admission.admit_or_refuse(params, without, len(prompt), prompt=prompt).reason
-    )
-    hurried = json.dumps(REGEX | {"budget": 6, "deadline_ms": 5})
-    assert (
-        "without deadline_ms" in admission.admit_or_refuse(params, hurried, 5, prompt=prompt).reason
-    )
-    params = parameters(budget=4, prefix_tokens=4)
-    params.max_tokens = 6
-    reason = admission.admit_or_refuse(
-        params, json.dumps(REGEX | {"budget": 4}), 5, prompt=prompt
-    ).reason
-    assert "budget of at least 5 tokens" in reason
+
+    def taken(prompt, most=1, partial=True, budget=6, **constraint):
+        params = parameters(budget=6, prefix_tokens=4, partial=partial)
+        params.max_tokens = most
+        text = json.dumps(REGEX | constraint | ({} if budget is None else {"budget": budget}))
+        return admission.admit_or_refuse(params, text, len(prompt), prompt=prompt)
+
+    begun = [5, *b"abab"]
+    assert (taken(begun).reason, taken(begun).budget) == (None, 6)
+    assert "isn't allowed after 3" in taken([5, *b"abcb"]).reason
+    assert "prefix_tokens of at most 2" in taken([*b"ab"]).reason
+    assert "expected a budget" in taken(begun, budget=None).reason
+    assert "without deadline_ms" in taken(begun, deadline_ms=5).reason
+    assert "budget of at least 5 tokens" in taken(begun, 6, partial=False, budget=4).reason
 
 
 @pytest.mark.parametrize(
@@ -205,13 +105,13 @@ def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
     [
         ("{", "expected a JSON object with key, prefix_tokens, partial, proposal"),
         ('{"keys": 1}', "expected a JSON object"),
+        ("[]", "expected a JSON object"),
         ('{"prefix_tokens": "2"}', "expected prefix_tokens of type int"),
         ('{"prefix_tokens": -1}', "expected prefix_tokens of at least 0"),
         ('{"partial": 1}', "expected partial of type bool"),
         ('{"proposal": "smc"}', "expected proposal gcd or lcd or pgcd"),
         ('{"proposal": "pgcd"}', "expected the member pgcd if"),
         ('{"proposal": "pgcd", "pgcd": 5}', "expected pgcd to be an object"),
-        ("[]", "expected a JSON object"),
         (5, "expected the text of a JSON object"),
     ],
 )
@@ -231,55 +131,16 @@ def test_fields_that_change_the_distribution_are_refused():
         ParticleRequest.of(SamplingParams(extra_args=asked, temperature=0.0))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_v2_keeps_weights_by_slot_and_step(tokens, seed):
-    """Requests come and go, and come back; the drawn tokens are on the device only."""
-    rng, size, slots = random.Random(seed), tokens.size, 3
-    torch.manual_seed(seed)
-    states = RequestStates(slots, 48, size)
-    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
-    prefix = [ord("a"), ord("b")]
-    left = [
-        Answer(
-            f"v2/{n}", tokens, rng.randint(4, 9), rng.choice([1.0, 0.5]), rng.choice([(), prefix])
-        )
-        for n in range(8)
-    ]
-    answers, running = list(left), {}
-    while left or running:
-        free = [slot for slot in range(slots) if slot not in running]
-        for slot in free[: len(left)]:
-            answer = running[slot] = left.pop()
-            added = partial(processor.add_request, slot, answer.params)
-            states.enter(slot, answer.prompt, answer.output, added)
-        processor.apply_staged_writes()
-        order = rng.sample(sorted(running), rng.randint(1, len(running)))
-        before = 3 * torch.randn(len(order), size)
-        after = processor.apply(before.clone(), v2_context(order))
-        for row, slot in enumerate(order):
-            answer = running[slot]
-            answer.step(before[row], after[row], rng)
-            states.commit(slot, answer.output[-1:])
-            if answer.matcher.is_finished:
-                del running[slot]
-            elif rng.random() < 0.15:
-                left.append(running.pop(slot))
-    found = take("v2/")
-    for answer in answers:
-        values = [step[:2] for step in found[answer.key]]
-        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-5)
-
-
 def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
     """Its row belongs to another particle, and the other slots keep their rows."""
     torch.manual_seed(0)
     states = RequestStates(3, 48, tokens.size)
     processor = Processor(VllmConfig(tokens, max_model_len=48), states)
-    always_a = SimpleNamespace(choice=lambda allowed: allowed[allowed.index(ord("a"))])
+    always_a: Any = SimpleNamespace(choice=lambda allowed: allowed[allowed.index(ord("a"))])
     running = {}
 
     def enter(slot, key):
-        running[slot] = Answer(key, tokens, 9, 1.0)
+        running[slot] = Particle(key, tokens, 9)
         added = partial(processor.add_request, slot, running[slot].params)
         states.enter(slot, running[slot].prompt, [], added)
 
@@ -290,11 +151,6 @@ def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
             running[slot].step(before[row], after[row], always_a)
             states.commit(slot, running[slot].output[-1:])
 
-    def check(key, answer):
-        ((values,),) = [take(key).values()]
-        values = torch.tensor([each[:2] for each in values])
-        assert values.allclose(torch.tensor(answer.expected), atol=1e-5)
-
     enter(0, "old/")
     enter(2, "other/")
     for _ in range(2):
@@ -303,9 +159,9 @@ def test_v2_stores_nothing_for_a_request_whose_values_were_dropped(tokens):
     enter(1, "new/")
     for _ in range(4):
         step([1, 2, 0])  # the old request is the last to write
-    check("new/", running[1])
+    running[1].check_values(take("new/"))
     enter(0, "again/")
     step([0, 2])
-    check("other/", running[2])
-    check("again/", running[0])
+    running[2].check_values(take("other/"))
+    running[0].check_values(take("again/"))
     assert take("old/") == {}

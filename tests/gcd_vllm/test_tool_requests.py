@@ -12,12 +12,12 @@ import pytest
 
 from gcd import ConstraintError
 from gcd._replies import TAGS
-from gcd_vllm import CompilingMiddleware
 from gcd_vllm._compiler import COMPILERS
 from gcd_vllm._constraint_cache import ConstraintCache
 from gcd_vllm._requests import ConstraintRequest
 from gcd_vllm._tool_requests import Format, convert
 from tests.gcd.languages.tools.calls import TOOLS
+from tests.gcd_vllm import fakes
 from tests.gcd_vllm.fakes import VllmConfig
 
 CALL = '<tool_call>\n{"name": "note", "arguments": {"text": "a"}}\n</tool_call>'
@@ -45,7 +45,6 @@ CASES = [
     ({"tool_choice": NOTE}, None, CALL, None),
     ({"parallel_tool_calls": False}, "hi", CALL, None),
     ({"response_format": FORM}, '{"ok":true}', CALL, f"{WEATHER}\n{CALL}"),
-    ({"response_format": {"type": "json_object"}}, '{"b":[1]}', CALL, f"{WEATHER}\n{CALL}"),
     ({"response_format": FORM, "tool_choice": "required"}, None, CALL, f"{WEATHER}\n{CALL}"),
 ]
 
@@ -83,13 +82,17 @@ def test_structural_tags_beside_tools():
     assert alone.accepts(f"{right} <tool_call>")
 
 
-def test_an_answer_beside_tools_is_any_other_constraint():
-    for answer, text in (({"regex": "a+"}, "aa"), ({"choice": ["b"]}, "b"),
-                         ({"grammar": 'start: "c"'}, "c")):  # fmt: skip
-        options = {"style": "hermes", "choice": "auto", "answer": answer}
-        given = json.dumps({"tools": TOOLS, "options": options})
-        language = ConstraintRequest.parse(given).language()
+def test_options_of_tools():
+    def asked(**options: Any) -> Any:
+        options = {"tools": TOOLS, "options": {"style": "hermes", **options}}
+        return ConstraintRequest.parse(json.dumps(options)).language()
+
+    for answer, text in (({"regex": "a+"}, "aa"), ({"grammar": 'start: "c"'}, "c")):
+        language = asked(choice="auto", answer=answer)
         assert [language.accepts(each) for each in (text, CALL, "x")] == [True, True, False]
+    for thought in (True, ["<thought>"]):
+        with pytest.raises(ConstraintError, match="expected thought to be a list of <think>"):
+            asked(thought=thought)
 
 
 def test_what_is_left_to_vllm():
@@ -103,13 +106,9 @@ def test_what_is_left_to_vllm():
 
 
 def test_strict_is_removed_because_vllm_would_add_a_second_constraint():
-    tools = [
-        {"type": "function", "function": TOOLS[1]["function"] | {"strict": value}}
-        for value in (True, False)
-    ]
-    for tool in tools:
-        body, _ = convert(request(tools=[tool]), HERMES, ())
-        assert body["tools"] == [TOOLS[1]]
+    for value in (True, False):
+        tool = {"type": "function", "function": TOOLS[1]["function"] | {"strict": value}}
+        assert convert(request(tools=[tool]), HERMES, ())[0]["tools"] == [TOOLS[1]]
 
 
 def test_the_servers_settings_decide(monkeypatch):
@@ -145,57 +144,42 @@ def test_a_thought_comes_first():
 
 
 WRONG = [
-    (
-        {"tool_choice": {"type": "function", "function": {"name": "x"}}},
-        "the tools get_weather, note, got 'x'",
+    *(
+        (more, message, "hermes")
+        for more, message in (
+            ({"tool_choice": NOTE | {"function": {"name": "x"}}}, "get_weather, note, got 'x'"),
+            ({"tool_choice": "any"}, "expected tool_choice"),
+            ({"tool_choice": {"type": "allowed_tools"}}, "expected tool_choice"),
+            ({"response_format": {"type": "structural_tag"}}, "expected a response_format"),
+            ({"response_format": TAGGED | {"triggers": ["<a"]}}, "with one of the triggers"),
+            ({"response_format": TAGGED | {"structures": [{"begin": "<o"}]}}, "schema and end"),
+            ({"response_format": TAGGED | {"structures": [TAG | {"end": 1}]}}, "expected"),
+            ({"response_format": {"type": "json_schema"}}, "expected a response_format"),
+            ({"response_format": FORM | {"json_schema": {"schema": {"type": "no"}}}}, "'no'"),
+            ({"structured_outputs": {"regex": "a"}}, "two constraints"),
+            ({"tools": [TOOLS[1], TOOLS[1]]}, "different names"),
+            ({"tools": [NOTE | {"function": {"name": "a b"}}]}, "rename the tool"),
+            ({"tools": [{"type": "web_search"}]}, "web_search"),
+        )
     ),
-    ({"tool_choice": "any"}, "expected tool_choice"),
-    ({"tool_choice": {"type": "allowed_tools"}}, "expected tool_choice"),
-    ({"response_format": {"type": "structural_tag"}}, "expected a response_format"),
-    ({"response_format": TAGGED | {"triggers": ["<a"]}}, "starts with one of the triggers"),
-    ({"response_format": TAGGED | {"structures": [{"begin": "<o"}]}}, "schema and end"),
-    ({"response_format": TAGGED | {"structures": [TAG | {"end": 1}]}}, "expected"),
-    ({"response_format": {"type": "json_schema"}}, "expected a response_format"),
-    ({"structured_outputs": {"regex": "a"}}, "two constraints"),
-    ({"tools": [TOOLS[1], TOOLS[1]]}, "different names"),
-    ({"tools": [NOTE | {"function": {"name": "a b"}}]}, "rename the tool"),
-    ({"tools": [{"type": "web_search"}]}, "web_search"),
-    ({"response_format": {**FORM, "json_schema": {"schema": {"type": "colour"}}}}, "colour"),
+    ({}, "known format", "step3"),
+    ({}, "special token", "granite"),
 ]
 
 
-class Server:
-    """ASGI application with the middleware, which returns the body that it receives."""
+class Server(fakes.Server):
+    """Keeps the body that it receives."""
 
-    def __init__(self, config: Any, **arguments: Any) -> None:
-        client = SimpleNamespace(vllm_config=config)
-        self.state = SimpleNamespace(engine_client=client, args=SimpleNamespace(**arguments))
-        self.handle = CompilingMiddleware(self.application)
+    def __init__(self, config: Any) -> None:
+        more = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True}
+        super().__init__(config, self.keep, **more)
         self.received: Any = None
 
-    async def application(self, scope, receive, send):
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message["body"], message["more_body"]
-        self.received = json.loads(body) if body else None
-        status = 200 if body else 422
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b"{}"})
-
-    def post(self, body: Any) -> list[Any]:
-        text, replies = json.dumps(body).encode(), []
-        parts = [text[:9], text[9:]]
-
-        async def receive():
-            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
-
-        async def send(reply):
-            replies.append(reply)
-
-        scope = {"type": "http", "method": "POST", "headers": [], "app": self}
-        asyncio.run(self.handle(scope, receive, send))
-        return replies
+    def keep(self, body: Any) -> list[Any]:
+        self.received = body
+        status = 422 if body is None else 200
+        start = {"type": "http.response.start", "status": status, "headers": []}
+        return [start, {"type": "http.response.body", "body": b"{}"}]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -204,41 +188,32 @@ def _close():
     COMPILERS.close()
 
 
+def post(server: Server, body: Any) -> list[Any]:
+    return asyncio.run(server.post(body))
+
+
 @pytest.fixture
 def server(tokens):
-    return Server(
-        VllmConfig(tokens, max_model_len=400),
-        tool_call_parser="hermes",
-        enable_auto_tool_choice=True,
-    )
+    return Server(VllmConfig(tokens, max_model_len=400))
 
 
 def test_the_middleware_converts_and_reports(server):
-    start, body = server.post(request())
+    start, body = post(server, request())
     assert (start["status"], body["body"]) == (200, b"{}")
     assert (b"x-gcd", b"calls=hermes; choice=auto; answer=text") in start["headers"]
     assert server.received == convert(request(), HERMES, ())[0]
     own = request(vllm_xargs={"gcd": json.dumps({"choice": ["a"]})})
-    start, _ = server.post(own)
+    start, _ = post(server, own)
     assert (start["headers"], server.received) == ([], own)
-    long = {"type": "object", "properties": {"x": {"type": "string", "maxLength": 60_000}}}
-    bounded = [
-        {
-            "type": "function",
-            "function": {"name": f"f{i}", "parameters": long | {"minProperties": 1}},
-        }
-        for i in range(2)
-    ]
-    start, _ = server.post(request(tools=bounded))
-    assert start["status"] == 200
-    unique = {
-        "type": "object",
-        "properties": {"x": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
-    }
-    start, _ = server.post(
-        request(tools=[{"type": "function", "function": {"name": "f", "parameters": unique}}])
-    )
-    assert b"unchecked=" in dict(start["headers"])[b"x-gcd"]
+    long = {"x": {"type": "string", "maxLength": 60_000}}
+    unique = {"x": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}}
+    for members, report in ((long, b"calls="), (unique, b"unchecked=")):
+        parameters = {"type": "object", "properties": members, "minProperties": 1}
+        functions = [{"name": name, "parameters": parameters} for name in ("f", "g")]
+        tools = [{"type": "function", "function": each} for each in functions]
+        start, _ = post(server, request(tools=tools))
+        assert start["status"] == 200
+        assert report in dict(start["headers"])[b"x-gcd"]
 
 
 def test_a_request_is_enforced_although_it_cannot_be_prepared(server, monkeypatch, caplog):
@@ -247,17 +222,18 @@ def test_a_request_is_enforced_although_it_cannot_be_prepared(server, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(ConstraintCache, "prepare", fail)
-        start, _ = server.post(request())
+        start, _ = post(server, request())
         assert (start["status"], server.received) == (200, convert(request(), HERMES, ())[0])
     monkeypatch.setattr(ThreadPoolExecutor, "submit", fail)  # then vLLM decides
-    start, _ = server.post(request())
+    start, _ = post(server, request())
     assert (start["status"], server.received) == (200, request())
     assert "RuntimeError: can't start new thread" in caplog.text
 
 
-@pytest.mark.parametrize(("more", "message"), WRONG)
-def test_wrong_requests_are_refused_with_one_sentence(server, more, message):
-    start, body = server.post(request(**more))
+@pytest.mark.parametrize(("more", "message", "parser"), WRONG)
+def test_wrong_requests_are_refused_with_one_sentence(server, more, message, parser):
+    server.state.args.tool_call_parser = parser
+    start, body = post(server, request(**more))
     assert start["status"] == 400
     error = json.loads(body["body"])["error"]
     assert error["code"] == 400
@@ -265,28 +241,9 @@ def test_wrong_requests_are_refused_with_one_sentence(server, more, message):
     assert server.received is None
 
 
-@pytest.mark.parametrize(
-    ("parser", "message"), [("step3", "known format"), ("granite", "special token")]
-)
-def test_formats_that_the_server_cannot_write(tokens, parser, message):
-    server = Server(VllmConfig(tokens, max_model_len=400), tool_call_parser=parser)
-    start, body = server.post(request())
-    assert start["status"] == 400
-    assert message in json.loads(body["body"])["error"]["message"]
-
-
 def test_a_forced_tool_may_have_the_name_of_a_choice():
-    tools = [{"type": "function", "function": {"name": name}} for name in ("auto", "other")]
-    named = {"type": "function", "function": {"name": "auto"}}
-    body, _ = convert(request(tools=tools, tool_choice=named), HERMES, ())
-    language = language_of(body)
-    one, two = (f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
-                for name in ("auto", "other"))  # fmt: skip
-    assert [language.accepts(text) for text in (one, two, "hi")] == [True, False, False]
-
-
-@pytest.mark.parametrize("thought", [True, "<think>", ["<thought>"]])
-def test_a_thought_has_known_tags(thought):
-    text = json.dumps({"tools": TOOLS, "options": {"style": "hermes", "thought": thought}})
-    with pytest.raises(ConstraintError, match="expected thought to be a list of <think>"):
-        ConstraintRequest.parse(text).language()
+    tools = [{"type": "function", "function": {"name": name}} for name in ("auto", "note")]
+    body, _ = convert(request(tools=tools, tool_choice=tools[0]), HERMES, ())
+    calls = [f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
+             for name in ("auto", "note")]  # fmt: skip
+    assert [language_of(body).accepts(text) for text in (*calls, "hi")] == [True, False, False]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from scripts import changed_tests
 from scripts.packages import LIBRARY
 
@@ -22,15 +20,10 @@ def test_tests_of_a_file_exist():
             assert (ROOT / found).exists(), (name, found)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in FILES if name.endswith("__init__.py") and name.startswith(LIBRARY)]
-)
-def test_changes_of_the_library_are_compared_with_its_interface(name):
-    assert "tests/test_interface.py" in changed_tests.tests_of([name])
-
-
-def test_the_listed_interface_is_compared_with_the_library():
-    assert "tests/test_interface.py" in changed_tests.tests_of(["docs/reference/interface.txt"])
+def test_changes_of_the_library_are_compared_with_its_interface():
+    initial = [each for each in FILES if each.endswith("__init__.py") and each.startswith(LIBRARY)]
+    for name in (*initial, "docs/reference/interface.txt"):
+        assert "tests/test_interface.py" in changed_tests.tests_of([name]), name
 
 
 def test_a_test_file_inside_a_chosen_folder_is_not_named_twice():

@@ -26,12 +26,9 @@ def test_the_kinds_of_files_are_distinguished(tmp_path: Path) -> None:
     bfcl.write_text("\n".join(map(json.dumps, questions)))
     for path in (xlam, listed):
         found, skipped = read_records(path)
-        assert [call.arguments for r in found for call in r.calls or ()] == [
-            {"x": 1.5},
-            {"x": "1.5"},
-        ]
-        assert len(skipped) == 1
-        assert "'tools'" in skipped[0]
+        values = [call.arguments["x"] for record in found for call in record.calls or ()]
+        assert values == [1.5, "1.5"]
+        assert ["'tools'" in reason for reason in skipped] == [True]
     assert read_records(bfcl) == ([("q1", [GOOD], None)], [])
 
 

@@ -15,29 +15,19 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        "Add a check of commit messages",
-        "Embed the vocabulary in the automaton",
-        "Pass seeds to every process\n\nThe reason stands here. Adding isn't a subject.",
-        "Address reviews\n# a comment of git",
-        "Merge branch 'main' into a branch whose name alone has more than seventy-two characters",
-        "fixup! Add a check",
-        "A" * 72,
-    ],
-)
-def test_good_messages_pass(message):
-    assert not check_commit.problems(message)
-
-
-@pytest.mark.parametrize(
     ("message", "reason"),
     [
+        ("Add a check of commit messages", None),
+        ("Embed the vocabulary in the automaton", None),
+        ("Pass seeds to every process\n\nThe reason stands here. Adding isn't a subject.", None),
+        ("Address reviews\n# a comment of git", None),
+        ("Merge branch 'main' into a branch whose name is long " + "x" * 50, None),
+        ("fixup! Add a check", None),
+        ("A" * 72, None),
         ("Added a check", "imperative"),
         ("Adding a check", "imperative"),
         ("Adds a check", "imperative"),
         ("add a check", "capital"),
-        ("fix: add a check", "label"),
         ("Tests: add a check", "label"),
         ("Add a check.", "period"),
         ("Add " + "x" * 69, "at most 72 characters, got 73"),
@@ -48,8 +38,9 @@ def test_good_messages_pass(message):
 def test_bad_messages_are_refused_with_the_reason(message, reason, tmp_path, capsys):
     path = tmp_path / "COMMIT_EDITMSG"
     path.write_text(message)
-    assert check_commit.main([str(path)]) == 1
-    assert reason in capsys.readouterr().out
+    assert check_commit.main([str(path)]) == (reason is not None)
+    assert (reason or "") in capsys.readouterr().out
+    assert bool(check_commit.problems(message)) == (reason is not None)
 
 
 def test_a_range_of_commits_is_checked_without_merges(tmp_path, monkeypatch, capsys):
