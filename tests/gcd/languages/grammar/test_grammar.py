@@ -140,6 +140,26 @@ def test_line_comments_between_words_cost_few_states(comment, begin):
     assert not language.accepts(spaced.replace("\n", " "))
 
 
+LINES = """
+start: (line _NL)*
+line: NAME "=" value
+value: NAME | "(" value ")"
+NAME: /[a-z]+/
+_NL: ( /\\n[ \\t]*/ | COMMENT )+
+COMMENT: /#[^\\n]*/
+%ignore /[ \\t]+/
+%ignore COMMENT
+"""
+
+
+def test_a_comment_hides_text_where_line_ends_are_terminals():
+    language, parser = gcd.grammar(LINES, max_depth=2), parser_of(LINES)
+    texts = ["a=b\n", "a=b # c\n", "a=(b # )\n", "a=(b) # c\n# d\n", "a=#b\n", "a=b#\n#"]
+    accepted = [text for text in texts if language.accepts(text)]
+    assert accepted == [text for text in texts if is_parsed(parser, text)]
+    assert 2 < len(accepted) < len(texts)
+
+
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
@@ -331,6 +351,10 @@ def test_grammars_in_the_style_of_engines(text, dialect, good, bad):
     assert [each for each in good if not language.accepts(each)] == []
     assert [each for each in bad if language.accepts(each)] == []
     assert gcd.grammar(f"\ufeff{text}", dialect) == language
+    testing = pytest.importorskip("xgrammar.testing")
+    is_read_alike = "::= ." not in text and "(=" not in text  # by both engines
+    for each in [*good, *bad] if is_read_alike else []:
+        assert testing._is_grammar_accept_string(text, each) == (each in good), each
 
 
 FEATURES = r"""

@@ -227,6 +227,12 @@ def test_harmless_patterns_compile(pattern, num_states):
         assert regex(pattern).num_states == num_states
 
 
+@pytest.mark.parametrize("pattern", ["|".join(WORDS), "[a-z]{500}", r"[\w ]{0,5000}", "(.*a){25}"])
+def test_harmless_searches_compile(pattern):
+    with gcd.work_limit(500_000_000):
+        assert ecma_pattern(pattern).accepts("." + "abcd" * 125 + "a" * 25)
+
+
 def test_the_part_that_is_too_much_is_named():
     with (
         gcd.state_limit(100),
@@ -367,3 +373,10 @@ def test_lark_reads_the_same_terminals(terminal, letters):
     for size in range(6 if len(letters) > 3 else 5):
         for written in map("".join, itertools.product(letters, repeat=size)):
             assert language.accepts(written) == is_parsed(parser, written), written
+
+
+def test_the_look_around_of_many_words_is_one_condition():
+    words = "and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|return|then"
+    language = gcd.grammar(f"start: NAME+\nNAME: /(?!({words})\\b)[a-z]+\\b/\n%ignore / +/\n")
+    texts = ["a", "andy ina", "ends nota", "and", "a end", "in", "x nil y"]
+    assert [text for text in texts if language.accepts(text)] == texts[:3]

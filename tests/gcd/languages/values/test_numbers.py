@@ -129,6 +129,19 @@ def test_every_short_numeral_is_judged_by_its_value(divisor: str) -> None:
         assert _is_multiple(Fraction(text.decode()), divisor)
 
 
+@settings(max_examples=60)
+@given(st.integers(1, 2000), st.integers(-6, 4), st.integers(-(10**12), 10**12), st.integers(-2, 2))
+@example(75, -4, 3, 0)
+@example(2, 3, 5, 0)
+def test_multiples_and_their_neighbors(a: int, e: int, times: int, off: int) -> None:
+    divisor, places = Decimal(a).scaleb(e), max(-e, 0)
+    value = Decimal(a * times * 10 ** max(e, 0) + off).scaleb(-places)
+    for zeros in range(3):
+        text = f"{value:f}" + "." * (zeros > places == 0) + "0" * zeros
+        expected = NUMERAL.fullmatch(text) and _is_multiple(Fraction(text), str(divisor))
+        assert multiples(divisor).accepts(text) == bool(expected), text
+
+
 def test_whole_numbers() -> None:
     assert whole_numbers() == regex(r"-?(0|[1-9][0-9]*)(\.0+)?")
     assert multiples(Decimal("0.1")) == regex(r"-?(0|[1-9][0-9]*)(\.[0-9]0*)?")

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gcd import Automaton, StateLimitError, regex, state_limit
 from gcd._languages.json_schema.languages import any_value
 from gcd._languages.text import code_points
-from gcd._languages.text.code_points import Ranges, one_of, ranges, texts
+from gcd._languages.text.code_points import Ranges, complement, one_of, ranges, texts
 from gcd._languages.values import json_values, python_values
 from gcd._languages.values.json_values import json_notation, json_string, quote
 from gcd._languages.values.python_values import python_notation, python_string
@@ -44,9 +45,18 @@ def _escape(inside: Ranges) -> str:
 @settings(max_examples=35)
 @given(RANGES)
 @example([(0, 0x10FFFF)])
+@example([(0xD800, 0xDFFF)])
+@example([(0x7F, 0x80), (0x81, 0x81)])
 def test_code_points_in_utf8_as_the_regex_engine_has_them(pairs: list[tuple[int, int]]) -> None:
-    inside = ranges(pairs)
+    inside, outside = ranges(pairs), complement(ranges(pairs))
     assert one_of(inside) == (regex(_escape(inside)) if inside else Automaton.empty())
+    # The ranges are those of the pairs without surrogates, and those outside are all others.
+    for point in {*EDGES, *(end + d for pair in pairs for end in pair for d in (-1, 0, 1))}:
+        is_scalar = 0 <= point < 0xD800 or 0xE000 <= point < 0x110000
+        wanted = is_scalar and any(a <= point <= b for a, b in pairs)
+        found = [any(a <= point <= b for a, b in part) for part in (inside, outside)]
+        assert found == [wanted, is_scalar and not wanted]
+    assert all(b + 1 < c for (_, b), (c, _) in pairwise(inside) if c != 0xE000)
 
 
 @pytest.mark.parametrize("category", ["L", "Nd", "Zs"])
