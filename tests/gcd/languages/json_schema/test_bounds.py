@@ -26,8 +26,9 @@ import smc
 from gcd import Automaton, json_schema
 from gcd._languages.json_schema import upper_bounds
 from gcd._languages.json_schema.keywords import HORIZONS
+from gcd._languages.values.objects import checksums
 from smc.testing import ToyLM
-from tests.gcd.languages.json_schema.strategies import compact
+from tests.gcd.languages.json_schema.strategies import agree, compact
 from tests.gcd.oracles import up_to
 
 STRING = {"type": "string"}
@@ -81,6 +82,15 @@ def test_bounds_that_take_too_much_hold_up_to_a_length(name: str) -> None:
     stated = json_schema(schema, max_bytes=least, unsupported="refuse")
     assert least <= language.max_bytes
     assert stated == Automaton(language.delta, language.accepting, language.class_of_byte, least)
+
+
+@pytest.mark.parametrize("inside", ["not", "oneOf"])
+def test_bounds_of_what_is_excluded_hold_as_far(inside: str) -> None:
+    long = {"type": "string", "maxLength": 3_000, "pattern": "^[ab]*$"}
+    other = {"not": long} if inside == "not" else {"oneOf": [long, {"minLength": 2}]}
+    schema = {"type": "string", "maxLength": 9, **other}
+    with gcd.state_limit(20_000):
+        agree(schema, ["", "a", "ab", "abc", "c", "cc"])
 
 
 SMALL = [
@@ -155,6 +165,15 @@ def test_too_much_work_for_upper_bounds_is_not_refused() -> None:
         with pytest.warns(gcd.CaveatWarning):
             language = json_schema(schema)
     assert language == json_schema(_form(60))
+
+
+def test_small_bounds_are_kept_where_large_ones_add_up() -> None:
+    members = _form(30, maxLength=500)["properties"] | {"zip": {"type": "string", "maxLength": 5}}
+    with pytest.warns(gcd.CaveatWarning):
+        language = json_schema({"type": "object", "properties": members})
+    assert len(language.caveats) == 30
+    assert language.accepts(compact({"k0": "x" * 501, "zip": "12345"}))
+    assert not language.accepts(compact({"zip": "123456"}))
 
 
 @pytest.mark.parametrize(
@@ -236,6 +255,7 @@ def test_caveats_go_from_parts_to_results() -> None:
 UNIQUE: list[tuple[Any, list[Any]]] = [
     ({"items": {"enum": list("abcde")}, "maxItems": 2}, list("abcdef")),
     ({"items": {"enum": [1, 1.0, True, "1"]}, "minItems": 2}, [1, True, "1", 1.5]),
+    ({"items": {"enum": list(range(11))}, "minItems": 2}, [0, 7, 10, 11]),  # 2^11 sets
     ({"items": {"enum": list(range(30))}, "maxItems": 2, "minItems": 1}, [0, 7, 29, 30]),
     ({"prefixItems": [{"enum": [1, 2]}], "items": {"enum": [2, 3, 4]}, "maxItems": 3}, [1, 2, 3]),
     ({"prefixItems": [{"type": "boolean"}, {"enum": [True, 2]}], "items": False}, [True, False, 2]),
@@ -295,6 +315,13 @@ def test_a_name_that_comes_twice_counts_once(schema: Any) -> None:
                 named = {"properties", "propertyNames", "patternProperties"} & schema.keys()
                 escaped = bool(named) and '"\\u0061"' in chosen
                 assert language.accepts(text) != escaped, text
+
+
+def test_names_that_differ_in_a_letter_are_told_apart() -> None:
+    for before, after in (("", ""), ("item_", ""), ("x", "_id")):
+        names = [f"{before}{letter}{after}" for letter in "abcdefghijklm"]
+        sums = [[each.accepts(name) for each in checksums()].index(True) for name in names]
+        assert len(set(sums)) == len(names)
 
 
 @pytest.mark.parametrize("kind", [gcd.CaveatWarning, gcd.IgnoredKeywordWarning])

@@ -2,16 +2,79 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import gcd
 from gcd._languages.json_schema.keywords import DRAFTS, draft_of
-from tests.gcd.languages.json_schema.strategies import VALIDATORS, agree, compact, orders
+from tests.gcd.languages.json_schema.strategies import VALIDATORS, VALUES, agree, compact, orders
 
 OLD = ("4", "6", "7")
+
+
+def _schemas(draft: str) -> st.SearchStrategy[Any]:
+    """Schemas with the keywords that differ between drafts, including those of other drafts."""
+
+    def few(most: int, **keywords: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        chosen = st.lists(st.sampled_from(sorted(keywords)), max_size=most, unique=True)
+        return chosen.flatmap(lambda names: st.fixed_dictionaries({n: keywords[n] for n in names}))
+
+    at, size = "definitions" if draft in OLD else "$defs", st.integers(0, 2)
+    leaf = {
+        "type": st.sampled_from(["null", "integer", "string", "array"]),
+        "exclusiveMinimum": st.booleans() if draft == "4" else size,
+        "minimum": size,
+        "maxLength": size,
+        "const": st.sampled_from([1, "p", None]),
+        "format": st.just("no format of any draft"),
+    }
+    to_it = {"$ref": st.sampled_from([f"#/{at}/d", "#here"])}
+    inner = few(2, **leaf, **to_it) | (few(1, **leaf) if draft == "4" else st.booleans())
+    several = st.lists(inner, min_size=1, max_size=2)
+    of_a_schema = (
+        *("additionalItems", "contains", "unevaluatedItems", "additionalProperties", "not"),
+        *("unevaluatedProperties", "if", "then", "else"),
+    )
+    keywords = {
+        **dict.fromkeys(of_a_schema, inner),
+        **dict.fromkeys(("minContains", "maxContains", "minItems"), size),
+        **dict.fromkeys(("prefixItems", "anyOf", "oneOf"), several),
+        "items": inner if draft == "2020-12" else inner | several,
+        "properties": st.fixed_dictionaries(dict.fromkeys("abc", inner)),
+        "required": st.sampled_from([["a"], ["b", "c"]]),
+        "propertyNames": st.sampled_from([{"maxLength": 1}, {"enum": ["a", "b"]}]),
+        "dependentRequired": st.just({"a": ["b"]}),
+        "dependentSchemas": st.fixed_dictionaries({"a": inner}),
+    }
+    if draft in OLD:  # the library ignores it in newer drafts
+        keywords["dependencies"] = st.fixed_dictionaries({"a": inner, "b": st.just(["c"])})
+    name = {"id": "#here"} if draft == "4" else {"$id": "#here"}
+    name = name if draft in OLD else {"$anchor": "here"}
+    return st.builds(
+        lambda schema, target: {**schema, at: {"d": {**target, **name}}},
+        few(5, **leaf, **to_it, **keywords),
+        few(2, **leaf),
+    )
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
+    @settings(max_examples=40)
+    @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
+    def check(schema: Any, values: list[Any]) -> None:
+        # In 2019-09 the library includes matches of `contains` in `unevaluatedItems`, and mistakes
+        # the keywords of a schema in `additionalProperties` for names.
+        shown, unlike = json.dumps(schema), {"contains", "unevaluatedItems"} <= schema.keys()
+        unlike |= '"additionalProperties": {' in shown and "unevaluatedProperties" in shown
+        assume(draft != "2019-09" or not unlike)
+        agree(schema, values, draft=draft)
+
+    check()
 
 
 R, D = "#/definitions/d", {"d": {"type": "null"}}

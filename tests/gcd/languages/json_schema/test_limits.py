@@ -12,6 +12,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -209,6 +210,10 @@ APART: dict[str, Any] = {
     "tags of several values": {
         "oneOf": [an_object({"k": {"enum": [i, f"{i}", None][: 2 + (i == 0)]}}) for i in range(15)]
     },
+    "tags behind references": {
+        "oneOf": [an_object({"k": {"$ref": f"#/$defs/k{i}"}, "x": INTEGER}) for i in range(15)],
+        "$defs": {f"k{i}": {"const": f"{i}"} for i in range(15)},
+    },
     "branches behind references": {
         "oneOf": [{"$ref": f"#/$defs/b{i}"} for i in range(15)],
         "$defs": {f"b{i}": branch for i, branch in enumerate(of_kinds("p", 15))},
@@ -266,6 +271,35 @@ def test_branches_that_overlap_are_the_only_ones_to_be_compared() -> None:
             value = {"kind": kind, "x": x}
             validator = Draft202012Validator({"oneOf": branches})
             assert language.accepts(compact(value)) == validator.is_valid(value)
+
+
+KINDS: list[Any] = [
+    {"properties": {"k": {"const": "a"}}},  # an optional tag
+    {"properties": {"k": {"const": "b"}}, "required": ["k"]},
+    {"properties": {"k": {"enum": ["a", 1]}}, "required": ["k"]},
+    {"properties": {"k": {"const": 1.0}}},
+    {"properties": {"l": {"const": "a"}}, "required": ["l"]},
+    {"properties": {"k": {}}, "required": ["k", "l"]},
+    {"properties": {}, "additionalProperties": {"const": "a"}},
+    {"patternProperties": {"k|l": {"enum": ["b", "z"]}}},
+    {"type": "object", "anyOf": [{"required": ["k"]}, {"properties": {"l": {"const": 1}}}]},
+    {"if": {"properties": {"k": {"const": "a"}}}, "then": {"required": ["l"]}, "else": False},
+]
+HELD = [{}, *({"k": k} for k in ("a", "b", 1, "z"))]
+RECORDS = [{**one, **({"l": other["k"]} if other else {})} for one in HELD for other in HELD]
+
+
+@pytest.mark.parametrize("first", range(len(KINDS)))
+def test_one_of_objects_with_tags_follows_the_standard(first: int) -> None:
+    closed = an_object({"k": {}, "l": {}}, required=[], additionalProperties=False)
+    for second, third in ((1, 3), (4, 9)):  # in ten rounds, each two kinds are together
+        branches = [KINDS[(first + i) % len(KINDS)] for i in (0, second, third)]
+        schema = {**closed, "oneOf": branches}
+        language, validator = gcd.Automaton.empty(), Draft202012Validator(schema)
+        with suppress(gcd.EmptyLanguageError):
+            language = json_schema(schema, max_depth=0)
+        for value in RECORDS:
+            assert language.accepts(compact(value)) == validator.is_valid(value), (schema, value)
 
 
 @settings(max_examples=60)
