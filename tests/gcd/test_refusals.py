@@ -171,6 +171,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcd.tool_calls([PING], style="hermis"), "name of a format"),
     (lambda: gcd.tool_calls([PING], whitespace="pretty"), "whitespace"),
     (lambda: gcd.tool_calls([PING], min_calls=-1), "min_calls"),
+    (lambda: gcd.tool_calls([PING], min_calls=2, max_calls=1), "at least min_calls"),
     (lambda: gcd.tool_calls([PING], max_depth=-1), "max_depth"),
     (lambda: gcd.tool_calls([PING], max_bytes=0), "max_bytes"),
     (lambda: gcd.tool_calls([PING], formats="no"), "formats"),
@@ -246,6 +247,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: MATCHER.forced(-1), "a limit of at least 0 tokens, got -1"),
     (lambda: MATCHER.advance([0]), "expected one token, got"),
     (lambda: MATCHER.validate(np.array([[0, 0]])), "one-dimensional draft, got shape (1, 2)"),
+    (lambda: masks_of_two(np.empty((1, 1), np.int32)), "contiguous int32"),
+    (lambda: masks_of_two(np.empty((2, 2), np.int32)), "contiguous int32"),
     (lambda: masks_of_two(np.empty((2, 2), np.int32)[:, ::2]), "contiguous int32"),
 ]
 

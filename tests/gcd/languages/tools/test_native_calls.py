@@ -145,14 +145,21 @@ def test_the_format_is_found_from_the_name():
     for model, name in {
         "Qwen/Qwen2.5-7B-Instruct": "hermes",
         "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3_coder",
+        "meta-llama/Llama-3.1-8B-Instruct": "llama3_json",
         "meta-llama/Llama-4-Scout-17B-16E": "pythonic",
         "mistralai/Mistral-7B-Instruct-v0.3": "mistral_json",
         "mistralai/Mistral-Small-3.2-24B-Instruct-2506": "mistral",
         "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek_v32",
+        "deepseek-ai/DeepSeek-V3.1": "deepseek_v31",
         "deepseek-ai/DeepSeek-V3-0324": "deepseek_v3",
+        "zai-org/GLM-4.5-Air": "glm45",
+        "openai/gpt-oss-20b": "openai",
         "google/functiongemma-270m-it": "functiongemma",
         "google/gemma-4-E4B-it": "gemma4",
         "ibm-granite/granite-4.0-micro": "hermes",
+        "CohereLabs/command-a-03-2025": "cohere_command3",
+        "MiniMaxAI/MiniMax-M2": "minimax_m2",
+        "Salesforce/Llama-xLAM-2-8b-fc-r": "xlam",
     }.items():
         assert gcd.call_format(model) == name
     with pytest.raises(gcd.ConstraintError, match="got 'gpt2'"):
