@@ -217,7 +217,7 @@ def test_between_budgets_far_apart_nothing_is_needed_and_nothing_has_settled() -
 
 @pytest.mark.usefixtures("_form")
 @pytest.mark.parametrize("prefix", [(), (0,), (0, 0), (2,)])
-@pytest.mark.parametrize("make", [random_hmm, lambda num_tokens: sparse(4, 6, num_tokens)])
+@pytest.mark.parametrize("make", [random_hmm, lambda num_tokens: sparse(6, 6, num_tokens)])
 def test_expectations_of_classes_and_tokens(
     make: Callable[[int], HMM], prefix: tuple[int, ...]
 ) -> None:
