@@ -203,6 +203,7 @@ TYPES: list[tuple[Any, list[Any]]] = [
     (Code, [{"code": "12"}]),
     (pydantic.TypeAdapter(list[Code]), [[{"code": "12"}]]),
     (Hooked, [{"a": 3, "b": 5}]),
+    (list[Hooked], [[{"a": 3, "b": 5}]]),
     (Annotated[int, pydantic.WithJsonSchema({"maximum": 3})], [3]),
     (Rechecked, [{"a": 6}, {"a": 6, "b": 7}]),
     (Alias, [4]),
@@ -297,6 +298,10 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out() -> None:
         (Annotated[Delta, Field(gt=Delta(1))], "bounds"),
         (Annotated[Delta, Field(multiple_of=Delta(1))], "multiple_of"),
         (Annotated[pydantic.Secret[int], Field(gt=2)], "bound"),
+        (Annotated[pydantic.SecretStr, Field(min_length=2)], "bound"),
+        (Annotated[pathlib.Path, Field(max_length=3)], "bound"),
+        (Annotated[uuid.UUID, Field(max_length=99)], "bound"),
+        (Annotated[list[int] | Inner, Field(min_length=1)], "bound"),
         (Annotated[bool, Field(gt=0)], "bound"),
         (Annotated[Inner, Field(min_length=1)], "bound"),
         (Annotated[Date | int, Field(gt=3)], "bound"),
@@ -569,6 +574,8 @@ def test_private_attributes_and_plain_dataclasses_have_no_code() -> None:
 
     for kind in (Private, Person, Code, Book, Point):
         assert gcd.json_schema(kind, unsupported="refuse").caveats == ()
+    found = gcd.json_schema(CheckedModel, unsupported="ignore")
+    assert [caveat.pointer for caveat in found.caveats] == [""], "at the root"
 
 
 def test_a_pattern_of_a_union_leaves_its_strings() -> None:
