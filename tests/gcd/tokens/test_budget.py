@@ -178,6 +178,20 @@ def test_a_batch_masks_as_each_example_alone() -> None:
     assert torch.equal(together.packed(states, remaining), pack(rows))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_another_device_gives_the_same_masks_and_passes() -> None:
+    automata = [lift(regex(p), VOCABULARY) for p in ("a{3}b*", "(ab)+c")]
+    here, there = AutomatonBatch(automata), AutomatonBatch(automata, "cuda")
+    states = torch.arange(-1, here.num_states)
+    remaining = states.remainder(5)
+    packed = BudgetMask(there, 10).packed(states.cuda(), remaining.cuda())
+    assert torch.equal(packed.cpu(), BudgetMask(here, 10).packed(states, remaining))
+    for automaton in automata:
+        alive = TensorAutomaton.of(automaton, "cuda").backward_pass(6)
+        assert torch.equal(alive.cpu(), TensorAutomaton.of(automaton, "cpu").backward_pass(6))
+
+
 def test_a_budget_below_the_shortest_completion_is_refused_with_both_numbers() -> None:
     automata = [lift(regex(p), VOCABULARY) for p in ("a", "a{5}", "b")]
     batch = AutomatonBatch(automata)
