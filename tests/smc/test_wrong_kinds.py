@@ -80,7 +80,7 @@ GIVEN = {"lm": UNREAD, "prompts": [[0]], "constraint": LIFTED}
 CALLS: dict[str, Callable[..., Any]] = {
     "sample": lambda **options: sample_with(**{**GIVEN, **SAMPLED, **options}),
     "a removed argument": lambda **options: smc.sample(**GIVEN, **SAMPLED, **options),
-    "generate": lambda **options: smc.generate(LIFTED, **arguments(options)),
+    "generate": lambda **options: smc.generate(**arguments({"constraint": LIFTED, **options})),
     "distribution": lambda **options: smc.distribution(**{**GIVEN, **options}),
     "search": lambda **options: smc.search(
         **{"lm": UNREAD, "prompt": [0], "constraint": LIFTED, "max_tokens": 5, **options}
@@ -181,6 +181,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "generate": [
         ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
         ({"finished": print}, "expected smc.Hooks without `finished`"),
+        ({"constraint": gcd.regex("a")}, "a TokenAutomaton, got Automaton; use gcd.lift"),
     ],
     "distribution": [
         (
