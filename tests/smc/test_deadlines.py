@@ -240,6 +240,14 @@ def test_examples_that_had_ended_were_not_stopped() -> None:
     assert [each.valid for each in found] == [True, True]
 
 
+def test_answers_that_were_closed_early_estimate_nothing() -> None:
+    (found,) = smc.sample(
+        TOY, [PROMPT], CONSTRAINTS["few_words"](), max_tokens=5, particles=16, proposal=smc.GCD(),
+        cancel=After(0),
+    )  # fmt: skip
+    assert (found.stopped, found.reliability.label) == ("cancelled", "unknown")
+
+
 def test_an_abandoned_call_raises() -> None:
     abandon = threading.Event()
     abandon.set()

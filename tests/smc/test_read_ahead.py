@@ -103,6 +103,16 @@ def test_the_same_through_forced_runs(language: str) -> None:
     assert (used > 0) == (language not in ("forced_last", "all_forced"))
 
 
+def test_right_guesses_save_every_pass_but_one() -> None:
+    given: tuple[Any, ...] = (TOY, [[1]], LONG)
+    options = {"max_tokens": 10, "particles": 1, "proposal": smc.GCD()}
+    (alone,) = sampled(*given, **options)
+    ids = alone.particles[0].ids
+    known = {VOCABULARY.decode([1, *ids[:i]]): [token] for i, token in enumerate(ids)}
+    (found,) = sampled(*given, **options, read_ahead=20, guesses=lambda text, _: known[text])
+    assert (found.particles, found.diagnostics.lm_calls) == (alone.particles, 2)
+
+
 class PartlyNaN(ToyLM):
     """A model that returns NaN after texts that begin with two b."""
 

@@ -80,7 +80,7 @@ GIVEN = {"lm": UNREAD, "prompts": [[0]], "constraint": LIFTED}
 CALLS: dict[str, Callable[..., Any]] = {
     "sample": lambda **options: sample_with(**{**GIVEN, **SAMPLED, **options}),
     "a removed argument": lambda **options: smc.sample(**GIVEN, **SAMPLED, **options),
-    "generate": lambda **options: smc.generate(LIFTED, **arguments(options)),
+    "generate": lambda **options: smc.generate(**arguments({"constraint": LIFTED, **options})),
     "distribution": lambda **options: smc.distribution(**{**GIVEN, **options}),
     "search": lambda **options: smc.search(
         **{"lm": UNREAD, "prompt": [0], "constraint": LIFTED, "max_tokens": 5, **options}
@@ -129,22 +129,22 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "sample": [
         ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
         ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
-        ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
+        *(({"ess_threshold": x}, f"ess_threshold to be .* got {x}") for x in (-0.1, math.nan)),
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
         ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
         ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
         ({"example_ids": 5}, "expected example_ids to be a list of numbers, got 5"),
         ({"example_ids": [1 << 63]}, "expected example_ids of at most 9007199254740992, got"),
-        ({"kept": 0.5}, "expected kept to be a whole number, got 0.5"),
+        *(({"kept": wrong}, f"expected kept to be .* got {wrong}") for wrong in (0.5, -1)),
         *(
             ({name: 5}, f"expected {name} to be a function, got 5")
             for name in ("draw", "finished", "observe", "run")
         ),
         ({"abandon": threading.Event}, "expected abandon to be a threading.Event, got <class"),
-        ({"cancel": threading.Event}, "expected cancel to be a threading.Event, got <class"),
+        *(({"cancel": x}, "cancel to be a threading.Event, got") for x in (True, threading.Event)),
         ({"run": print, "execution": "static"}, "expected smc.Hooks without `run`"),
         ({"max_tokens": [8.7]}, "expected max_tokens to be a whole number, got 8.7"),
-        ({"prompts": [[0], [1, 6]]}, "0 to 5 in the prompt of example 1, got 6;"),
+        *(({"prompts": [[0], [1, x]]}, f"prompt of example 1, got {x};") for x in (6, -1)),
         ({"prompts": np.array([0, 1])}, r"got a list of token ids; pass \[token_ids\]"),
         *(
             ({"prompts": [[0], prompt]}, r"text or token ids, got .*(one text|$)|got a list of")
@@ -161,7 +161,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"constraint": OTHER}, "the model has 6 tokens, the constraint has 2"),
         ({"constraint": gcd.regex("a")}, r"got Automaton.*gcd.lift\(automaton, lm"),
         ({"algorithm": "smc", "strata": "budget"}, "to be one of none, state, got 'budget'"),
-        ({"floor": 1}, r"expected floor to be in \[0, 1\), got 1"),
+        *(({"floor": x}, rf"floor to be in \[0, 1\), got {x}") for x in (1, -0.1, math.nan)),
         *(({"floor": wrong}, "expected floor to be .*") for wrong in ("0.5", True)),
         ({"count_finished": 1}, "expected count_finished to be .*1"),
         ({"proposal": smc.PGCD(HMM.random(3, 9))}, "over 6 tokens.*got one over 9"),
@@ -170,8 +170,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
              "max_tokens": [4, 4, 90], "max_rows": 2, "proposal": smc.PGCD(HMM_, max_bytes=9999)},
             r"MiB for .* states",
         ),
-        ({"read_ahead": -1}, "expected read_ahead .*got -1"),
-        ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
+        *(({"read_ahead": x}, f"expected read_ahead .*got {x!r}") for x in (-1, 1.5, True, "much")),
         ({"read_ahead": 2, "execution": "static"}, "in captured steps, got 2"),
     ],
     "a removed argument": [
@@ -182,6 +181,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "generate": [
         ({"hooks": {}}, r"expected hooks to be a smc.Hooks\(...\), got {}"),
         ({"finished": print}, "expected smc.Hooks without `finished`"),
+        ({"constraint": gcd.regex("a")}, "a TokenAutomaton, got Automaton; use gcd.lift"),
     ],
     "distribution": [
         (
@@ -208,7 +208,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "choose": [
         ({"options": []}, "expected at least one option, got none"),
-        ({"options": "yes"}, "expected a list of options, got str"),
+        *(({"options": x}, "expected a list of options, got") for x in ("yes", {"a": 1}, {"a"})),
         ({"options": ["a", "b", "a"]}, "distinct options, got 'a' at indices 0 and 2"),
         ({"options": ["a", 3]}, "got 3 at index 1; convert it to text, as in '3'"),
         ({"options": [["a"], ["b"]]}, r"expected as many lists of options as prompts \(1\), got 2"),
@@ -245,11 +245,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"hmm": "models/some-hmm"}, r"got str.*hmm\.load"),
         ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
         ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
-        ({"lookahead": True}, "lookahead to be one of"),
-        ({"exact_top_k": -1}, "exact_top_k"),
-        ({"exact_top_k": "all"}, "exact_top_k"),
+        *(({"lookahead": wrong}, "lookahead to be one of") for wrong in (True, math.nan)),
+        *(({"exact_top_k": wrong}, "exact_top_k") for wrong in (-1, True, 64.0, "all")),
         ({"max_bytes": -1}, "max_bytes"),
-        ({"defense": 1.5}, "defense"),
+        *(({"defense": wrong}, "defense") for wrong in (1.5, math.nan)),
     ],
     "Twisted": [
         ({"lookahead": "bigram"}, "got str.*smc.PGCD"),
