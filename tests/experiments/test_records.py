@@ -165,6 +165,7 @@ MALFORMED: dict[str, list[tuple[Any, str]]] = {
         ({"prompt": CHAT}, "expected the last message to have the role 'user', got 'assistant'"),
         ({"completion": {"a": math.nan}}, "expected an answer with JSON values only"),
         ({"prompt": LONE}, "expected text that UTF-8 can represent"),
+        ({"completion": {"a": LONE}}, "expected text that UTF-8 can represent"),
         ({"id": LONE}, "expected text that UTF-8 can represent"),
     ],
     "sql": [
