@@ -83,7 +83,7 @@ def test_lists_lines_and_byte_order_marks_are_read_alike(task: str, tmp_path: Pa
 def test_other_files_may_begin_with_a_mark(tmp_path: Path) -> None:
     (tmp_path / "bakery.sql").write_bytes(MARK + (SQL / "bakery.sql").read_bytes())
     assert read_databases(tmp_path)["bakery"].schema == read_databases(SQL)["bakery"].schema
-    (tmp_path / "x.tsv").write_bytes(MARK + b"dog run park\tA dog runs in the park.\n")
+    (tmp_path / "x.tsv").write_bytes((MARK + b"dog run park\tA dog runs in the park.\n") * 2)
     assert [each.concepts for each in read_training([tmp_path / "x.tsv"])] == [
         ("dog", "run", "park")
     ]
