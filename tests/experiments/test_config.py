@@ -100,6 +100,7 @@ REFUSED = {
         ("task.methods=[gcd] +hmm.paths.H64=DIR", "hmm.paths=.* would be ignored"),
         ("task.formats=none", "task.formats"),
         ("task.max_bytes=0", "task.max_bytes"),
+        ("task.methods=[gcd] task.reference=lcd", "expected task.reference to be one of task.meth"),
         ("task.algorithms=[discrete] smc.resampling=multinomial", UNREAD),
         ("task.algorithms=[discrete] smc=paper", UNREAD),
         ("task.algorithms=[smc_paper,smc_none] smc.ess_threshold=0.25", UNREAD),

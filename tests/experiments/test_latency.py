@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock, call
 
 import pytest
+import torch
 
+import gcd
+import smc
 from experiments import latency as task
 from experiments import run as experiment
-from experiments.latency import PAPER, UNCOMPILED, make_vocabulary, methods_of
+from experiments.latency import PAPER, UNCOMPILED, make_vocabulary, methods_of, table_seconds
 from tests.experiments import composing
 from tests.experiments.rows import rows_of
 from tests.experiments.toy_model import write_checkpoint
@@ -86,3 +90,12 @@ def test_a_vocabulary_is_made_up():
     assert words.size == 49152
     assert len({*words.token_bytes}) == 49152
     assert tuple(words.eos_ids) == (49151,)
+
+
+def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
+    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    proposal = Mock(spec=smc.PGCD)
+    table_seconds(proposal, gcd.lift(gcd.regex("a{2,6}"), vocabulary), 5, torch.device("cpu"))
+    small, free, whole = proposal.mock_calls
+    assert [each.args[0].budgets.tolist() for each in (small, whole)] == [[3], [5]]
+    assert free == call.free()

@@ -83,7 +83,7 @@ def test_lists_lines_and_byte_order_marks_are_read_alike(task: str, tmp_path: Pa
 def test_other_files_may_begin_with_a_mark(tmp_path: Path) -> None:
     (tmp_path / "bakery.sql").write_bytes(MARK + (SQL / "bakery.sql").read_bytes())
     assert read_databases(tmp_path)["bakery"].schema == read_databases(SQL)["bakery"].schema
-    (tmp_path / "x.tsv").write_bytes(MARK + b"dog run park\tA dog runs in the park.\n")
+    (tmp_path / "x.tsv").write_bytes((MARK + b"dog run park\tA dog runs in the park.\n") * 2)
     assert [each.concepts for each in read_training([tmp_path / "x.tsv"])] == [
         ("dog", "run", "park")
     ]
@@ -165,6 +165,7 @@ MALFORMED: dict[str, list[tuple[Any, str]]] = {
         ({"prompt": CHAT}, "expected the last message to have the role 'user', got 'assistant'"),
         ({"completion": {"a": math.nan}}, "expected an answer with JSON values only"),
         ({"prompt": LONE}, "expected text that UTF-8 can represent"),
+        ({"completion": {"a": LONE}}, "expected text that UTF-8 can represent"),
         ({"id": LONE}, "expected text that UTF-8 can represent"),
     ],
     "sql": [

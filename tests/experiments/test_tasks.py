@@ -41,6 +41,9 @@ def test_rows_are_read_back_and_merged_in_the_order_of_the_keys(tmp_path):
     with pytest.raises(KeyError, match="example='d', method='gcd'"):
         again.merge([*keys, key_of(row("d"))])
     assert again.path.read_bytes() == before  # nothing is merged without all rows
+    again.path.write_bytes(before[:-1])  # a row without its line end is no row
+    ResultStore(tmp_path).append(rows[:1])
+    assert again.path.read_bytes() == before
     assert again.merge(keys) == rows
     assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]
     assert [json.loads(line) for line in again.path.read_text("utf-8").split("\n")[:-1]] == rows

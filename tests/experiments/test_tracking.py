@@ -107,8 +107,10 @@ def test_an_experiment_is_a_group_whose_arms_overlay(tmp_path, caplog, monkeypat
     monkeypatch.setattr(wandb, "init", init)
     for _ in range(2):  # the second time nothing is logged
         logged(directory, {"accuracy": figure})
-    tracking.log(WandbConfig(mode="offline"), tmp_path, {}, tables={}, figures={}, numbers={})
-    assert (runs[-1].names["job_type"], runs.pop().points) == ("overview", [])
+    numbers = {"reads": {1: {"median": None}}}  # wandb needs keys that are text
+    tracking.log(WandbConfig(mode="offline"), tmp_path, {}, tables={}, figures={}, numbers=numbers)
+    assert (runs[-1].names["job_type"], runs[-1].points) == ("overview", [])
+    assert runs.pop().means == {"reads": {"1": {"median": None}}}
     wandb.teardown()  # writes all there is to write
     assert not [record for record in caplog.records if record.name == tracking.__name__]
     assert len(runs) == len([*directory.glob("wandb/offline-run-*/*.wandb")]) == 1 + 2 * 2

@@ -66,7 +66,7 @@ def test_what_does_no_harm_is_let_in(tokens):
     [
         *((WORDS, {name: value}, 1, name) for name, value in CONTRADICTIONS.items()),
         (WORDS, {"logit_bias": {1: float("nan")}}, 1, "logit_bias"),
-        (WORDS, {"logit_bias": {1: 1e39}}, 1, "logit_bias"),
+        (WORDS, {"logit_bias": {1: -3e38}}, 1, "logit_bias"),
         (WORDS, {"max_tokens": 3}, 1, "within max_tokens: needs at least 4 .* budget is 3"),
         (WORDS | {"budget": 2}, {}, 1, "the request's budget: needs at least 4 .* budget is 2"),
         (WORDS, {}, 61, "max_model_len less the prompt: needs at least 4 .* budget is 3"),

@@ -101,7 +101,7 @@ def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
         ('{"regex": "a", "options": []}', r"options to be a JSON object, got \[\]"),
         ('{"tools": [], "options": {"draft": 9}}', "no option 'draft'; use one of style, "),
         ('{"segments": [], "options": {"max_bytes": 9}}', "segments has no option"),
-        ('{"regex": "a", "deadline_ms": 1.5}', "expected deadline_ms to be a whole number"),
+        ('{"regex": "a", "deadline_ms": true}', "expected deadline_ms to be a whole number"),
         ('{"regex": "a", "deadline_ms": -1}', "expected deadline_ms to be a whole number"),
     ],
 )

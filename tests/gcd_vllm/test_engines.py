@@ -14,6 +14,8 @@ import torch
 
 import gcd
 from gcd_vllm import Processor
+from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._weight_table import take
 from tests.gcd_vllm.fakes import (
     RequestStates,
     SamplingParams,
@@ -150,8 +152,9 @@ def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
 
     def enter(slot):
         states.enter(slot, [1], [])
-        given = SamplingParams(extra_args={"gcd": json.dumps(constraints[slot])}, max_tokens=20)
-        assert processor.add_request(slot, given)
+        particle = ParticleRequest(f"room/{slot}").text()
+        extra = {"gcd": json.dumps(constraints[slot]), "gcd_particle": particle}
+        assert processor.add_request(slot, SamplingParams(extra_args=extra, max_tokens=20))
 
     def allowed(slot, output):
         matcher = gcd.Matcher(lifted(json.dumps(constraints[slot]), tokens), budget=20)
@@ -174,6 +177,7 @@ def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
     enter(6)
     masks = v2_step(processor, [6, 5, 0], tokens.size)  # too many; the last is refused
     assert finite(masks[0]) < set(b"[") | set(tokens.eos_ids)
+    assert "raise the limit of the pool" in take("room/6")["room/6"]
     assert finite(masks[1]) == allowed(5, [])
     assert finite(masks[2]) == allowed(0, [ord("a")] * 2)
     masks = v2_step(processor, [1, 5, 0], tokens.size)  # one comes back, and there is no room

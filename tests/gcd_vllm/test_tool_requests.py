@@ -45,6 +45,7 @@ CASES = [
     ({"tool_choice": NOTE}, None, CALL, None),
     ({"parallel_tool_calls": False}, "hi", CALL, None),
     ({"response_format": FORM}, '{"ok":true}', CALL, f"{WEATHER}\n{CALL}"),
+    ({"response_format": {"type": "json_object"}}, '{"b":[1]}', CALL, f"{WEATHER}\n{CALL}"),
     ({"response_format": FORM, "tool_choice": "required"}, None, CALL, f"{WEATHER}\n{CALL}"),
 ]
 

@@ -231,19 +231,22 @@ def test_two_processes_equal_one(tmp_path, tiny_lm):
 
 
 def test_answers_have_the_language_models_law():
-    """Frequencies against enumeration, and where answers end."""
+    """Frequencies against enumeration, their log-probabilities, and where they end."""
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"", b""], eos_ids=[2, 3])
     lm = ToyLM(vocabulary, seed=5)
     num, longest = 4000, 3
     generator = torch.Generator().manual_seed(0)
     sampled = distill_sampling.sample_batch(lm, [[0, 1]] * num, longest, generator)
-    counts = collections.Counter(tuple(sampled.sequence(row)) for row in range(num))
+    answers = [tuple(sampled.sequence(row)) for row in range(num)]
+    said = dict(zip(answers, sampled.log_likelihood.tolist(), strict=True))
+    counts = collections.Counter(answers)
     chi_square = float(num)
     for answer, count in counts.items():
         assert not {2, 3} & set(answer[:-1])
         assert answer[-1] in (2, 3) or len(answer) == longest
         prefixes = [(0, 1, *answer[:t]) for t in range(len(answer))]
         log_p = sum(float(lm.log_p(p)[v]) for p, v in zip(prefixes, answer, strict=True))
+        assert said[answer] == pytest.approx(log_p, abs=1e-12)
         # Answers that never came belong to the sum too, with their expected counts.
         expected = num * math.exp(log_p)
         chi_square += (count - expected) ** 2 / expected - expected
@@ -327,12 +330,16 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs, monkey
         used.append(len(sequences))
         return after_each_token(sequences, *rest)
 
+    def counted(config, num, tokenizer):
+        used.append(num)
+        return [[5, 6], [7]]
+
     if init == "latent":
         pytest.importorskip("faiss")
         monkeypatch.setattr(distill_task, "after_each_token", spy)
         monkeypatch.setattr(distill_task, "_LATENT", 7)
     else:
-        monkeypatch.setitem(SOURCES, "toy", PromptSource(lambda *_: [[5, 6], [7]]))
+        monkeypatch.setitem(SOURCES, "toy", PromptSource(counted))
         source = ["source=toy"]
     settings = (
         *common(tiny_lm)[:-1], *source, f"run_dir={tmp_path / 'run'}", f"init={init}",
@@ -346,6 +353,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs, monkey
     if epochs:
         assert {"nats/held_out", "nats/training"} <= logged["history"][-1].keys()
         assert logged["figures"] == {"curve": run_dir / "curve.png"}
+        assert logged["tables"]["table"]
         assert used == [7]  # latent variables come from so many sequences
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
     # Untrained, it says nearly nothing: uniform over its 257 tokens.
@@ -364,6 +372,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs, monkey
         table = (run_dir / "table.md").read_text()
         assert "seen at most 9 times" in table
         assert "to prompts of toy." in table
+        assert set(used) == {6}  # two answers to each
         assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
     # Tokens that never occur have the same emissions.
     (sampled,) = tmp_path.glob("sequences-*")

@@ -327,6 +327,7 @@ def test_type_strings(text: str, schema: Any, optional: bool) -> None:
         ("Dict[int, str]", {}, ["Dict[int, str]"]),
         ("two words", {}, ["two words"]),
         ("List[", {}, ["List["]),
+        ("Annotated()", {}, ["Annotated()"]),
         ("int[3]", {}, ["int[3]"]),
         ("|".join(["int"] * 9000), {}, ["|".join(["int"] * 9000)]),
         ("__import__('os').system('true')", {}, ["__import__('os').system('true')"]),
