@@ -1,9 +1,9 @@
 """Every block of Python runs after README's example, in the order of its page, unless it begins
 with what it needs. Every command of `experiments.run` composes and passes its checks.
 
-Blocks run as written, in an empty folder, with two replacements: README's `from_pretrained` finds
-no hub here, so it loads SmolLM2 from a wheel for README and for HMMs of SmolLM2, and a small model
-of `transformers` for all other pages; and pages of `SHORTENED` draw less, for the sake of time.
+Blocks run as written, in an empty folder, with two replacements. README's `from_pretrained` finds
+no hub here: it loads SmolLM2 from a wheel for README and for HMMs of SmolLM2, and a small model of
+`transformers` for all other pages. For the sake of time, pages of `SHORTENED` draw less.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def nondeterministic(draw, max_states: int = 4):
     return Nondeterministic(num_states, edges, epsilon, initial, accepting)
 
 
-# Words of which none continues another; such automata are repeated without subsets.
+# No word continues another; such automata are repeated without subsets.
 ONE_WAY = Nondeterministic(3, [(0, [*b"a"], 1), (1, [*b"b"], 2), (0, [*b"\xff"], 2)], [], [0], [2])
 
 

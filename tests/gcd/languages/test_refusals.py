@@ -164,7 +164,7 @@ SCHEMAS: list[tuple[Any, str]] = [
     ({"patternProperties": {f"^{c}": True for c in "abcdefgh"}}, "'patternProp.*got 8; declare"),
     # Refused before anything is built, not by a limit.
     (unique(items={"oneOf": [{"const": i} for i in SIXTY]}), "Unsupp.*'uniqueItems' at the root"),
-    (unique(items={"type": "integer", "minimum": 1, "maximum": 60}, minItems=60), "Unsupp.*uniqu"),
+    (unique(items={"type": "integer", "minimum": 1, "maximum": 60}, minItems=60), "Unsupp.*unique"),
     (unique(prefixItems=[{"enum": SIXTY[:39]}] * 60, items=False), "Unsupp.*'uniqueItems' at the"),
     (unique(prefixItems=[{"enum": [*range(i, i + 9)]} for i in SIXTY]), "Unsupp.*'uniqueItems' at"),
     ({"type": "object", "additionalProperties": {"const": 1}, "minProperties": 3}, "'minProperti"),

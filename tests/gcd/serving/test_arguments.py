@@ -40,7 +40,7 @@ SEQUENCES: list[Callable[[list[int]], Any]] = [
     lambda ids: np.frombuffer(np.array(ids).tobytes(), np.int64),  # read-only
     lambda ids: [np.int32(token) for token in ids],
 ]
-# What a scalar may not be, and what a sequence may not be.
+# A scalar that is refused, and a sequence.
 REFUSED: list[tuple[Any, Any]] = [(wrong, [A, wrong, A]) for wrong in NOT_WHOLE]
 REFUSED += [
     (97.5, wrong)
