@@ -68,7 +68,7 @@ def given_(tmp_path_factory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def logged() -> dict[str, Any]:
-    """What the whole run tells wandb."""
+    """Collect the values that the whole run logs."""
     return {}
 
 

@@ -214,7 +214,7 @@ def test_the_interval_is_that_of_the_difference_over_common_resamples():
     alone = np.array(GCD)[np.random.default_rng(4).integers(0, 6, (2000, 6))].mean(axis=1)
     apart = np.array(PGCD)[drawn].mean(axis=1) - alone
     assert np.ptp(np.quantile(apart, [0.025, 0.975])) > high - low
-    # What is better by the same everywhere is better for sure.
+    # A difference that is the same in every example has no interval.
     better = [accuracy + 0.125 for accuracy in GCD]
     (record,) = differences([*rows_of("pgcd", better), *rows_of("gcd", GCD)])
     assert (record["weighted_accuracy"], *interval_of(record)) == pytest.approx((0.125,) * 3)

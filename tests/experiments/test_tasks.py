@@ -41,7 +41,7 @@ def test_rows_are_read_back_and_merged_in_the_order_of_the_keys(tmp_path):
     with pytest.raises(KeyError, match="example='d', method='gcd'"):
         again.merge([*keys, key_of(row("d"))])
     assert again.path.read_bytes() == before  # nothing is merged without all rows
-    again.path.write_bytes(before[:-1])  # a row without its line end is no row
+    again.path.write_bytes(before[:-1])  # a row needs its line end
     ResultStore(tmp_path).append(rows[:1])
     assert again.path.read_bytes() == before
     assert again.merge(keys) == rows

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
 import smc._forward.reader
-from gcd import AutomatonBatch, InfeasibleBudgetError, TokenAutomaton, Vocabulary, lift
+from gcd import Automaton, AutomatonBatch, InfeasibleBudgetError, TokenAutomaton, Vocabulary, lift
 from smc._interface.interface import Room, in_batches
 from smc.testing import ToyLM
 from tests.smc.calls import arguments, assert_same, sample_with
@@ -176,6 +176,26 @@ def sample_from(
     defaults = {"max_tokens": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
     # As users call it, without the type checks of the tests.
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **arguments({**defaults, **options}))
+
+
+words = st.lists(st.text("ab", min_size=0, max_size=5), min_size=1, max_size=4)
+
+
+@settings(max_examples=40)
+@given(words, st.booleans(), st.integers(0, 3), st.integers(0, 1000))
+def test_at_any_feasible_budget_every_gcd_particle_finishes(
+    texts: list[str], starred: bool, slack: int, seed: int
+) -> None:
+    language = choice(*texts)
+    language = language.star() + Automaton.literal("b") if starred else language
+    automaton = lift(language, VOCABULARY)
+    budget = automaton.fewest_tokens + slack
+    (found,) = sample_from([[0]], automaton, max_tokens=budget, seed=seed)
+    assert (found.complete, found.valid, found.dead) == (True, True, False)
+    assert found.diagnostics.share_finished == 1
+    assert all(len(each.ids) <= budget for each in found.particles)
+    assert all(language.accepts(answer) for answer in found.answers)
+    assert sum(found.probabilities) == pytest.approx(1)
 
 
 def test_lcd_dies_where_gcd_finishes() -> None:

@@ -63,7 +63,7 @@ def written(path: Path, content: object) -> Path:
 
 @pytest.fixture(scope="module")
 def logged() -> dict[str, Any]:
-    """What the whole run tells wandb."""
+    """Collect the values that the whole run logs."""
     return {}
 
 
@@ -200,7 +200,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
 
 @pytest.mark.usefixtures("tables_alone")
 def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
-    """Under an HMM of one's own, too."""
+    """P-GCD with a given HMM is one of them."""
     save(HMM.random(3, 512), tmp_path / "hmm")
     problems = written(tmp_path / "p.json", PROBLEMS)
     experiment.run(
