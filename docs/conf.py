@@ -17,7 +17,7 @@ include_patterns = [
     "data/*/README.md",
     "models/*/README.md",
 ]
-exclude_patterns = [".*", "build"]  # not searched for pages, as they have a hundred thousand files
+exclude_patterns = [".*", "build"]  # many files, and no pages
 
 myst_heading_anchors = 4
 suppress_warnings = [

@@ -16,7 +16,7 @@ DEVICE = torch.device(NAME)
 
 
 def move(value: Any, device: Any = DEVICE) -> Any:
-    """Copies all tensors of a tree to a device."""
+    """Copy all tensors of a tree to a device."""
     return tree_map(lambda each: each.to(device) if isinstance(each, torch.Tensor) else each, value)
 
 

@@ -78,7 +78,7 @@ def finished(tmp_path_factory) -> Path:
     return run_dir
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the whole run, which other tests look at, too")
 def test_a_run_writes_everything(finished):
     rows = rows_of(finished)
     assert len(rows) == 2 * 3 * 2 * 2

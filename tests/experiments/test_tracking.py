@@ -141,7 +141,7 @@ def test_an_experiment_is_a_group_whose_arms_overlay(tmp_path, caplog, monkeypat
     assert [r["first answer"] for r in found[:2]] == ["lcd 0:a", "cut"]
 
 
-@pytest.mark.parametrize("error", [TypeError("something of its own"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [TypeError("an error inside of wandb"), KeyboardInterrupt()])
 def test_a_finished_run_stays_finished_despite_errors_of_wandb(
     monkeypatch, tmp_path, caplog, error
 ):
@@ -157,7 +157,7 @@ def test_a_finished_run_stays_finished_despite_errors_of_wandb(
     else:
         logged(tmp_path)
         (warning,) = caplog.messages
-        assert "TypeError: something of its own" in warning
+        assert "TypeError: an error inside of wandb" in warning
         assert str(tmp_path) in warning
 
 

@@ -1,6 +1,6 @@
 """Refusals of arguments, by the words of the error.
 
-The tests of each language have the schemas, patterns and grammars that it refuses.
+`languages/test_refusals.py` has schemas, patterns, grammars and lists of tools.
 """
 
 from __future__ import annotations

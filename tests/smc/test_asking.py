@@ -60,7 +60,7 @@ BOOLEAN = {"type": "object", "properties": {"x": {"type": "boolean"}}, "required
 
 
 def record(required: str, **properties: Any) -> dict[str, Any]:
-    """Return the schema of an object with these properties, one of which is required."""
+    """Return the schema of an object with these properties; `required` is the required one."""
     inside = {"properties": properties, "required": [required], "additionalProperties": False}
     return {"type": "object", **inside}
 

@@ -169,14 +169,12 @@ def described(prefixes: TopTokenPrefixes, prompts: dict[int, tuple[int, ...]]) -
     names: list[tuple] = []
     read = {at: i for i, at in enumerate(prefixes.read.tolist())}
     links = list(zip(prefixes.parent.tolist(), prefixes.token.tolist(), strict=True))
-    while len(names) < len(links):
-        names = []
-        for i in range(len(links)):
-            path, at = [], i
-            while links[at][0] >= 0:
-                path.append(links[at][1])
-                at = links[at][0]
-            names.append((prompts[at], tuple(path[::-1])))
+    for i in range(len(links)):
+        path, at = [], i
+        while links[at][0] >= 0:
+            path.append(links[at][1])
+            at = links[at][0]
+        names.append((prompts[at], tuple(path[::-1])))
     return {
         name: (weight, read.get(i))
         for i, (name, weight) in enumerate(zip(names, prefixes.weight.tolist(), strict=True))

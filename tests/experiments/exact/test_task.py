@@ -78,6 +78,7 @@ def finished(tmp_path_factory, logged) -> Path:
     return run_dir
 
 
+@pytest.mark.slow("the whole run, which other tests look at, too")
 def test_own_problems_give_one_line_each(finished):
     first, second, third = rows_of(finished)
     assert [one["name"] for one in (first, second, third)] == ["0", PROBLEMS[1]["name"], "2"]

@@ -247,7 +247,7 @@ def test_thousands_of_lone_states():
     assert both.num_states == 2 * 3001 + 1
     assert both.accepts("a" + "7" * 3000 + "b")
     assert not both.accepts("a" + "7" * 3001 + "b")
-    # Three paths at once, two of which remain, so all subsets have several states.
+    # Three paths at once; two of them remain, so every subset has several states.
     several = Automaton.union([digits, digits + Automaton.literal("x"), both])
     assert several.accepts("1" * 3000 + "x")
     assert several.accepts("ab1")
